@@ -1,0 +1,112 @@
+"""The errors of the package, as a tree.
+
+::
+
+    MsgprotoError
+    ├── ConfigurationError      an operator's fault: printed as one line, exit status ≠ 0
+    ├── PeerError               a peer's fault, given to callers whose work it ended
+    │   ├── ProtocolViolation   the peer broke its protocol
+    │   ├── Refused             the peer answered, and its answer is no
+    │   └── TimedOut            the peer did not answer in time
+    ├── ConnectionClosed        the connection ended before the work was done
+    ├── LimitExceeded           the caller's own work is above a limit; nothing was sent
+    └── QueueError              the durable queue
+        ├── QueueFull           max-bytes or the disk is used up; resumes by itself
+        ├── QueueLocked         another process writes this queue
+        ├── QueueClosed         submitted after close
+        ├── QueueMismatch       an offset or checkpoint belongs to another queue, or to lost data
+        └── QueueCorrupt        records are damaged; reads say which
+
+A peer's fault never travels as an exception inside a machine: machines report it as their last
+event (:class:`Fault`).  A programmer's fault (a verb in the wrong state, a wrong type) is a plain
+``ValueError``, ``TypeError`` or :class:`~twisted_msgproto.core.machine.IllegalTransition`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ERROR_TEXT_OCTETS_MAX = 200
+"""What a log line or an error text shows of what a peer sent, in characters."""
+
+
+class MsgprotoError(Exception):
+    """The root of this package's errors."""
+
+
+class ConfigurationError(MsgprotoError):
+    """What an operator asked for cannot be: one line says what and how to mend it."""
+
+
+class PeerError(MsgprotoError):
+    """The other side is the cause."""
+
+
+class ProtocolViolation(PeerError):
+    """The peer broke its protocol; the connection is closed."""
+
+
+class Refused(PeerError):
+    """The peer answered no.  ``code`` is the protocol's own code, or None."""
+
+    def __init__(self, text: str, code: str | int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class TimedOut(PeerError):
+    """The peer did not answer in time."""
+
+
+class ConnectionClosed(MsgprotoError):
+    """The connection ended first; whether the peer has done the work is not known."""
+
+
+class LimitExceeded(MsgprotoError, ValueError):
+    """The caller's message is above a limit; it was not sent."""
+
+
+class QueueError(MsgprotoError):
+    """The durable queue cannot do what was asked."""
+
+
+class QueueFull(QueueError):
+    """No room: ``max-bytes`` is reached or the disk is full.  Nothing was acknowledged."""
+
+
+class QueueLocked(QueueError):
+    """Another process has this queue open for writing."""
+
+
+class QueueClosed(QueueError):
+    """The queue's writer was closed; the batch was not written."""
+
+
+class QueueMismatch(QueueError):
+    """An offset does not belong to this queue as it is now."""
+
+
+class QueueCorrupt(QueueError):
+    """Damage in the queue's files, with the range of offsets which it costs."""
+
+
+@dataclass(slots=True, frozen=True)
+class Fault:
+    """A machine's last event: the peer broke the protocol and the connection is to be closed.
+
+    ``reason`` is a stable word for counters (``"frame-type"``); ``text`` says it to a person.
+    ``octets`` are the first octets of what was not understood, for the log.
+    """
+
+    reason: str
+    text: str
+    octets: bytes = b""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def shown(octets: bytes | str, limit: int = ERROR_TEXT_OCTETS_MAX) -> str:
+    """What a peer sent, escaped and cut, fit for a log line."""
+    text = repr(octets[: limit + 1])
+    return text if len(text) <= limit else text[: limit - 1] + "…"

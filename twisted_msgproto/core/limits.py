@@ -1,0 +1,88 @@
+"""Limits as data: each has a name, a default, a unit and a reason.
+
+A protocol lists its limits in one table.  The table makes the ``--limit NAME=VALUE`` options, the
+``--help`` text and the documentation, so a limit cannot be on paper only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .errors import ConfigurationError
+
+
+class Limit(NamedTuple):
+    """One named bound: its default, its unit ("octets", "s", "messages", …) and why it exists."""
+
+    name: str
+    default: float
+    unit: str
+    reason: str
+    minimum: float = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Limits(Mapping[str, float]):
+    """The limits in force: a table of :class:`Limit` and the values which an operator changed.
+
+    Reading ``limits["json-octets"]`` gives the value in force.  A value keeps the type of its
+    default: an integer limit stays an integer.
+    """
+
+    table: Mapping[str, Limit]
+    changed: Mapping[str, float]
+
+    @classmethod
+    def of(cls, *tables: Iterable[Limit]) -> Limits:
+        """All limits of ``tables`` at their defaults."""
+        return cls({limit.name: limit for table in tables for limit in table}, {})
+
+    def replace(self, changes: Mapping[str, object]) -> Limits:
+        """A copy with ``changes`` (name → number, or text which spells one).
+
+        Raises ConfigurationError for an unknown name, for what is no number, and for a value
+        below the limit's minimum.
+        """
+        changed = dict(self.changed)
+        for name, value in changes.items():
+            changed[name] = self._read(name, value)
+        return Limits(self.table, changed)
+
+    def _read(self, name: str, value: object) -> float:
+        limit = self.table.get(name)
+        if limit is None:
+            raise ConfigurationError(f"unknown limit {name!r}; known: {', '.join(self.table)}")
+        number_type = type(limit.default)
+        try:
+            number = number_type(str(value))
+        except ValueError:
+            raise ConfigurationError(
+                f"limit {name} takes a number of {limit.unit}, not {value!r}"
+            ) from None
+        if not limit.minimum <= number < float("inf"):
+            raise ConfigurationError(f"limit {name} is at least {limit.minimum:g}, not {value!r}")
+        return number
+
+    def __getitem__(self, name: str) -> float:
+        if name in self.changed:
+            return self.changed[name]
+        return self.table[name].default
+
+    def integer(self, name: str) -> int:
+        """The limit as an integer (counts and octets)."""
+        return int(self[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def describe(self) -> str:
+        """A line per limit: name, value in force, unit and reason; for ``--help`` and the docs."""
+        return "\n".join(
+            f"{limit.name}={self[limit.name]:g} {limit.unit}: {limit.reason}"
+            for limit in self.table.values()
+        )

@@ -1,0 +1,92 @@
+"""What crosses the rooms: a :class:`MessageBatch`, never a single message.
+
+A protocol makes one batch per read (per kind of message), a sink makes it safe, the queue writes
+it as columns, Spark reads it as columns.  Values which every message of a batch shares stand in
+the batch once.  :class:`Message` is only a view of one row, made when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+Fields = Mapping[str, str]
+"""Named text values of one message: what the table's ``fields`` column holds."""
+
+
+@dataclass(slots=True, frozen=True)
+class Message:
+    """One message with the table's columns as attributes (``gateway`` and ``offset`` come later).
+
+    ``received_at`` is in microseconds since 1970-01-01 UTC by the clock of the gateway.
+    """
+
+    protocol: str
+    kind: str
+    received_at: int
+    peer: str | None = None
+    session: str | None = None
+    client_id: str | None = None
+    message_id: int | str | None = None
+    destination: str | None = None
+    fields: Fields | None = None
+    body: bytes | None = None
+    attachments: Sequence[bytes] | None = None
+    truncated: bool = False
+
+
+@dataclass(slots=True)
+class MessageBatch:
+    """Messages of one connection, one read and one kind, as columns.
+
+    The first six attributes are shared by all messages of the batch.  Each column is a list with
+    ``count`` entries, or None where no message of the batch has a value (``truncated``: None means
+    False throughout).  A batch is not changed any more once it was given to a sink.
+
+    ``octets`` is what the batch weighs while it waits for the disk: the payload octets as they
+    came from the wire.  It is a measure for limits, not an exact size.
+    """
+
+    protocol: str
+    kind: str
+    received_at: int
+    peer: str | None = None
+    session: str | None = None
+    client_id: str | None = None
+    count: int = 0
+    octets: int = 0
+    message_id: Sequence[int] | Sequence[str | None] | None = None
+    destination: Sequence[str | None] | None = None
+    fields: Sequence[Fields | None] | None = None
+    body: Sequence[bytes | None] | None = None
+    attachments: Sequence[Sequence[bytes] | None] | None = None
+    truncated: Sequence[bool] | None = None
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("message_id", "destination", "fields", "body", "attachments", "truncated")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Message]:
+        """Each message in order of arrival, as a :class:`Message` view."""
+        return (self.message(row) for row in range(self.count))
+
+    def message(self, row: int) -> Message:
+        """The message at ``row`` (0 ≤ row < count); IndexError beyond."""
+        if not 0 <= row < self.count:
+            raise IndexError(f"row {row} of a batch of {self.count}")
+        values = {
+            name: column[row]
+            for name in self.COLUMNS
+            if (column := getattr(self, name)) is not None
+        }
+        return Message(
+            self.protocol,
+            self.kind,
+            self.received_at,
+            self.peer,
+            self.session,
+            self.client_id,
+            **values,
+        )
