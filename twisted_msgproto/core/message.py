@@ -63,7 +63,14 @@ class MessageBatch:
     attachments: Sequence[Sequence[bytes] | None] | None = None
     truncated: Sequence[bool] | None = None
 
-    COLUMNS: ClassVar[tuple[str, ...]] = ("message_id", "destination", "fields", "body", "attachments", "truncated")
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "message_id",
+        "destination",
+        "fields",
+        "body",
+        "attachments",
+        "truncated",
+    )
 
     def __len__(self) -> int:
         return self.count

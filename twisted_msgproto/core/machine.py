@@ -1,0 +1,92 @@
+"""A state machine is a table: ``{state: {event class: next state}}``.
+
+The table says what is legal; what to do about it is ordinary code in the machine that owns the
+table.  The exhaustive tests walk the table, the diagrams in ``docs/machines`` are drawn from it and
+the text of an error comes from it, so none of them can drift from the code.
+
+How a protocol's machine uses this room::
+
+    class Reading(Enum): …
+    READER: Table[Reading] = {Reading.IDLE: {WindowAnnounced: Reading.COUNTING}, …}
+
+    self.machine = Machine(READER, Reading.IDLE)
+    self.machine.step(WindowAnnounced)         # a verb: IllegalTransition is the caller's fault
+    if not self.machine.try_step(type(frame)): # a peer's frame: the machine reports a Fault
+        …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=Enum)
+
+Table = Mapping[S, Mapping[type, S]]
+"""Every state of the enum is a key; an event class which is absent from its row is illegal there."""
+
+
+class IllegalTransition(Exception):
+    """This event may not happen in this state."""
+
+    def __init__(self, state: Enum, event: type) -> None:
+        super().__init__(f"{event.__name__} is not allowed in state {state.name}")
+        self.state = state
+        self.event = event
+
+
+class Machine(Generic[S]):
+    """A state, and the table which says where each event leads.
+
+    Attributes:
+        table: the transitions; shared by all machines of a kind, never changed.
+        state: where this machine stands now.
+    """
+
+    __slots__ = ("state", "table")
+
+    def __init__(self, table: Table[S], initial: S) -> None:
+        self.table = table
+        self.state = initial
+
+    def step(self, event: type) -> None:
+        """Follow ``event``; IllegalTransition (and no change) if the table does not allow it."""
+        try:
+            self.state = self.table[self.state][event]
+        except KeyError:
+            raise IllegalTransition(self.state, event) from None
+
+    def try_step(self, event: type) -> bool:
+        """Follow ``event`` and return True; return False (and change nothing) if it is illegal."""
+        target = self.table[self.state].get(event)
+        if target is None:
+            return False
+        self.state = target
+        return True
+
+    def refusal(self, event: type) -> str:
+        """What to say about ``event`` when the table does not allow it here."""
+        return str(IllegalTransition(self.state, event))
+
+
+def events(table: Table[S]) -> list[type]:
+    """Every event class the table knows, in order of first appearance."""
+    return list(dict.fromkeys(event for row in table.values() for event in row))
+
+
+def mermaid(table: Table[S], initial: S) -> str:
+    """The table as a Mermaid state diagram, in table order.
+
+    Transitions between the same two states share one arrow, so that a large table stays readable.
+    """
+    lines = ["stateDiagram-v2", f"    [*] --> {initial.name}"]
+    for state, row in table.items():
+        arrows: dict[S, list[str]] = {}
+        for event, target in row.items():
+            arrows.setdefault(target, []).append(event.__name__)
+        lines += [
+            f"    {state.name} --> {target.name}: {', '.join(names)}"
+            for target, names in arrows.items()
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,177 @@
+"""Two machines for acknowledgements, shared by all protocols which count.
+
+:class:`SendWindow` is the sender's: which messages are in flight, and may another be sent?
+:class:`ReceiveWindow` is the receiver's: what has arrived, what of it is *safe*, and which
+acknowledgements are due?  Safe and acknowledged are two states: a message is safe when the sink
+says so, it is acknowledged when the protocol's own rule says so and everything before it is safe.
+
+Both compare by place in the order of arrival, never by the size of a number, so numbers may wrap,
+restart or run backwards as the peer likes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Generic, TypeVar
+
+M = TypeVar("M")
+A = TypeVar("A")
+
+
+class SendWindow(Generic[M]):
+    """At most ``limit`` messages in flight, in the order in which they were sent.
+
+    Invariant: the sequence numbers in flight differ from each other.
+    """
+
+    __slots__ = ("_flights", "limit")
+
+    def __init__(self, limit: int) -> None:
+        """``limit`` is in messages; ValueError below 1."""
+        if limit < 1:
+            raise ValueError(f"a window holds at least 1 message, not {limit}")
+        self.limit = limit
+        self._flights: OrderedDict[int, M] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many messages are in flight."""
+        return len(self._flights)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._flights
+
+    @property
+    def full(self) -> bool:
+        """No further message may be sent now."""
+        return len(self._flights) >= self.limit
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be sent now."""
+        return max(0, self.limit - len(self._flights))
+
+    def sent(self, sequence: int, message: M) -> None:
+        """Put ``message`` into the window; ValueError if it is full or has ``sequence`` already."""
+        if self.full:
+            raise ValueError(f"the window of {self.limit} is full")
+        if sequence in self._flights:
+            raise ValueError(f"sequence {sequence} is in flight already")
+        self._flights[sequence] = message
+
+    def acknowledge_up_to(self, sequence: int) -> list[M] | None:
+        """Release every message up to and including ``sequence``, oldest first.
+
+        None if ``sequence`` is not in flight: nothing is released then.
+        """
+        flights = self._flights
+        if sequence not in flights:
+            return None
+        released = []
+        while True:
+            number, message = flights.popitem(last=False)
+            released.append(message)
+            if number == sequence:
+                return released
+
+    def acknowledge_one(self, sequence: int) -> M | None:
+        """Release this message alone; None if it is not in flight."""
+        return self._flights.pop(sequence, None)
+
+    def sequences(self) -> list[int]:
+        """The numbers in flight, oldest first."""
+        return list(self._flights)
+
+    def messages(self) -> list[M]:
+        """The messages in flight, oldest first; they stay in flight."""
+        return list(self._flights.values())
+
+    def drain(self) -> list[M]:
+        """Take every message out of the window, oldest first: the connection is gone."""
+        messages = self.messages()
+        self._flights.clear()
+        return messages
+
+
+class ReceiveWindow(Generic[A]):
+    """Counts messages by place in the order of arrival, and keeps acknowledgements until due.
+
+    Duties of the caller, in this order:
+
+    1. ``receive(count)`` for what a read brought;
+    2. ``mark(ack)`` wherever the protocol's rule asks for an acknowledgement of all that has
+       arrived so far;
+    3. ``slice()`` when it hands what arrived to the sink: the place which ends that slice;
+    4. ``made_safe(place)`` when the sink says that slice is safe; slices may become safe in any
+       order.  It returns the acknowledgements which are due now, in order;
+    5. write them.
+
+    Attributes:
+        received: messages which ever arrived.
+        safe: messages up to this place are all safe.
+        acknowledged: messages up to this place have had their acknowledgement returned.
+        marked: messages up to this place are covered by a mark.
+    """
+
+    __slots__ = ("_marks", "_open", "_safe_ahead", "acknowledged", "marked", "received", "safe")
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.safe = 0
+        self.acknowledged = 0
+        self.marked = 0
+        self._open: deque[int] = deque()  # ends of slices which are not safe yet, oldest first
+        self._safe_ahead: set[int] = set()  # ends which became safe before an older slice did
+        self._marks: deque[tuple[int, A]] = deque()
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many messages arrived and are not acknowledged yet."""
+        return self.received - self.acknowledged
+
+    @property
+    def unsafe(self) -> int:
+        """How many messages arrived and are not all safe yet."""
+        return self.received - self.safe
+
+    @property
+    def waiting_marks(self) -> int:
+        """How many acknowledgements wait for the sink."""
+        return len(self._marks)
+
+    def receive(self, count: int) -> None:
+        """``count`` more messages arrived."""
+        self.received += count
+
+    def mark(self, ack: A) -> None:
+        """``ack`` is due as soon as all that has arrived so far is safe."""
+        self.marked = self.received
+        self._marks.append((self.received, ack))
+
+    def slice(self) -> int:
+        """End a slice after what has arrived so far, and return its place for ``made_safe``."""
+        if not self._open or self._open[-1] != self.received:
+            self._open.append(self.received)
+        return self.received
+
+    def made_safe(self, place: int) -> list[A]:
+        """The slice which ends at ``place`` is safe: the acknowledgements which are due now.
+
+        ValueError for a place which ends no open slice: it would acknowledge too much.
+        """
+        opened = self._open
+        if place in self._safe_ahead or place not in opened:
+            raise ValueError(f"no open slice ends at {place}")
+        self._safe_ahead.add(place)
+        while opened and opened[0] in self._safe_ahead:
+            self.safe = opened.popleft()
+            self._safe_ahead.discard(self.safe)
+        return self.due()
+
+    def due(self) -> list[A]:
+        """Take the acknowledgements whose messages are all safe, oldest first."""
+        marks = self._marks
+        acks = []
+        while marks and marks[0][0] <= self.safe:
+            self.acknowledged, ack = marks.popleft()
+            acks.append(ack)
+        return acks
