@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 S = TypeVar("S", bound=Enum)
 
 Table = Mapping[S, Mapping[type, S]]
-"""Every state of the enum is a key; an event class which is absent from its row is illegal there."""
+"""Every state of the enum is a key; an event class absent from its row is illegal there."""
 
 
 class IllegalTransition(Exception):
