@@ -1,0 +1,563 @@
+"""The WebSocket room: bounds on both directions, origins, closing, and what never escapes.
+
+Serves the transport rows UM-18, UM-20, UM-21 and the ecosystem notes on autobahn.
+"""
+
+import subprocess
+import sys
+
+import pytest
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.net.websocket import (
+    WEBSOCKET_LIMITS,
+    BoundedClientFactory,
+    BoundedServerFactory,
+    WebSocketClientConnection,
+    WebSocketServerConnection,
+    _frame,
+    parse_address,
+    parse_origins,
+)
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n%s\r\n"
+)
+
+
+class Notes:
+    """Notes what happens; ``on_message`` may pause or fail."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.on_message = None
+
+    def webSocketOpened(self):
+        self.seen.append("opened")
+
+    def messageReceived(self, payload, binary):
+        self.seen.append((payload, binary))
+        if self.on_message is not None:
+            self.on_message(self)
+
+    def readFinished(self):
+        self.seen.append("read")
+
+    def webSocketClosed(self, clean, code, reason):
+        self.seen.append(("closed", clean, code))
+
+    def outputPaused(self):
+        self.seen.append("output paused")
+
+    def outputResumed(self):
+        self.seen.append("output resumed")
+
+    def messages(self):
+        return [
+            entry[0] for entry in self.seen if isinstance(entry, tuple) and entry[0] != "closed"
+        ]
+
+
+class Recorder(Notes, WebSocketServerConnection):
+    pass
+
+
+class ClientRecorder(Notes, WebSocketClientConnection):
+    pass
+
+
+def server(headers=b"", upgrade=True, origins=(), protocols=(), **limits):
+    clock = Clock()
+    changes = {name.replace("_", "-"): value for name, value in limits.items()}
+    factory = BoundedServerFactory(
+        clock, Limits.of(WEBSOCKET_LIMITS).replace(changes), origins=origins, protocols=protocols
+    )
+    factory.protocol = Recorder
+    connection = factory.buildProtocol(None)
+    transport = StringTransport(lenient=True)
+    connection.makeConnection(transport)
+    if upgrade:
+        connection.dataReceived(UPGRADE % headers)
+    return connection, transport, clock
+
+
+def client_frame(payload, binary=False):
+    return b"".join(_frame(payload, binary, True))
+
+
+def frames(octets):
+    """Server frames ``(opcode, payload)`` in ``octets``; every one of them must be complete."""
+    found = []
+    while octets:
+        opcode, length, start = octets[0] & 15, octets[1] & 127, 2
+        if length == 126:
+            length, start = int.from_bytes(octets[2:4], "big"), 4
+        elif length == 127:
+            length, start = int.from_bytes(octets[2:10], "big"), 10
+        assert len(octets) >= start + length
+        found.append((opcode, octets[start : start + length]))
+        octets = octets[start + length :]
+    return found
+
+
+def after_head(transport):
+    return transport.value().partition(b"\r\n\r\n")[2]
+
+
+def lose(connection):
+    connection.connectionLost(Failure(ConnectionDone()))
+
+
+class Reading(TestCase):
+    def test_messages_arrive_and_each_read_ends_once(self):
+        connection, _, _ = server()
+        connection.dataReceived(client_frame(b"a") + client_frame(b"b", True))
+        self.assertEqual(connection.seen, ["opened", (b"a", False), (b"b", True), "read"])
+
+    def test_every_split_gives_the_same_messages(self):
+        stream = client_frame(b"x" * 130) + client_frame(b"") + client_frame(b"\xff", True)
+        for at in range(len(stream) + 1):
+            connection, _, _ = server()
+            connection.dataReceived(stream[:at])
+            connection.dataReceived(stream[at:])
+            self.assertEqual(connection.messages(), [b"x" * 130, b"", b"\xff"])
+
+    def test_nothing_is_delivered_after_pause_and_all_of_it_after_resume(self):
+        """UM-21: autobahn alone goes on delivering what it has buffered."""
+        connection, transport, _ = server()
+        connection.on_message = WebSocketServerConnection.pauseReading
+        stream = b"".join(client_frame(b"%d" % number * 30) for number in range(1000))
+        connection.dataReceived(stream)
+        self.assertEqual(len(connection.messages()), 1)
+        self.assertEqual(transport.producerState, "paused")
+        connection.dataReceived(client_frame(b"late"))
+        self.assertEqual(len(connection.messages()), 1)
+        connection.resumeReading()  # pauses again at the second message
+        self.assertEqual(len(connection.messages()), 2)
+        self.assertEqual(transport.producerState, "paused")
+        connection.on_message = None
+        connection.resumeReading()
+        self.assertEqual(len(connection.messages()), 1001)
+        self.assertEqual(transport.producerState, "producing")
+
+    def test_pause_and_resume_within_one_message_keep_the_order(self):
+        connection, transport, _ = server()
+
+        def twice(connection):
+            connection.pauseReading()
+            connection.resumeReading()
+
+        connection.on_message = twice
+        connection.dataReceived(b"".join(client_frame(b"%d" % number) for number in range(50)))
+        self.assertEqual(connection.messages(), [b"%d" % number for number in range(50)])
+        self.assertEqual(transport.producerState, "producing")
+
+    def test_a_message_above_the_limit_closes_with_1009(self):
+        """UM-20: nothing of it is delivered, whatever its length field says."""
+        for octets in (
+            client_frame(b"x" * 101),
+            b"\x81\xff" + (1 << 62).to_bytes(8, "big") + b"\0\0\0\0",
+            b"\x01\xe4\0\0\0\0" + b"x" * 100 + b"\x80\x81\0\0\0\0x",
+        ):
+            connection, transport, _ = server(websocket_message_octets=100)
+            connection.dataReceived(octets)
+            (opcode, payload), *_ = frames(after_head(transport))
+            self.assertEqual((opcode, payload[:2]), (8, (1009).to_bytes(2, "big")))
+            self.assertEqual(connection.messages(), [])
+            lose(connection)
+
+    def test_text_which_is_not_utf_8_is_never_delivered(self):
+        connection, transport, _ = server()
+        connection.dataReceived(client_frame(b"\xff\xfe") + client_frame(b"later"))
+        self.assertEqual(connection.messages(), [])
+        self.assertEqual(frames(after_head(transport))[0][1][:2], (1007).to_bytes(2, "big"))
+        lose(connection)
+
+    def test_an_endless_http_head_is_dropped(self):
+        """UM-20: autobahn alone buffers it until its time-out."""
+        connection, transport, _ = server(upgrade=False)
+        connection.dataReceived(b"GET / HTTP/1.1\r\n")
+        for _ in range(300):
+            if transport.disconnected:
+                break
+            connection.dataReceived(b"X: " + b"y" * 100 + b"\r\n")
+        self.assertTrue(transport.disconnected)
+        self.assertLess(len(connection.data), 20_000)
+
+    def test_a_peer_which_never_upgrades_is_dropped_in_time(self):
+        """UM-20: hello time-out, the WebSocket part of it."""
+        connection, transport, clock = server(upgrade=False)
+        clock.advance(9.9)
+        self.assertFalse(transport.disconnected)
+        clock.advance(0.2)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_an_error_of_the_subclass_is_logged_and_closes_with_1011(self):
+        connection, transport, _ = server()
+
+        def fail(connection):
+            raise RuntimeError("mine")
+
+        connection.on_message = fail
+        connection.dataReceived(client_frame(b"a") + client_frame(b"b"))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual(frames(after_head(transport))[0][1][:2], (1011).to_bytes(2, "big"))
+        self.assertEqual(connection.messages(), [b"a"])
+        lose(connection)
+
+    def test_an_error_of_autobahn_drops_the_connection_without_a_logged_error(self):
+        connection, transport, _ = server()
+
+        def odd():
+            raise ValueError("odd input")
+
+        connection.processData = odd
+        connection.dataReceived(b"x")
+        self.assertTrue(transport.disconnected)
+        self.assertEqual(connection.abort_reason, "input which could not be parsed")
+
+    def test_messages_after_our_close_are_dropped(self):
+        connection, _, _ = server()
+        connection.on_message = WebSocketServerConnection.closeWebSocket
+        connection.dataReceived(client_frame(b"a") + client_frame(b"b"))
+        self.assertEqual(connection.messages(), [b"a"])
+        lose(connection)
+
+
+class Writing(TestCase):
+    def test_many_messages_are_one_write_of_whole_frames(self):
+        connection, transport, _ = server()
+        bodies = [b"", b"a" * 125, b"b" * 126, b"c" * 65535, b"d" * 65536]
+        writes = []
+        transport.write = writes.append
+        connection.sendMessages([(body, True) for body in bodies])
+        self.assertEqual(len(writes), 1)
+        self.assertEqual(frames(writes[0]), [(2, body) for body in bodies])
+
+    def test_a_peer_which_does_not_read_meets_the_limit_and_is_dropped(self):
+        """UM-21: the producer hears of it at the limit, the peer is aborted after 30 s."""
+        connection, transport, clock = server(unread_octets=1000)
+        connection._output.pauseProducing()
+        transport.clear()
+        connection.sendMessages([(b"x" * 900, False)])
+        self.assertEqual(connection.seen, ["opened"])
+        connection.sendMessages([(b"x" * 900, False)])
+        self.assertEqual(connection.seen, ["opened", "output paused"])
+        self.assertEqual(transport.value(), b"")
+        clock.advance(29.9)
+        self.assertFalse(transport.disconnected)
+        clock.advance(0.2)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+        self.assertEqual(connection.unread_octets, 0)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_a_slow_reader_lives_as_long_as_it_reads(self):
+        """UM-21: 30 s count from the last octets which were read."""
+        connection, transport, clock = server(websocket_ping_seconds=0)
+        producer = connection._output
+        producer.pauseProducing()
+        transport.clear()
+        body = bytes(range(256)) * 2000
+
+        def write(data, write=transport.write):
+            write(data)
+            producer.pauseProducing()
+
+        transport.write = write
+        connection.sendMessages([(body, True), (b"end", False)])
+        while connection.unread_octets:
+            clock.advance(29)
+            producer.resumeProducing()
+        self.assertFalse(transport.disconnected)
+        self.assertEqual(frames(transport.value()), [(2, body), (1, b"end")])
+
+    def test_the_producer_hears_when_half_is_read(self):
+        connection, _, _ = server(unread_octets=1000)
+        connection._output.pauseProducing()
+        connection.sendMessages([(b"x" * 2000, False)])
+        connection._output.resumeProducing()
+        self.assertEqual(connection.seen[1:], ["output paused", "output resumed"])
+
+    def test_only_the_last_ping_of_a_peer_which_does_not_read_is_answered(self):
+        """A flood of pings costs the memory of one."""
+        connection, transport, _ = server()
+        connection._output.pauseProducing()
+        transport.clear()
+        for number in range(1000):
+            connection.dataReceived(b"\x89\x84\0\0\0\0%04d" % number)
+        self.assertEqual(connection.unread_octets, 0)
+        connection._output.resumeProducing()
+        self.assertEqual(frames(transport.value()), [(10, b"0999")])
+
+    def test_what_waits_is_still_sent_before_the_connection_ends(self):
+        connection, transport, _ = server()
+        connection._output.pauseProducing()
+        transport.clear()
+        connection.sendMessages([(b"last words", False)])
+        connection.dataReceived(b"\x88\x80\0\0\0\0")
+        self.assertFalse(transport.disconnecting)
+        connection._output.resumeProducing()
+        self.assertTrue(transport.disconnecting)
+        self.assertFalse(transport.disconnected)
+        self.assertEqual([opcode for opcode, _ in frames(transport.value())], [1, 8])
+        lose(connection)
+
+    def test_a_peer_which_does_not_read_the_last_words_is_dropped(self):
+        for wait_in_queue in (True, False):
+            connection, transport, clock = server()
+            if wait_in_queue:
+                connection._output.pauseProducing()
+            connection.dataReceived(b"\x88\x80\0\0\0\0")
+            clock.advance(30.1)
+            self.assertTrue(transport.disconnected)
+            lose(connection)
+            self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_sending_on_a_closed_connection_does_nothing(self):
+        connection, transport, _ = server()
+        connection.closeWebSocket()
+        written = transport.value()
+        connection.sendMessages([(b"x", False)])
+        connection.sendMessage(b"x")
+        connection.closeWebSocket()
+        self.assertEqual(transport.value(), written)
+        lose(connection)
+
+
+class Closing(TestCase):
+    def test_any_code_of_the_rfc_may_be_sent_and_the_reason_is_cut_at_a_character(self):
+        connection, transport, _ = server()
+        connection.closeWebSocket(1002, "é" * 100)
+        self.assertEqual(frames(after_head(transport)), [(8, b"\x03\xea" + "é".encode() * 61)])
+        lose(connection)
+
+    def test_a_peer_which_does_not_answer_our_close_is_dropped(self):
+        connection, transport, clock = server()
+        connection.closeWebSocket()
+        clock.advance(5.1)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_closing_while_paused_reads_the_answer(self):
+        connection, transport, _ = server()
+        connection.pauseReading()
+        connection.closeWebSocket()
+        self.assertEqual(transport.producerState, "producing")
+        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
+        self.assertTrue(transport.disconnecting)
+        lose(connection)
+        self.assertEqual(connection.seen, ["opened", ("closed", True, 1000)])
+
+    def test_closing_before_the_upgrade_drops_the_connection(self):
+        connection, transport, _ = server(upgrade=False)
+        connection.closeWebSocket()
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_no_timer_outlives_the_connection(self):
+        connection, _, clock = server()
+        connection.closeWebSocket()
+        lose(connection)
+        self.assertEqual(clock.getDelayedCalls(), [])
+        self.assertEqual(connection.seen[-1][0], "closed")
+
+    def test_a_peer_without_pongs_is_dropped_unless_we_do_not_read(self):
+        """UM-20: WebSocket ping."""
+        connection, transport, clock = server()
+        clock.advance(30.1)
+        self.assertEqual(frames(after_head(transport))[0][0], 9)
+        connection.pauseReading()
+        clock.pump([10] * 12)
+        self.assertFalse(transport.disconnected)
+        connection.resumeReading()
+        clock.pump([10] * 4)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_a_pong_keeps_the_connection(self):
+        connection, transport, clock = server()
+        for _ in range(5):
+            transport.clear()
+            clock.advance(30.1)
+            payload = frames(transport.value())[0][1]
+            connection.dataReceived(b"\x8a" + bytes([0x80 | len(payload)]) + b"\0\0\0\0" + payload)
+        self.assertFalse(transport.disconnected)
+
+
+class Letting(TestCase):
+    def status(self, headers, **options):
+        connection, transport, _ = server(headers, **options)
+        lose(connection)
+        return transport.value().partition(b"\r\n")[0].split()[1]
+
+    def test_a_foreign_origin_is_refused_with_403(self):
+        """The issue: a browser page from a foreign origin; origins are explicit."""
+        mine = {"origins": ["https://mine.example", "http://localhost:8000"]}
+        self.assertEqual(self.status(b"Origin: https://mine.example\r\n", **mine), b"101")
+        self.assertEqual(self.status(b"Origin: https://mine.example:443\r\n", **mine), b"101")
+        self.assertEqual(self.status(b"Origin: http://localhost:8000\r\n", **mine), b"101")
+        self.assertEqual(self.status(b"", **mine), b"101")
+        for foreign in (
+            b"http://mine.example",
+            b"https://mine.example:8443",
+            b"https://mine.example.evil.example",
+            b"https://not-mine.example",
+            b"null",
+            b"file://",
+        ):
+            self.assertEqual(self.status(b"Origin: " + foreign + b"\r\n", **mine), b"403", foreign)
+
+    def test_without_a_list_no_browser_page_is_let_in(self):
+        self.assertEqual(self.status(b"Origin: http://localhost\r\n"), b"403")
+        self.assertEqual(self.status(b"Origin: http://any\r\n", origins=["*"]), b"101")
+        self.assertEqual(self.status(b"Origin: null\r\n", origins=["null"]), b"101")
+
+    def test_refusals_are_counted(self):
+        connection, _, _ = server(b"Origin: http://evil\r\n")
+        self.assertEqual(connection.factory.refused_origins, 1)
+        lose(connection)
+
+    def test_no_page_and_no_old_version_is_served(self):
+        connection, transport, _ = server(upgrade=False)
+        connection.dataReceived(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 426"))
+        lose(connection)
+        connection, transport, _ = server(upgrade=False)
+        connection.dataReceived((UPGRADE % b"").replace(b"Version: 13", b"Version: 8"))
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 400"))
+        lose(connection)
+
+    def test_compression_is_never_agreed(self):
+        """It would cost 100 KiB a connection."""
+        _, transport, _ = server(b"Sec-WebSocket-Extensions: permessage-deflate\r\n")
+        self.assertNotIn(b"deflate", transport.value())
+
+    def test_the_first_known_sub_protocol_is_chosen(self):
+        _, transport, _ = server(b"Sec-WebSocket-Protocol: other, umq\r\n", protocols=["umq"])
+        self.assertIn(b"Sec-WebSocket-Protocol: umq\r\n", transport.value())
+        _, transport, _ = server(b"Sec-WebSocket-Protocol: other\r\n", protocols=["umq"])
+        self.assertNotIn(b"Sec-WebSocket-Protocol", transport.value())
+
+    def test_connections_above_the_limit_are_closed(self):
+        connection, _, _ = server(websocket_connections=1)
+        self.assertIsNone(connection.factory.buildProtocol(None))
+        self.assertEqual(connection.factory.refused_connections, 1)
+        lose(connection)
+        self.assertIsNotNone(connection.factory.buildProtocol(None))
+
+
+class BothSides(TestCase):
+    """Our client against our server, over a pipe of our own."""
+
+    def connect(self, url="ws://[::1]:5048/path?query"):
+        clock = Clock()
+        limits = Limits.of(WEBSOCKET_LIMITS)
+        factory = BoundedClientFactory(clock, limits, url, protocols=["umq"])
+        factory.protocol = ClientRecorder
+        client = factory.buildProtocol(None)
+        client.makeConnection(StringTransport(lenient=True))
+        server_factory = BoundedServerFactory(clock, limits, protocols=["umq"])
+        server_factory.protocol = Recorder
+        peer = server_factory.buildProtocol(None)
+        peer.makeConnection(StringTransport(lenient=True))
+        return client, peer, clock
+
+    def pump(self, client, peer):
+        while True:
+            ours, theirs = client.transport.value(), peer.transport.value()
+            if not ours and not theirs:
+                return
+            client.transport.clear()
+            peer.transport.clear()
+            if ours:
+                peer.dataReceived(ours)
+            if theirs:
+                client.dataReceived(theirs)
+
+    def test_both_sides_talk_and_close_cleanly(self):
+        client, peer, clock = self.connect()
+        self.assertIn(b"Host: [::1]:5048\r\n", client.transport.value())
+        self.assertIn(b"GET /path?query HTTP/1.1", client.transport.value())
+        self.pump(client, peer)
+        client.sendMessages([(b"q" * 70000, False), (b"", True)])
+        peer.sendMessage(b"r", True)
+        self.pump(client, peer)
+        self.assertEqual(peer.messages(), [b"q" * 70000, b""])
+        self.assertEqual(client.messages(), [b"r"])
+        client.closeWebSocket(1000, "bye")
+        self.pump(client, peer)
+        lose(peer)
+        lose(client)
+        self.assertEqual(peer.seen[-1], ("closed", True, 1000))
+        self.assertEqual(client.seen[-1], ("closed", True, 1000))
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_a_server_which_never_drops_the_connection_is_dropped(self):
+        client, peer, clock = self.connect()
+        self.pump(client, peer)
+        client.closeWebSocket()
+        self.pump(client, peer)
+        clock.advance(5.1)
+        self.assertTrue(client.transport.disconnected)
+        lose(client)
+        lose(peer)
+
+
+@pytest.mark.parametrize(
+    "text, address",
+    [
+        ("ws://host", (False, "host", 80, "/")),
+        ("wss://host/p?q=1", (True, "host", 443, "/p?q=1")),
+        ("ws://[::1]:5048/", (False, "::1", 5048, "/")),
+    ],
+)
+def test_addresses_are_parsed(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "host:1",
+        "http://host",
+        "ws://",
+        "ws://host:0",
+        "ws://host:x",
+        "ws://h:99999",
+        "ws://h/#f",
+        "ws://u:p@h/",
+        "ws://h/a b",
+        "ws://h/\r\nX: y",
+        "ws://[::1",
+        "ws://h/é",
+    ],
+)
+def test_what_is_no_address_is_one_line(text):
+    with pytest.raises(ConfigurationError):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["", "host", "http://", "http://h/path", "http://h:x", "*.x"])
+def test_what_is_no_origin_is_one_line(text):
+    with pytest.raises(ConfigurationError):
+        parse_origins([text])
+
+
+def test_importing_the_room_installs_no_reactor():
+    code = (
+        "import sys, twisted_msgproto.net.websocket\n"
+        "sys.exit('twisted.internet.reactor' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

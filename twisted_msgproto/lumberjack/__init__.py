@@ -1,0 +1,4 @@
+"""Lumberjack 1 and 2: shippers of events, and the reader which acknowledges them.
+
+Read in this order: wire, machine, protocol, service.
+"""
