@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import quote, unquote
 
-from ..core.errors import shown
+from ...core.errors import shown
 
 NUMBER_CHARACTERS_MAX = 64
 """A number or a time is no longer than this in text (``MM-24``)."""
@@ -246,7 +246,7 @@ def write_extensions(offers: Sequence[Offer]) -> bytes:
 
 
 def read_command(octets: bytes) -> tuple[str, dict[str, str]]:
-    """Name and parameters of a COMMAND payload (``MM-15``), both names in lower case (``MM-25``)."""
+    """Name and parameters of a COMMAND (``MM-15``), names in lower case (``MM-25``)."""
     name, _, rest = _ascii(octets, "command").partition(";")
     return check_field(name.lower(), "command name"), _read_pairs(rest.rstrip(";"), "=")
 
@@ -345,7 +345,7 @@ class Filter:
     @classmethod
     def read(cls, text: str, conditions_max: int = 32) -> Filter:
         """A filter expression, decoded already; BadText says which condition cannot be."""
-        conditions = []
+        conditions: list[Condition] = []
         for item in text.split(";"):
             if not item.strip():
                 continue

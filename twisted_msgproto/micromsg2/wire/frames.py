@@ -20,13 +20,13 @@ as the columns of one :class:`Messages`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..core.errors import Fault, shown
-from ..core.limits import Limit, Limits
-from .values import BadText, Offer, read_command, read_extensions, write_command, write_extensions
+from ...core.errors import Fault, shown
+from ...core.limits import Limit, Limits
+from .texts import BadText, Offer, read_command, read_extensions, write_command, write_extensions
 
 MAJOR: Final = 1
 MINOR: Final = 0
@@ -169,7 +169,7 @@ def encode_error(text: str) -> bytes:
     return bytes((ERROR | flag,)) + length + octets
 
 
-def encode_command(name: str, parameters: dict[str, str]) -> bytes:
+def encode_command(name: str, parameters: Mapping[str, str]) -> bytes:
     """A COMMAND frame (``MM-15``); BadText for a name or key which is no FIELD."""
     payload = write_command(name, parameters)
     flag, length = _sized(payload)
@@ -307,7 +307,7 @@ class Decoder:
             self._broken = True
             reason = fault.reason if isinstance(fault, _Broken) else PROTOCOL_ERROR
             octets = bytes(data[position : position + 32])
-            frames.append(Fault(reason, f"{reason}: {fault}", octets))
+            frames.append(Fault(reason, str(fault), octets))
         return frames
 
     def _limited(self, octets: int, limit: str) -> int:
