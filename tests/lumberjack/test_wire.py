@@ -413,9 +413,9 @@ plain_frames = st.one_of(
 )
 streams = st.recursive(
     st.lists(plain_frames, max_size=6).map(b"".join),
-    lambda inner: st.lists(
-        st.one_of(plain_frames, inner.map(encode_compressed)), max_size=6
-    ).map(b"".join),
+    lambda inner: st.lists(st.one_of(plain_frames, inner.map(encode_compressed)), max_size=6).map(
+        b"".join
+    ),
     max_leaves=8,
 )
 
