@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from types import ModuleType
 
+from twisted_msgproto import __version__
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
 COMMANDS: Mapping[str, str] = {
@@ -97,13 +98,25 @@ def fail(name: str, text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit status; ``argv`` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help"):
+    try:
+        status = chosen(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who read our output has gone (`msgproto queue dump … | head`): that is no fault.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def chosen(words: Sequence[str]) -> int:
+    """Run what these words say; an operator's fault is a line and USAGE_ERROR."""
+    name = words[0] if words else "--help"
+    if name in ("-h", "--help"):
         print(overview())
         return 0 if words else USAGE_ERROR
-    name = words[0]
     if name == "--version":
-        from twisted_msgproto import __version__
-
         print(f"msgproto {__version__}")
         return 0
     if name not in available():
@@ -128,9 +141,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         if text is None:
             raise
         return fail(name, text)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # Who read our output has gone (`msgproto queue dump … | head`): that is no fault.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
