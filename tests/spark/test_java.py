@@ -31,7 +31,9 @@ def make_java(home: Path, version: str = "17", modules: str | None = None) -> Pa
     return home
 
 
-def found(environment: dict[str, str], wheel: Path | None = None, cache: Path | None = None) -> Java:
+def found(
+    environment: dict[str, str], wheel: Path | None = None, cache: Path | None = None
+) -> Java:
     return find_java({"PATH": "", **environment}, wheel=lambda: wheel, cache=cache)
 
 

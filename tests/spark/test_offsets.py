@@ -1,4 +1,4 @@
-"""The arithmetic of places, ranges and shares; what does not fit is one line that says what to do."""
+"""Places, ranges and shares; what does not fit is one line that says what to do."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

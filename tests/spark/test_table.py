@@ -71,9 +71,7 @@ def test_only_files_of_the_log_count(sink: Sink) -> None:
 
 
 def test_counts_offsets_and_duplicates(sink: Sink) -> None:
-    sink.commit(
-        0, sink.file("a", rows("g", 0, 10)), sink.file("b", rows("g", 12, 20, "sabc"))
-    )
+    sink.commit(0, sink.file("a", rows("g", 0, 10)), sink.file("b", rows("g", 12, 20, "sabc")))
     sink.commit(1, sink.file("c", rows("h", 0, 5)), sink.file("d", rows("g", 18, 22)))
     table = LandedTable(sink.directory)
     assert table.counts() == {"sabc": 8, "umq": 19}

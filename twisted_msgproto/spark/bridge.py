@@ -190,8 +190,11 @@ class Bridge:
             self._check_checkpoint()
             for queue in self.queues.values():
                 queue.register(options.consumer)
-            about = {"table": options.table, "format": options.format,
-                     "checkpoint": options.checkpoint_location}
+            about = {
+                "table": options.table,
+                "format": options.format,
+                "checkpoint": options.checkpoint_location,
+            }
             self.status = StatusFiles(directories, options.consumer, about)
             self._write_status("starting")
             yield descriptors
@@ -420,9 +423,7 @@ class DeltaSink:
             str(self._table),
             frame.toArrow(),
             mode="append",
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(application, batch)]
-            ),
+            commit_properties=CommitProperties(app_transactions=[Transaction(application, batch)]),
         )
         sync_delta(self._table, DeltaTable(str(self._table)).version())
 

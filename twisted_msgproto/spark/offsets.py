@@ -21,6 +21,7 @@ what happened and what to do.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
@@ -167,7 +168,7 @@ def batch_ranges(
             check_place(queue, {"offset": hi, "epoch": place["epoch"]}, behind=lo)
         pieces = max(1, min(parts, (hi - lo) // max(1, rows_min)))
         bounds = [lo + (hi - lo) * piece // pieces for piece in range(pieces + 1)]
-        ranges += [Range(name, low, high) for low, high in zip(bounds, bounds[1:], strict=False)]
+        ranges += [Range(name, low, high) for low, high in itertools.pairwise(bounds)]
     return ranges
 
 
@@ -193,7 +194,7 @@ def check_places(
     accept_loss: bool = False,
     retired: Collection[str] = (),
 ) -> None:
-    """Raises QueueMismatch when a stream cannot go on from ``start`` (a checkpoint's last place)."""
+    """Raises QueueMismatch when no stream can go on from ``start``, a checkpoint's last place."""
     check_queues_known(queues, start, retired)
     if not accept_loss:
         for name, queue in queues.items():

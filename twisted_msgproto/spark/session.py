@@ -106,7 +106,7 @@ def spark_session(
         "start_new_session": os.getsid(0) != os.getpid(),
     }
     try:
-        gateway = launch_gateway(conf, popen)
+        gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
     except PySparkException:
         os.close(writer)
         java_says.thread.join()

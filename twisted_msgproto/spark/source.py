@@ -109,14 +109,12 @@ def spark_type(arrow: pa.DataType) -> DataType:
 
 
 def open_queue(location: str) -> Source:
-    """The queue at ``location``: a directory, or ``grpc://host:port`` / ``grpc+tls://host:port``.
+    """The queue at ``location``, a directory.
 
     Raises QueueError with one line when there is none.
     """
     if location.startswith(("grpc://", "grpc+tls://")):
-        from .flight import FlightQueue
-
-        return FlightQueue(location)
+        raise ConfigurationError(f"{location}: queues are read from directories for now")
     return QueueReader(location.removeprefix("file://"))
 
 
