@@ -104,6 +104,10 @@ class SegmentLog:
         """Rises when published records were lost (see the document of the format)."""
         self.end = found.end
         """The offset after the last durable message."""
+        self.begin = next(iter(self._sizes), self.end)
+        """The first offset which is kept."""
+        self.octets = sum(self._sizes.values())
+        """What all segments hold together."""
         self.recovery = found.recovery
         """What was found at start."""
         self._first = next(reversed(self._sizes), self.end)
@@ -119,16 +123,6 @@ class SegmentLog:
     # -- what there is ----------------------------------------------------------------------------
 
     @property
-    def begin(self) -> int:
-        """The first offset which is kept."""
-        return next(iter(self._sizes))
-
-    @property
-    def octets(self) -> int:
-        """What all segments hold together."""
-        return sum(self._sizes.values())
-
-    @property
     def segments(self) -> int:
         """How many segments there are."""
         return len(self._sizes)
@@ -136,7 +130,7 @@ class SegmentLog:
     @property
     def damaged(self) -> list[damage.Range]:
         """All ranges of offsets known to be damaged or lost, in order."""
-        return damage.merged(self._found.damaged)
+        return damage.merged(list(self._found.damaged))
 
     def _path(self, first: int) -> str:
         return os.path.join(self.directory, segment_name(first))
@@ -169,6 +163,7 @@ class SegmentLog:
             self._give_up_segment()
             raise
         self._sizes[self._first] = position + octets
+        self.octets += octets
         self.end = end
         self._publish()
         return end
@@ -208,7 +203,7 @@ class SegmentLog:
 
     def _writable(self, octets: int) -> File:
         """The file to append ``octets`` to, a new one if the segment is given up or at its end."""
-        used = self._sizes[self._first]
+        used = self._sizes.get(self._first, 0)
         if (
             self._file is not None
             and used > SEGMENT_HEADER_OCTETS
@@ -226,6 +221,8 @@ class SegmentLog:
         if self.end in self._sizes:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.remove(path)
+            self.octets -= self._sizes[self.end]
+            del self._sizes[self.end]
         header = SegmentHeader(FORMAT_VERSION, self.identity, self.end, self.epoch).packed()
         file = self._disk.open(path, write=True)
         try:
@@ -238,6 +235,7 @@ class SegmentLog:
         self._file = file
         self._first = self.end
         self._sizes[self.end] = len(header)
+        self.octets += len(header)
         self._nameless = True
 
     def _end_segment(self) -> None:
@@ -293,7 +291,8 @@ class SegmentLog:
             if following > low:
                 break
             self._disk.remove(self._path(first))
-            del self._sizes[first]
+            self.octets -= self._sizes.pop(first)
+            self.begin = following
             removed += 1
         if removed:
             self._disk.sync_directory(self.directory)
