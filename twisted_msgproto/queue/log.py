@@ -114,7 +114,11 @@ class SegmentLog:
         if found.appendable:
             self._file = disk.open(self._path(self._first), write=True)
         else:
-            self._begin_segment()
+            try:
+                self._begin_segment()
+            except QueueFull as error:
+                # The disk is full: what is there can be read, and appending tries again.
+                self.recovery.lines.append(str(error))
         disk.sync_directory(directory)
         self._nameless = False
         self._publish()
@@ -216,26 +220,28 @@ class SegmentLog:
         return self._file
 
     def _begin_segment(self) -> None:
-        """Begin a segment at the end.  A file of that name holds nothing that counts."""
-        path = self._path(self.end)
-        if self.end in self._sizes:
-            with contextlib.suppress(FileNotFoundError):
-                self._disk.remove(path)
-            self.octets -= self._sizes[self.end]
-            del self._sizes[self.end]
+        """Begin a segment at the end.  A file of that name holds nothing that counts.
+
+        Raises QueueFull when there is no room for it, OSError when the disk fails.
+        """
         header = SegmentHeader(FORMAT_VERSION, self.identity, self.end, self.epoch).packed()
-        file = self._disk.open(path, write=True)
+        no_room = f"no room on the disk of {self.directory}"
+        file: File | None = None
         try:
+            file = self._disk.open(self._path(self.end), write=True)
             file.truncate(0)
             if file.write(0, [header]) < len(header):
-                raise QueueFull(f"no room on the disk of {self.directory}")
-        except BaseException:
-            file.close()
+                raise QueueFull(no_room)
+        except (OSError, QueueFull) as error:
+            if file is not None:
+                file.close()
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise QueueFull(f"{no_room}: {error}") from error
             raise
         self._file = file
         self._first = self.end
+        self.octets += len(header) - self._sizes.get(self.end, 0)
         self._sizes[self.end] = len(header)
-        self.octets += len(header)
         self._nameless = True
 
     def _end_segment(self) -> None:
@@ -262,7 +268,9 @@ class SegmentLog:
 
     def _publish(self) -> None:
         """Let readers go up to the end.  A failure only keeps them from it until the next time."""
-        published = Published(self.end, self._first, self._sizes[self._first], self.epoch).packed()
+        published = Published(
+            self.end, self._first, self._sizes.get(self._first, 0), self.epoch
+        ).packed()
         assert self._end_file is not None
         try:
             self._end_file.write(0, [published])
