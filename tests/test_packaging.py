@@ -1,0 +1,95 @@
+"""What is installed is found: by twistd, by the console, in an editable tree and from a wheel."""
+
+import subprocess
+import sys
+import tomllib
+import venv
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
+
+from twisted_msgproto import __version__
+from twisted_msgproto.registry import PROTOCOLS
+
+PROJECT = Path(__file__).parent.parent
+
+
+def ours() -> dict[str, str]:
+    return {
+        maker.tapname: maker.module
+        for maker in getPlugins(IServiceMaker)
+        if maker.module.startswith("twisted_msgproto.")
+    }
+
+
+def test_twistd_finds_a_server_for_every_protocol_and_the_gateway() -> None:
+    assert set(ours()) == {*PROTOCOLS, "msgproto"}
+
+
+def test_every_plugin_names_a_module_that_exists() -> None:
+    assert all(find_spec(module) for module in ours().values())
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == __version__
+
+
+def test_the_extra_all_holds_every_extra_that_a_user_may_need() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    inner = extras["all"][0].partition("[")[2].rstrip("]").split(",")
+    # A JRE and the tools of developers are not everybody's.
+    assert set(inner) == set(extras) - {"all", "java", "dev", "docs"}
+
+
+@pytest.mark.slow
+def test_a_wheel_installed_elsewhere_brings_the_plugins(tmp_path: Path) -> None:
+    """The wheel is the only thing on the path there: no working tree, no PYTHONPATH."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in (
+        "twisted_msgproto",
+        "twisted",
+        "pyproject.toml",
+        "setup.py",
+        "README.md",
+        "LICENSE",
+    ):
+        subprocess.run(["cp", "-r", str(PROJECT / name), str(source)], check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    built = tmp_path / "wheel"
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--wheel-dir", str(built), str(source)],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    # The dependencies come from this environment, the project from the wheel alone.
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(tmp_path / "elsewhere")
+    python = str(tmp_path / "elsewhere" / "bin" / "python")
+    site = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    (wheel,) = built.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, str(wheel)], check=True)
+    # A path file inside a path file's directory is not followed: an editable install of the working
+    # tree stays out of sight.
+    Path(site, "dependencies.pth").write_text(f"{Path(pytest.__file__).parent.parent}\n")
+    told = subprocess.run(
+        [python, "-m", "twisted", "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert told.returncode == 0, told.stderr
+    names = {line.split()[0] for line in told.stdout.splitlines() if line.strip()}
+    assert {*PROTOCOLS, "msgproto"} <= names, told.stdout + told.stderr
+    assert Path(site, "twisted_msgproto", "py.typed").exists()

@@ -1,0 +1,225 @@
+"""Real processes in tests: started with this Python, read line by line, ended by their pid."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+PROJECT = Path(__file__).parent.parent.parent
+
+PATIENCE_SECONDS = 60.0
+"""How long a line may take on a busy machine before the test is failed."""
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment with the project in front of PYTHONPATH."""
+    before = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(PROJECT), before] if before else [str(PROJECT)])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
+
+
+class Launched:
+    """A running process.  Its output is read all the time, so that it never waits for us.
+
+    Attributes:
+        process: the Popen; its pid is the only handle by which it is ever ended.
+        lines: what it has printed so far (stdout and stderr as they came), without line ends.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self.process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=dict(env or environment()),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="backslashreplace",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        """All it has printed so far."""
+        return "\n".join(self.lines)
+
+    def line(self, pattern: str, *, seconds: float = PATIENCE_SECONDS) -> re.Match[str]:
+        """Wait for a line in which ``pattern`` is found; AssertionError if none comes."""
+        deadline = time.monotonic() + seconds
+        looked_at = 0
+        with self._changed:
+            while True:
+                for line in self.lines[looked_at:]:
+                    if match := re.search(pattern, line):
+                        return match
+                looked_at = len(self.lines)
+                left = deadline - time.monotonic()
+                if self._ended or left <= 0:
+                    why = "it ended" if self._ended else f"waited {seconds} s"
+                    raise AssertionError(f"no line like {pattern!r}: {why}\n{self.output}")
+                self._changed.wait(left)
+
+    def address(self, name: str, *, seconds: float = PATIENCE_SECONDS) -> str:
+        """Where the server ``name`` listens, as ``msgproto send`` takes it: ``tcp:HOST:PORT``."""
+        return self.line(rf"\b{name} listening on (\S+)", seconds=seconds)[1]
+
+    def port(self, name: str) -> int:
+        """The TCP port of the server ``name``."""
+        return int(self.address(name).rpartition(":")[2])
+
+    def signal(self, number: int) -> None:
+        """Send a signal to this one process; nothing if it has ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def wait(self, *, seconds: float = PATIENCE_SECONDS) -> int:
+        """Wait until it ends by itself and all its output is read; its exit status."""
+        status = self.process.wait(seconds)
+        self._reader.join(seconds)
+        return status
+
+    def end(self, *, seconds: float = 10.0) -> int:
+        """End it: SIGTERM, and SIGKILL if that does not help in time; its exit status."""
+        self.signal(signal.SIGTERM)
+        try:
+            return self.wait(seconds=seconds)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL)
+            return self.wait()
+
+    def kill(self) -> int:
+        """SIGKILL: the end without any chance to tidy up; its exit status."""
+        self.signal(signal.SIGKILL)
+        return self.wait()
+
+
+class Launcher:
+    """Starts processes in one directory and ends what is left of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.started: list[Launched] = []
+
+    def __call__(
+        self,
+        *arguments: str | Path,
+        module: str = "twisted_msgproto",
+        env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+    ) -> Launched:
+        """Start ``python -m MODULE ARGUMENTS`` (``module="twisted"`` for servers)."""
+        return self.command(
+            [sys.executable, "-m", module, *map(str, arguments)], env=env, stdin=stdin
+        )
+
+    def command(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+    ) -> Launched:
+        """Start any command (a foreign program, say)."""
+        launched = Launched(command, cwd=self.directory, env=env, stdin=stdin)
+        self.started.append(launched)
+        return launched
+
+    def run(
+        self,
+        *arguments: str | Path,
+        module: str = "twisted_msgproto",
+        stdin: str = "",
+        seconds: float = PATIENCE_SECONDS,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``python -m MODULE ARGUMENTS`` to its end, with ``stdin`` as its input."""
+        return subprocess.run(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=self.directory,
+            env=dict(env or environment()),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+
+    def end_all(self) -> None:
+        """End what still runs, the last started first."""
+        for launched in reversed(self.started):
+            with contextlib.suppress(ProcessLookupError):
+                launched.end()
+
+
+def children(pid: int) -> set[int]:
+    """The ids of the direct children of a process; empty where /proc does not tell."""
+    found: set[int] = set()
+    tasks = Path(f"/proc/{pid}/task")
+    with contextlib.suppress(OSError):
+        for task in tasks.iterdir():
+            with contextlib.suppress(OSError):
+                found |= set(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def descendants(pid: int) -> set[int]:
+    """The ids of the children of a process, of theirs, and so on."""
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        new = children(waiting.pop()) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, or an empty text if it is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def launching(directory: Path) -> Iterator[Launcher]:
+    """A launcher whose processes end with the block."""
+    launcher = Launcher(directory)
+    try:
+        yield launcher
+    finally:
+        launcher.end_all()

@@ -1,0 +1,85 @@
+"""Send messages and wait until every one is acknowledged.
+
+One message per line of stdin, or --count made-up ones.  The exit status is 0 only if every message
+was acknowledged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from .clients import (
+    FAILED,
+    add_connect_options,
+    command_of,
+    connect_options,
+    positive,
+    run_client,
+)
+from .progress import progress_for
+from .shapes import SIZE_OCTETS, SendOptions
+
+SUMMARY = "send the lines of stdin, or made-up messages, and wait for the acknowledgements"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_connect_options(parser)
+    parser.add_argument("--window", metavar="N", type=positive, help="messages in flight")
+    parser.add_argument(
+        "--compress", metavar="LEVEL", type=int, choices=range(10), help="zlib level, 0 for none"
+    )
+    parser.add_argument(
+        "--count", metavar="N", type=positive, help="send N made-up messages instead of stdin"
+    )
+    parser.add_argument(
+        "--size",
+        metavar="B",
+        type=positive,
+        default=SIZE_OCTETS,
+        help=f"octets of a made-up message (default {SIZE_OCTETS})",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="end with one line of JSON; show no progress"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Send; 0 if all was acknowledged, 1 if not."""
+    command = command_of(arguments.protocol, "send")
+    options = SendOptions(
+        **connect_options(arguments, command),
+        window=arguments.window,
+        compress=arguments.compress,
+        count=arguments.count,
+        size=None if arguments.count is None else arguments.size,
+    )
+    progress = progress_for(arguments.count, quiet=arguments.json)
+
+    async def work(reactor: Any) -> None:
+        from .messages import Lines, MadeUp
+
+        messages = (
+            Lines(reactor, sys.stdin.fileno())
+            if arguments.count is None
+            else MadeUp(arguments.count, arguments.size)
+        )
+        await command.send(reactor, options, messages, progress)
+
+    began = time.monotonic()
+    with progress:
+        ended_well = run_client("send", work)
+    seconds = time.monotonic() - began
+    sent, acknowledged = progress.messages_sent, progress.messages_acknowledged
+    if arguments.json:
+        counts = {"sent": sent, "acknowledged": acknowledged, "seconds": round(seconds, 6)}
+        print(json.dumps(counts), flush=True)
+    else:
+        rate = acknowledged / seconds if seconds else 0.0
+        print(f"sent {sent}, acknowledged {acknowledged} in {seconds:.2f} s ({rate:,.0f}/s)")
+    complete = sent == acknowledged and arguments.count in (None, sent)
+    return 0 if ended_well and complete else FAILED

@@ -1,0 +1,416 @@
+"""Both sides of a Lumberjack connection as machines: octets in, events out.  No I/O, no clock.
+
+How the protocol works
+----------------------
+The **writer** connects, announces a window (``W``), sends so many data frames and waits.  The
+**reader** makes the frames safe and acknowledges the last one of the window, which covers all
+before it.  Sequence numbers only name frames: writers restart them with every window, let them run
+over windows and reconnects, or begin at 0, so neither side ever compares their size (``LJ-11``).
+
+The reader counts frames in the order in which they arrive.  It hands them to the sink at once, long
+before a window is full, because *safe* and *acknowledged* are two states (``LJ-13``): what the sink
+has made safe is acknowledged when the window's last frame is among it.
+
+Duties of the caller of a :class:`Reader`, in this order:
+
+1. ``receive_data(octets, now)``: hand each event's messages to a sink, in order;
+2. ``made_safe(place, now)`` as soon as the sink says that those up to an event's place are safe;
+3. write ``data_to_send()`` after every call;
+4. call ``tick(now)`` when the time comes which the last call of it returned;
+5. ``paused(now)`` and ``resumed(now)`` around times in which it does not read the connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from ..core.errors import Fault
+from ..core.limits import Limit, Limits
+from ..core.machine import Machine, Table
+from ..core.window import ReceiveWindow
+from . import wire
+from .wire import VERSION_1, VERSION_2, Compressed, Data, Decoder, Json, Window, encode_ack
+
+READER_LIMITS: Final = (
+    *wire.LIMITS,
+    Limit("idle-ack", 1.0, "s", "a window which stays short is acked after this; 0 = off (LJ-13)"),
+    Limit("keepalive", 3.0, "s", "an ack 0 so often while v2 writers wait; 0 = off (LJ-14)"),
+    Limit("idle-close", 120.0, "s", "no octet for this long in mid-frame ends it; 0 = off (LJ-17)"),
+)
+"""What :class:`Reader` takes as limits (``LJ-13``, ``LJ-14``, ``LJ-17``)."""
+
+
+# ── Events of the reader ────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class JsonReceived:
+    """Documents arrived: columns, and the place to give to ``made_safe`` (``LJ-04``)."""
+
+    sequences: list[int]
+    bodies: list[bytes]
+    octets: int
+    place: int
+
+
+@dataclass(slots=True)
+class DataReceived:
+    """Mappings arrived: columns, and the place to give to ``made_safe`` (``LJ-03``)."""
+
+    sequences: list[int]
+    pairs: list[dict[str, str]]
+    octets: int
+    place: int
+
+
+ReaderEvent = JsonReceived | DataReceived | Fault
+"""A read gives one event for each run of one kind; a Fault is always the last event of all."""
+
+
+class EmptyWindow:
+    """``W`` 0: an empty batch, which changes no window (``LJ-07``)."""
+
+
+class WindowCompleted:
+    """The last data frame of a window arrived."""
+
+
+class TailAcknowledged:
+    """A window stayed short, and its tail was given an ack of its own (``LJ-13``)."""
+
+
+class HalfClosed:
+    """The writer has shut its sending side (``LJ-19``)."""
+
+
+class ConnectionLost:
+    """The connection is gone."""
+
+
+class Reading(Enum):
+    """Where a reader stands."""
+
+    EMPTY = auto()  # no data frame waits for the rest of its window
+    FILLING = auto()  # some do
+    DRAINING = auto()  # the writer sends no more; acks are still owed
+    FAILED = auto()  # the writer broke the protocol; nothing is read or acknowledged any more
+    CLOSED = auto()
+
+
+READER: Final[Table[Reading]] = {
+    Reading.EMPTY: {
+        Window: Reading.EMPTY,
+        EmptyWindow: Reading.EMPTY,
+        Json: Reading.FILLING,
+        Data: Reading.FILLING,
+        Compressed: Reading.EMPTY,
+        HalfClosed: Reading.DRAINING,
+        Fault: Reading.FAILED,
+        ConnectionLost: Reading.CLOSED,
+    },
+    Reading.FILLING: {
+        Window: Reading.EMPTY,
+        EmptyWindow: Reading.FILLING,
+        WindowCompleted: Reading.EMPTY,
+        TailAcknowledged: Reading.EMPTY,
+        Json: Reading.FILLING,
+        Data: Reading.FILLING,
+        Compressed: Reading.FILLING,
+        HalfClosed: Reading.DRAINING,
+        Fault: Reading.FAILED,
+        ConnectionLost: Reading.CLOSED,
+    },
+    Reading.DRAINING: {Fault: Reading.FAILED, ConnectionLost: Reading.CLOSED},
+    Reading.FAILED: {ConnectionLost: Reading.CLOSED},
+    Reading.CLOSED: {},
+}
+"""An :class:`~.wire.Ack` is in no row: it is the wrong role's frame (``LJ-05``)."""
+
+_OPEN: Final = (Reading.EMPTY, Reading.FILLING)
+_SILENT: Final = (Reading.FAILED, Reading.CLOSED)
+
+
+class _DueAck(NamedTuple):
+    """What an ack says: the last data frame's sequence, in that frame's version (``LJ-02``)."""
+
+    sequence: int
+    version: int
+
+
+@dataclass(slots=True)
+class ReaderCounters:
+    """What a reader has seen, as plain integers."""
+
+    events: int = 0
+    windows: int = 0
+    acks: int = 0
+    keepalives: int = 0
+
+
+class Reader:
+    """The receiving side (server): counts windows, owes acks, reports faults as the last event.
+
+    Serves ``LJ-02`` … ``LJ-08``, ``LJ-11``, ``LJ-13``, ``LJ-14``, ``LJ-16``, ``LJ-17``, ``LJ-19``
+    and ``LJ-20``.
+
+    Attributes:
+        counters: plain integers for metrics.
+        fault: what the writer did wrong; look at it after ``tick``, which returns no events.
+        decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities which are no faults.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        """``limits`` holds at least :data:`READER_LIMITS`; their defaults where it is None."""
+        limits = Limits.of(READER_LIMITS) if limits is None else limits
+        self._idle_ack = limits["idle-ack"]
+        self._keepalive = limits["keepalive"]
+        self._idle_close = limits["idle-close"]
+
+        self.counters = ReaderCounters()
+        self.decoder = Decoder(limits)
+        self.fault: Fault | None = None
+
+        self._machine = Machine(READER, Reading.EMPTY)
+        self._window = ReceiveWindow[_DueAck]()
+        self._size = 1  # of the window in force; before any W it is 1 (LJ-07)
+        self._count = 0  # data frames of the current window so far
+        self._last = _DueAck(0, VERSION_2)  # what would acknowledge all data frames so far
+        self._covered = 0  # data frames which an ack (given, waiting or held) covers
+        self._held: list[tuple[int, _DueAck]] = []  # acks within a C frame which has not ended
+        self._out: list[bytes] = []
+        self._paused = False
+        self._heard_at = 0.0  # when octets came last, or reading was resumed
+        self._waiting_since: float | None = None  # an ack waits for the sink; last keep-alive
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> Reading:
+        """Where the reader stands."""
+        return self._machine.state
+
+    @property
+    def unfinished(self) -> bool:
+        """More can be decoded without more octets: call ``receive_data(b"", now)`` soon."""
+        return self.decoder.unfinished
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many events arrived and are not acknowledged yet."""
+        return self._window.unacknowledged
+
+    @property
+    def drained(self) -> bool:
+        """After a half-close: every ack which was owed has been given out (``LJ-19``)."""
+        return self.state is Reading.DRAINING and not self._window.waiting_marks
+
+    def snapshot(self) -> dict[str, object]:
+        """The reader's state as plain values, for status pages and for people."""
+        return {
+            "state": self.state.name,
+            "window": self._size,
+            "received": self._window.received,
+            "safe": self._window.safe,
+            "acknowledged": self._window.acknowledged,
+            "held_octets": self.decoder.held_octets,
+            "paused": self._paused,
+        }
+
+    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+
+    def receive_data(self, octets: bytes, now: float) -> list[ReaderEvent]:
+        """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
+        if self.state not in _OPEN:
+            return []
+        self._heard_at = now
+        events: list[ReaderEvent] = []
+        for frame in self.decoder.feed(octets):
+            event = EmptyWindow if type(frame) is Window and not frame.size else type(frame)
+            if not self._machine.try_step(event):
+                frame = Fault("wrong-role", self._machine.refusal(event))
+                self._machine.step(Fault)
+            if type(frame) is Json or type(frame) is Data:
+                self._receive(frame, events)
+            elif type(frame) is Window:
+                self._announce(frame)
+            elif type(frame) is Compressed:
+                self._release_held()
+            else:
+                assert type(frame) is Fault
+                self.fault = frame
+                events.append(frame)
+                break
+        self._give_acks(self._window.due(), now)
+        return events
+
+    def _receive(self, run: Json | Data, events: list[ReaderEvent]) -> None:
+        """Count a run of data frames, and put them to the event before if they are of its kind."""
+        window, sequences = self._window, run.sequences
+        start = window.received
+        window.receive(len(sequences))
+        self.counters.events += len(sequences)
+        before = events[-1] if events else None
+        if type(run) is Json:
+            if type(before) is JsonReceived:
+                before.sequences += sequences
+                before.bodies += run.bodies
+                before.octets += run.octets
+                before.place = window.extend_slice()
+            else:
+                events.append(JsonReceived(sequences, run.bodies, run.octets, window.slice()))
+        else:
+            assert type(run) is Data
+            if type(before) is DataReceived:
+                before.sequences += sequences
+                before.pairs += run.pairs
+                before.octets += run.octets
+                before.place = window.extend_slice()
+            else:
+                events.append(DataReceived(sequences, run.pairs, run.octets, window.slice()))
+        self._last = _DueAck(sequences[-1], run.version)
+        # Windows follow each other without further W frames: count through all which end here.
+        first = self._size - self._count
+        for end in range(first, len(sequences) + 1, self._size):
+            self._mark(_DueAck(sequences[end - 1], run.version), start + end, run.compressed)
+        completed, self._count = divmod(self._count + len(sequences), self._size)
+        if completed:
+            self.counters.windows += completed
+            self._machine.step(WindowCompleted)
+            if self._count:
+                self._machine.step(type(run))
+
+    def _mark(self, ack: _DueAck, place: int, held: bool) -> None:
+        self._covered = place
+        if held:
+            self._held.append((place, ack))
+        else:
+            self._window.mark(ack, place)
+
+    def _release_held(self) -> None:
+        """A C frame ended well: what it completed may be acknowledged (``LJ-08``)."""
+        for place, ack in self._held:
+            self._window.mark(ack, place)
+        self._held.clear()
+
+    def _acknowledge_tail(self, held: bool) -> None:
+        """Give a window which stays short its own ack, unless all of it has one (``LJ-13``)."""
+        if self._window.received > self._covered:
+            self._mark(self._last, self._window.received, held)
+
+    def _announce(self, frame: Window) -> None:
+        """A W frame: it ends a short window, and starts a new one (``LJ-07``)."""
+        held = self.decoder.compressed or bool(self._held)
+        if frame.size:
+            self._acknowledge_tail(held)
+            self._size, self._count = frame.size, 0
+        elif frame.version == VERSION_2:
+            # An empty batch; its ack stands in line behind those which are owed already.
+            self._mark(_DueAck(0, VERSION_2), self._covered, held)
+
+    def receive_eof(self, now: float) -> None:
+        """The writer has shut its sending side: ack what is whole, forget what is not (LJ-19).
+
+        Finish what is ``unfinished`` first.  Close the connection once ``drained``.
+        """
+        if self.state in _OPEN:
+            self._acknowledge_tail(held=False)
+            self._machine.step(HalfClosed)
+            self._give_acks(self._window.due(), now)
+
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def made_safe(self, place: int, now: float) -> None:
+        """The events up to ``place`` (of one event given out before) are safe (``LJ-13``)."""
+        self._give_acks(self._window.made_safe(place), now)
+
+    def _give_acks(self, acks: list[_DueAck], now: float) -> None:
+        if self.state in _SILENT:
+            return
+        if acks:
+            self._out += [encode_ack(ack.sequence, ack.version) for ack in acks]
+            self.counters.acks += len(acks)
+        if not self._window.waiting_marks:
+            self._waiting_since = None
+        elif acks or self._waiting_since is None:
+            self._waiting_since = now
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def paused(self, now: float) -> None:
+        """The connection is not read any more: the writer's silence means nothing (LJ-13)."""
+        self._paused = True
+
+    def resumed(self, now: float) -> None:
+        """The connection is read again: the writer has all its time from now on."""
+        self._paused = False
+        self._heard_at = now
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due at ``now``; when to come back (None: no need until something happens).
+
+        May add acks and keep-alives to ``data_to_send()``, or set ``fault`` (``LJ-17``).
+        """
+        if self.state in _SILENT:
+            return None
+        self._tick_idle(now)
+        self._tick_keepalive(now)
+        deadlines = (self._idle_deadline(), self._keepalive_deadline())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def _idle_deadline(self) -> float | None:
+        if self._paused or self.state not in _OPEN:
+            return None
+        tail = self._window.received > self._covered
+        incomplete = self.decoder.incomplete
+        if tail and not incomplete and self._idle_ack:
+            return self._heard_at + self._idle_ack
+        if (tail or incomplete) and self._idle_close:
+            return self._heard_at + self._idle_close
+        return None
+
+    def _tick_idle(self, now: float) -> None:
+        deadline = self._idle_deadline()
+        if deadline is None or now < deadline:
+            return
+        if self.decoder.incomplete or not self._idle_ack:
+            seconds = self._idle_close
+            self.fault = Fault("idle", f"no octet for {seconds:g} s, and a frame or window is open")
+            self._machine.step(Fault)
+        else:
+            self._acknowledge_tail(held=False)
+            self._machine.step(TailAcknowledged)
+            self._give_acks(self._window.due(), now)
+
+    def _keepalive_deadline(self) -> float | None:
+        waiting = self._window.first_waiting
+        if not self._keepalive or waiting is None or self._waiting_since is None:
+            return None
+        # A v1 writer would take a keep-alive for the ack of its batch (LJ-14).
+        if waiting.version == VERSION_1 or self._last.version == VERSION_1:
+            return None
+        return self._waiting_since + self._keepalive
+
+    def _tick_keepalive(self, now: float) -> None:
+        deadline = self._keepalive_deadline()
+        if self.state not in _SILENT and deadline is not None and now >= deadline:
+            self._out.append(encode_ack(0, VERSION_2))
+            self.counters.keepalives += 1
+            self._waiting_since = now
+
+    # ── octets out ──────────────────────────────────────────────────────────────────────────────
+
+    def data_to_send(self) -> bytes:
+        """Take the octets which are to be written now: every ack that is due, in one write."""
+        if not self._out:
+            return b""
+        octets = b"".join(self._out)
+        self._out.clear()
+        return octets
+
+    def connection_lost(self) -> None:
+        """The connection is gone.  Events which were given out stay; their acks do not matter."""
+        if self.state is not Reading.CLOSED:
+            self._machine.step(ConnectionLost)
+            self._out.clear()

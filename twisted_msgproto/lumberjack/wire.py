@@ -1,0 +1,634 @@
+"""Lumberjack frames ⇄ octets.  Knows no state, no role, no clock.
+
+The grammar, all integers 32-bit unsigned in network order (``LJ-02`` … ``LJ-08``)::
+
+    frame      = version (window / data / json / ack / compressed)
+    version    = "1" / "2"
+    window     = "W" size
+    data       = "D" sequence pair-count *pair
+    pair       = key-length key value-length value
+    json       = "J" sequence length document
+    ack        = "A" sequence
+    compressed = "C" length zlib-stream-of-whole-frames
+
+A :class:`Decoder` gives data frames as **runs**: neighbours of one version and one type in one
+object, as columns.  A window of 2,048 events in one read is one :class:`Json`, so that nothing
+above this room has to work per event.  Where a run begins and ends depends on how the octets
+arrived; the sequence of events in them does not (``LJ-20``).
+
+A peer's fault is never raised: it is the last item which :meth:`Decoder.feed` returns.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Final, cast
+
+from ..core.errors import Fault
+from ..core.limits import Limit, Limits
+
+_inflating: Any = zlib
+_INFLATE_ERRORS: tuple[type[Exception], ...] = (zlib.error,)
+try:
+    # isal inflates two to three times faster; zlib does the same work where it is not installed.
+    from isal import isal_zlib
+
+    _inflating = isal_zlib
+    _INFLATE_ERRORS = (zlib.error, cast(type[Exception], isal_zlib.error))
+except ImportError:  # pragma: no cover - the tests run with the extra
+    pass
+
+VERSION_1: Final = 0x31
+VERSION_2: Final = 0x32
+VERSIONS: Final = (VERSION_1, VERSION_2)
+
+_WINDOW: Final = ord("W")
+_DATA: Final = ord("D")
+_JSON: Final = ord("J")
+_ACK: Final = ord("A")
+_COMPRESSED: Final = ord("C")
+
+_SHORT = struct.Struct(">BBI")  # version, type, number
+_LONG = struct.Struct(">HII")  # version and type as one number, sequence, length or count
+_LENGTH = struct.Struct(">I")
+
+_KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
+"""A key as it stands in a D frame, length first; the size of that; the key as text."""
+
+_NO_KEY: Final[_KnownKey] = ((), 0, "")
+"""Stands where no key is known: no octets ever start with an empty tuple."""
+
+COMPRESSION_DEPTH_MAX: Final = 3
+"""How deep compressed frames may stand in each other (``LJ-08``)."""
+
+MESSAGE_WEIGHT_OCTETS: Final = 100
+"""What a message weighs beside its payload: millions of empty ones must count as well."""
+
+LIMITS: Final = (
+    Limit("window", 16_384, "events", "what a W frame may announce (LJ-07)", 1),
+    Limit("compressed-octets", 16 << 20, "octets", "the payload of one C frame (LJ-17)", 1),
+    Limit("inflated-octets", 64 << 20, "octets", "what one C frame inflates to, nesting summed", 1),
+    Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1),
+    Limit("pairs", 1024, "pairs", "the pairs of one D frame (LJ-17)"),
+    Limit("key-octets", 1 << 10, "octets", "a key of a D frame (LJ-17)", 1),
+    Limit("value-octets", 1 << 20, "octets", "a value of a D frame (LJ-17)", 1),
+    Limit("data-octets", 64 << 20, "octets", "one D frame in all, as it is held in memory", 1),
+    Limit("slice-octets", 4 << 20, "octets", "what is decoded in one turn (LJ-13)", 1),
+)
+"""Checked on headers, before an octet is held for what they announce (``LJ-17``)."""
+
+
+@dataclass(slots=True)
+class Window:
+    """``W``: the writer sends at most ``size`` data frames before it waits (``LJ-07``)."""
+
+    version: int
+    size: int
+
+
+@dataclass(slots=True)
+class Ack:
+    """``A``: the reader has every data frame up to ``sequence`` safe (``LJ-05``, ``LJ-06``)."""
+
+    version: int
+    sequence: int
+
+
+@dataclass(slots=True)
+class Json:
+    """A run of ``J`` frames: one sequence number and one document each (``LJ-04``).
+
+    ``octets`` counts the frames as they stood on the wire (inflated, where compressed).
+    """
+
+    version: int
+    sequences: list[int]
+    bodies: list[bytes]
+    octets: int
+    compressed: bool = False
+
+
+@dataclass(slots=True)
+class Data:
+    """A run of ``D`` frames: one sequence number and one mapping each (``LJ-03``).
+
+    Octets which are not UTF-8 stand in keys and values as surrogate escapes.
+    """
+
+    version: int
+    sequences: list[int]
+    pairs: list[dict[str, str]]
+    octets: int
+    compressed: bool = False
+
+
+@dataclass(slots=True)
+class Compressed:
+    """An outermost ``C`` frame has ended, and every frame in it was whole (``LJ-08``)."""
+
+    version: int
+
+
+Frame = Window | Ack | Json | Data | Compressed
+
+
+# ── Encoding ────────────────────────────────────────────────────────────────────────────────────
+
+
+def encode_window(size: int, version: int = VERSION_2) -> bytes:
+    """One ``W`` frame (``LJ-07``)."""
+    return _SHORT.pack(version, _WINDOW, size)
+
+
+def encode_ack(sequence: int, version: int = VERSION_2) -> bytes:
+    """One ``A`` frame (``LJ-05``)."""
+    return _SHORT.pack(version, _ACK, sequence)
+
+
+def encode_json(
+    sequences: Sequence[int], bodies: Iterable[bytes], version: int = VERSION_2
+) -> bytes:
+    """A run of ``J`` frames (``LJ-04``)."""
+    head = version << 8 | _JSON
+    pack = _LONG.pack
+    parts: list[bytes] = []
+    for sequence, body in zip(sequences, bodies, strict=True):
+        parts += (pack(head, sequence, len(body)), body)
+    return b"".join(parts)
+
+
+def encode_data(
+    sequences: Sequence[int], pairs: Iterable[Mapping[str, str]], version: int = VERSION_1
+) -> bytes:
+    """A run of ``D`` frames; surrogate escapes become the octets they stand for (``LJ-03``)."""
+    head = version << 8 | _DATA
+    parts: list[bytes] = []
+    for sequence, mapping in zip(sequences, pairs, strict=True):
+        parts.append(_LONG.pack(head, sequence, len(mapping)))
+        for item in mapping.items():
+            for text in item:
+                octets = text.encode("utf-8", "surrogateescape")
+                parts += (_LENGTH.pack(len(octets)), octets)
+    return b"".join(parts)
+
+
+def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -> bytes:
+    """One ``C`` frame around ``frames``, which are whole frames (``LJ-08``, ``LJ-18``).
+
+    ``level`` is zlib's, 1 (fast) to 9 (small).
+    """
+    payload = zlib.compress(frames, level)
+    return _SHORT.pack(version, _COMPRESSED, len(payload)) + payload
+
+
+def _known_key(key: str) -> _KnownKey:
+    """A key as it stands in a D frame, length first; the size of that; and the key."""
+    octets = key.encode()
+    return _LENGTH.pack(len(octets)) + octets, 4 + len(octets), key
+
+
+# ── Decoding ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class _Level:
+    """One stream of frames: the connection's own (index 0), or what a C frame inflated to."""
+
+    octets: bytes = b""
+    position: int = 0
+    version: int = 0  # of the C frame around it
+
+    @property
+    def available(self) -> int:
+        return len(self.octets) - self.position
+
+
+@dataclass(slots=True)
+class _PartialData:
+    """A D frame which is not all there yet: what was read of it, so that nothing is read twice."""
+
+    version: int
+    sequence: int
+    missing: int  # pairs
+    octets: int = _LONG.size
+    pairs: dict[str, str] = field(default_factory=dict)
+    key: str | None = None  # read, its value is not
+
+
+@dataclass(slots=True)
+class _Inflation:
+    """A C frame on its way to be a level: inflated in steps, none larger than a slice."""
+
+    version: int
+    inflater: Any
+    tail: bytes
+    chunks: list[bytes] = field(default_factory=list)
+
+
+class Decoder:
+    """Octets in, frames out.
+
+    ``feed(octets)`` returns the whole frames; call ``feed(b"")`` again as long as ``unfinished`` is
+    true: a compressed frame may hold more than one turn should decode.  After a :class:`Fault`
+    nothing is decoded any more.
+
+    Attributes:
+        unfinished: whole frames are here which the last call did not come to.
+        trailing_octets: octets which stood behind the end of zlib streams, ignored (``LJ-08``).
+        invalid_texts: keys and values which were not UTF-8, kept (``LJ-03``).
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        """``limits`` holds at least :data:`LIMITS`; their defaults where it is None."""
+        limits = Limits.of(LIMITS) if limits is None else limits
+        self._compressed_octets_max = limits.integer("compressed-octets")
+        self._inflated_octets_max = limits.integer("inflated-octets")
+        self._json_octets_max = limits.integer("json-octets")
+        self._pairs_max = limits.integer("pairs")
+        self._text_limits = (limits.integer("key-octets"), limits.integer("value-octets"))
+        self._data_octets_max = limits.integer("data-octets")
+        self._window_max = limits.integer("window")
+        self._slice_octets = limits.integer("slice-octets")
+
+        self.unfinished = False
+        self.trailing_octets = 0
+        self.invalid_texts = 0
+
+        self._levels = [_Level()]  # the innermost stream of frames is the last
+        self._inflation: _Inflation | None = None
+        self._inflated_octets = 0  # of the outermost C frame which is being read
+        self._partial: _PartialData | None = None
+        self._keys: list[
+            tuple[bytes | tuple[bytes, ...], int, str]
+        ] = []  # of the last D frame, as they stood there
+        self._gathered = bytearray()  # the start of a frame which is known to be longer
+        self._needed = 0  # octets; nothing can be decoded before this many were gathered
+        self._frames: list[Frame | Fault] = []
+        self._budget = 0  # octets which this call may still decode
+        self._failed = False
+
+    @property
+    def incomplete(self) -> bool:
+        """The start of a frame is here, and its end is not (or was not reached yet)."""
+        return (
+            bool(self._gathered)
+            or self._partial is not None
+            or self._inflation is not None
+            or len(self._levels) > 1
+            or self._levels[0].available > 0
+        )
+
+    @property
+    def compressed(self) -> bool:
+        """The decoder stands inside a compressed frame."""
+        return self._inflation is not None or len(self._levels) > 1
+
+    @property
+    def held_octets(self) -> int:
+        """How many octets the decoder holds."""
+        held = len(self._gathered) + sum(len(level.octets) for level in self._levels)
+        if self._inflation is not None:
+            held += len(self._inflation.tail) + sum(map(len, self._inflation.chunks))
+        if self._partial is not None:
+            held += self._partial.octets
+        return held
+
+    def feed(self, octets: bytes) -> list[Frame | Fault]:
+        """Whole frames among what has arrived so far, perhaps with a Fault as the last item."""
+        if self._failed or not self._take_in(octets):
+            return []
+        frames: list[Frame | Fault] = []
+        self._frames = frames
+        self._budget = self._slice_octets
+        # Each step either moves on and returns True, or can do no more and returns False.
+        while self._step():
+            if self._budget <= 0:
+                break
+        outer = self._levels[0]
+        if not outer.available:
+            outer.octets, outer.position = b"", 0
+        self.unfinished = self._budget <= 0 and self.incomplete
+        if frames and isinstance(frames[-1], Fault):
+            self._fail()
+        self._frames = []
+        return frames
+
+    def _take_in(self, octets: bytes) -> bool:
+        """Join ``octets`` to what waits; False if that is known to be less than a frame."""
+        outer = self._levels[0]
+        if self._gathered:
+            self._gathered += octets
+            if len(self._gathered) < self._needed:
+                return False
+            outer.octets, outer.position = bytes(self._gathered), 0
+            self._gathered = bytearray()
+        elif octets:
+            rest = outer.octets[outer.position :]
+            outer.octets, outer.position = (rest + octets if rest else octets), 0
+        return True
+
+    def _fail(self) -> None:
+        """Let go of everything: after a fault nothing is read."""
+        self._failed = True
+        self.unfinished = False
+        self._levels = [_Level()]
+        self._inflation = self._partial = None
+        self._gathered = bytearray()
+
+    def _step(self) -> bool:
+        if self._inflation is not None:
+            return self._inflate(self._inflation)
+        level = self._levels[-1]
+        if self._partial is not None:
+            return self._scan_pairs(level, self._partial)
+        if not level.available:
+            return len(self._levels) > 1 and self._leave_level()
+        version = level.octets[level.position]
+        if version not in VERSIONS:
+            return self._fault("version", f"version octet {version:#04x}, not '1' or '2'")
+        if level.available < 2:
+            return self._incomplete(level, 2)
+        frame_type = level.octets[level.position + 1]
+        scan = self._SCANS.get(frame_type)
+        if scan is None:
+            return self._fault("frame-type", f"frame type {frame_type:#04x}")
+        needed = _LONG.size if frame_type in (_JSON, _DATA) else _SHORT.size
+        if level.available < needed:
+            return self._incomplete(level, needed)
+        return scan(self, level)
+
+    def _fault(self, reason: str, text: str) -> bool:
+        level = self._levels[-1]
+        start = level.octets[level.position : level.position + 16]
+        self._frames.append(Fault(reason, text, start))
+        return False
+
+    def _incomplete(self, level: _Level, needed: int) -> bool:
+        """What begins at this position wants ``needed`` octets, and they are not here."""
+        if len(self._levels) > 1:
+            return self._fault("partial-frame", "a compressed frame ends with a partial frame")
+        # On the connection the rest will come.  What is here is gathered in a growing buffer and
+        # looked at again when there is enough: a frame in many pieces costs linear time.
+        self._gathered = bytearray(memoryview(level.octets)[level.position :])
+        self._needed = needed
+        level.octets, level.position = b"", 0
+        return False
+
+    # Each scan begins where a whole header stands, and leaves level.position behind what it read.
+
+    def _scan_window(self, level: _Level) -> bool:
+        version, _, size = _SHORT.unpack_from(level.octets, level.position)
+        if size > self._window_max:
+            return self._fault("window-limit", f"a window of {size}, at most {self._window_max}")
+        level.position += _SHORT.size
+        self._budget -= _SHORT.size
+        self._frames.append(Window(version, size))
+        return True
+
+    def _scan_ack(self, level: _Level) -> bool:
+        version, _, sequence = _SHORT.unpack_from(level.octets, level.position)
+        level.position += _SHORT.size
+        self._budget -= _SHORT.size
+        self._frames.append(Ack(version, sequence))
+        return True
+
+    def _scan_json(self, level: _Level) -> bool:
+        """A run of J frames: the loop in which a reader spends its time."""
+        octets, position, end = level.octets, level.position, len(level.octets)
+        length_max, unpack = self._json_octets_max, _LONG.unpack_from
+        start = position
+        # The budget bounds octets and, by their weight, the number of small documents.
+        scan_end = min(end - _LONG.size + 1, position + self._budget)
+        count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
+        run_head = octets[position] << 8 | _JSON
+        sequences: list[int] = []
+        bodies: list[bytes] = []
+        add_sequence, add_body = sequences.append, bodies.append
+        needed = 0
+        fault = ""
+        for _ in repeat(None, count_max):
+            if position >= scan_end:
+                break
+            head, sequence, length = unpack(octets, position)
+            if head != run_head:
+                break
+            if length > length_max:
+                fault = f"a document of {length} octets, at most {length_max}"
+                break
+            body_start = position + 10
+            body_end = body_start + length
+            if body_end > end:
+                needed = 10 + length
+                break
+            add_sequence(sequence)
+            add_body(octets[body_start:body_end])
+            position = body_end
+        level.position = position
+        if bodies:
+            weight = position - start
+            self._budget -= weight + MESSAGE_WEIGHT_OCTETS * len(bodies)
+            self._frames.append(
+                Json(run_head >> 8, sequences, bodies, weight, len(self._levels) > 1)
+            )
+        if fault:
+            return self._fault("json-limit", fault)
+        return self._incomplete(level, needed) if needed else True
+
+    def _scan_data(self, level: _Level) -> bool:
+        """A run of D frames which are all here and keep every limit: the usual case, and quick.
+
+        Frames which follow each other mostly have the same keys in the same order, so the keys of
+        the last frame are compared, lengths and all, before anything is decoded.  A frame which is
+        anything but usual is left to :meth:`_scan_pairs`, from its start.
+        """
+        octets, position, end = level.octets, level.position, len(level.octets)
+        key_max, value_max = self._text_limits
+        unpack, unpack_header, header_size = _LENGTH.unpack_from, _LONG.unpack_from, _LONG.size
+        size_max = self._data_octets_max
+        run_head = octets[position] << 8 | _DATA
+        start = position
+        budget_end = min(end, position + self._budget)
+        sequences: list[int] = []
+        all_pairs: list[dict[str, str]] = []
+        keys = self._keys
+        usual = True
+        try:
+            while position < budget_end:
+                head, sequence, count = unpack_header(octets, position)
+                if head != run_head:
+                    break
+                usual = False  # until this frame has been read to its end
+                if len(keys) != count:
+                    if count > self._pairs_max:
+                        break
+                    keys = [_NO_KEY] * count
+                pairs: dict[str, str] = {}
+                known = True
+                at = position + header_size
+                for key_octets, key_size, key in keys:
+                    if octets.startswith(key_octets, at):
+                        at += key_size
+                    else:
+                        known = False
+                        (size,) = unpack(octets, at)
+                        if size > key_max:
+                            raise ValueError
+                        text_start = at + 4
+                        at = text_start + size
+                        key = octets[text_start:at].decode()
+                    (size,) = unpack(octets, at)
+                    if size > value_max:
+                        raise ValueError
+                    text_start = at + 4
+                    at = text_start + size
+                    pairs[key] = octets[text_start:at].decode()
+                if at > end or at - position > size_max:
+                    break
+                usual = True
+                if not known:
+                    keys = [_known_key(key) for key in pairs]
+                position = at
+                sequences.append(sequence)
+                all_pairs.append(pairs)
+        except (struct.error, ValueError):
+            pass  # cut short, above a limit, or not UTF-8: UnicodeDecodeError is a ValueError
+        self._keys = keys
+        level.position = position
+        if sequences:
+            size = position - start
+            self._budget -= size + MESSAGE_WEIGHT_OCTETS * len(sequences)
+            self._add_data(run_head >> 8, sequences, all_pairs, size)
+        return usual or self._begin_data(level)
+
+    def _begin_data(self, level: _Level) -> bool:
+        head, sequence, count = _LONG.unpack_from(level.octets, level.position)
+        if count > self._pairs_max:
+            return self._fault("pairs-limit", f"{count} pairs, at most {self._pairs_max}")
+        level.position += _LONG.size
+        self._partial = _PartialData(head >> 8, sequence, count)
+        return True
+
+    def _scan_pairs(self, level: _Level, partial: _PartialData) -> bool:
+        """Go on with the D frame which has begun, as far as the octets reach."""
+        octets, position, end = level.octets, level.position, len(level.octets)
+        unpack, limits = _LENGTH.unpack_from, self._text_limits
+        pairs, key, missing = partial.pairs, partial.key, partial.missing
+        needed = 0
+        fault: tuple[str, str] | None = None
+        while missing:
+            text_start = position + 4
+            if text_start > end:
+                needed = 4
+                break
+            (length,) = unpack(octets, position)
+            if length > limits[key is not None]:
+                what = "key" if key is None else "value"
+                limit = limits[key is not None]
+                fault = (f"{what}-limit", f"a {what} of {length} octets, at most {limit}")
+                break
+            text_end = text_start + length
+            if text_end > end:
+                needed = 4 + length
+                break
+            raw = octets[text_start:text_end]
+            try:
+                text = raw.decode()
+            except UnicodeDecodeError:
+                self.invalid_texts += 1
+                text = raw.decode("utf-8", "surrogateescape")
+            position = text_end
+            if key is None:
+                key = text
+            else:
+                pairs[key] = text
+                key = None
+                missing -= 1
+        partial.octets += position - level.position
+        partial.key, partial.missing = key, missing
+        level.position = position
+        if partial.octets > self._data_octets_max:
+            fault = ("data-limit", f"a data frame of more than {self._data_octets_max} octets")
+        if fault:
+            return self._fault(*fault)
+        if needed:
+            return self._incomplete(level, needed)
+        self._partial = None
+        self._budget -= partial.octets + MESSAGE_WEIGHT_OCTETS
+        self._add_data(partial.version, [partial.sequence], [pairs], partial.octets)
+        return True
+
+    def _add_data(
+        self, version: int, sequences: list[int], pairs: list[dict[str, str]], size: int
+    ) -> None:
+        """Put whole D frames into the run which they continue, or begin a new run."""
+        compressed = len(self._levels) > 1
+        run = self._frames[-1] if self._frames else None
+        if type(run) is Data and run.version == version and run.compressed is compressed:
+            run.sequences += sequences
+            run.pairs += pairs
+            run.octets += size
+        else:
+            self._frames.append(Data(version, sequences, pairs, size, compressed))
+
+    def _begin_compressed(self, level: _Level) -> bool:
+        version, _, length = _SHORT.unpack_from(level.octets, level.position)
+        if not 0 < length <= self._compressed_octets_max:
+            limit = self._compressed_octets_max
+            return self._fault(
+                "compressed-limit", f"a compressed frame of {length} octets, 1 to {limit}"
+            )
+        if len(self._levels) > COMPRESSION_DEPTH_MAX:
+            depth = COMPRESSION_DEPTH_MAX
+            return self._fault("compressed-depth", f"compressed frames deeper than {depth}")
+        if level.available < _SHORT.size + length:
+            return self._incomplete(level, _SHORT.size + length)
+        if len(self._levels) == 1:
+            self._inflated_octets = 0
+        start = level.position + _SHORT.size
+        payload = level.octets[start : start + length]
+        level.position = start + length
+        self._inflation = _Inflation(version, _inflating.decompressobj(), payload)
+        return True
+
+    def _inflate(self, inflation: _Inflation) -> bool:
+        """Inflate one slice more; a C frame and all nested in it share one bound (``LJ-08``)."""
+        room = self._inflated_octets_max - self._inflated_octets
+        inflater = inflation.inflater
+        try:
+            # One octet above the room tells "too much" from "just enough".
+            chunk = inflater.decompress(inflation.tail, min(room + 1, self._slice_octets))
+        except _INFLATE_ERRORS as error:
+            return self._fault("zlib", f"a compressed frame is not zlib: {error}")
+        self._inflated_octets += len(chunk)
+        self._budget -= len(chunk)
+        if len(chunk) > room:
+            limit = self._inflated_octets_max
+            return self._fault("inflated-limit", f"inflates to more than {limit} octets")
+        inflation.chunks.append(chunk)
+        inflation.tail = inflater.unconsumed_tail
+        if not inflater.eof:
+            if chunk or inflation.tail:
+                return True
+            return self._fault("zlib", "the zlib stream of a compressed frame is unfinished")
+        self.trailing_octets += len(inflater.unused_data)
+        self._levels.append(_Level(b"".join(inflation.chunks), 0, inflation.version))
+        self._inflation = None
+        return True
+
+    def _leave_level(self) -> bool:
+        level = self._levels.pop()
+        if len(self._levels) == 1:
+            self._frames.append(Compressed(level.version))
+        return True
+
+    _SCANS = {  # noqa: RUF012 - a table of the class, never changed
+        _WINDOW: _scan_window,
+        _ACK: _scan_ack,
+        _JSON: _scan_json,
+        _DATA: _scan_data,
+        _COMPRESSED: _begin_compressed,
+    }

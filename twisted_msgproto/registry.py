@@ -1,0 +1,63 @@
+"""The only list of the protocols: where each one's package is and what runs it by default.
+
+The command line, the combined gateway and the demo look a protocol up here and import its modules
+late, by name.  A sixth protocol is a package and one more row.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import NamedTuple
+
+from .core.errors import ConfigurationError
+
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+"""A server endpoint on this machine alone, with a port which the system chooses."""
+
+
+class Registered(NamedTuple):
+    """One protocol.
+
+    ``ports`` names the default ports by their role (``"tcp"``, ``"websocket"``, ``"control"``, …).
+    ``demo`` is the protocol's table of the demo's gateway.toml; ``demo_send`` is what ``msgproto
+    send`` is told beside the endpoint there.
+    """
+
+    name: str
+    title: str
+    package: str
+    ports: Mapping[str, int]
+    demo: Mapping[str, object]
+    demo_send: tuple[str, ...] = ()
+
+
+PROTOCOLS: Mapping[str, Registered] = {
+    row.name: row
+    for row in (
+        Registered(
+            name="lumberjack",
+            title="Lumberjack",
+            package="twisted_msgproto.lumberjack",
+            ports={"tcp": 5044},
+            demo={"endpoint": [LOOPBACK]},
+            demo_send=("--window", "512", "--compress", "3"),
+        ),
+    )
+}
+
+
+def registered(name: str) -> Registered:
+    """The protocol of this name; ConfigurationError if there is none."""
+    try:
+        return PROTOCOLS[name]
+    except KeyError:
+        raise ConfigurationError(
+            f"unknown protocol {name!r}; known: {', '.join(PROTOCOLS)}"
+        ) from None
+
+
+def load(name: str, module: str) -> ModuleType:
+    """Import one module of a protocol's package: ``load("lumberjack", "service")``."""
+    return importlib.import_module(f"{registered(name).package}.{module}")
