@@ -21,7 +21,7 @@ def test_a_limit_has_its_default_until_it_is_changed():
 def test_an_integer_limit_stays_one():
     limits = Limits.of(TABLE)
     assert limits.replace({"window": 3}).integer("window") == 3
-    with pytest.raises(ConfigurationError, match=r"window takes a number of events, not '1.5'"):
+    with pytest.raises(ConfigurationError, match=r"window takes a number of events, not '1\.5'"):
         limits.replace({"window": "1.5"})
 
 
