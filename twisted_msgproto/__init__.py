@@ -3,8 +3,22 @@
 Importing this package alone pulls in neither a reactor nor pyspark nor pyarrow.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .core.message import Message, MessageBatch
+
+if TYPE_CHECKING:
+    from .net.sink import IMessageSink
 
 __version__ = "0.1.0"
 
-__all__ = ["Message", "MessageBatch", "__version__"]
+__all__ = ["IMessageSink", "Message", "MessageBatch", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs Twisted only when somebody asks for it."""
+    if name == "IMessageSink":
+        from .net.sink import IMessageSink
+
+        return IMessageSink
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

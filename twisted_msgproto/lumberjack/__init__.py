@@ -2,3 +2,8 @@
 
 Read in this order: wire, machine, protocol, service.
 """
+
+from .machine import Reader
+from .protocol import LumberjackServer, LumberjackServerFactory
+
+__all__ = ["LumberjackServer", "LumberjackServerFactory", "Reader"]

@@ -1,1 +1,23 @@
-"""To be filled."""
+"""The durable queue: one writer process, any number of readers, no Twisted.
+
+:class:`QueueWriter` makes message batches durable in a thread of its own, :class:`QueueReader`
+reads them as Arrow record batches with the columns of :data:`SCHEMA`.  The files are described in
+``docs/queue-format.md``.
+"""
+
+from .disk import OS_DISK, Disk
+from .log import SegmentLog
+from .reader import QueueReader
+from .recovery import Recovery
+from .schema import SCHEMA
+from .writer import QueueWriter
+
+__all__ = [
+    "OS_DISK",
+    "SCHEMA",
+    "Disk",
+    "QueueReader",
+    "QueueWriter",
+    "Recovery",
+    "SegmentLog",
+]

@@ -1,0 +1,32 @@
+"""``twistd lumberjack``: options and the service tree."""
+
+from __future__ import annotations
+
+from twisted.application.service import IService
+
+from ..net.gateway import Gateway, ListeningService, standalone
+from ..net.options import ServerOptions
+from .machine import READER_LIMITS
+from .protocol import PROTOCOL, LumberjackServerFactory
+
+
+class Options(ServerOptions):
+    """Receive events from Lumberjack and Beats shippers (versions 1 and 2)."""
+
+    protocolName = PROTOCOL
+    defaultEndpoint = "tcp:5044:interface=127.0.0.1"
+    LIMITS = READER_LIMITS
+
+
+def serve(options: ServerOptions, gateway: Gateway) -> IService:
+    """The Lumberjack server as a child of ``gateway``, which has the sink."""
+    factory = LumberjackServerFactory(
+        gateway.sink, limits=options["limits"], clock=gateway.reactor, budget=gateway.budget
+    )
+    gateway.factories.append(factory)
+    return ListeningService(gateway.reactor, factory, options["endpoints"])
+
+
+def makeService(options: ServerOptions) -> IService:
+    """What twistd calls."""
+    return standalone(options, serve)

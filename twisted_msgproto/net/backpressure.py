@@ -1,0 +1,154 @@
+"""Who must not read now: pause reasons of one connection, and the octets of all which wait.
+
+Nothing is dropped for want of room.  A connection is not read while there is a reason: it or all
+connections together have too many octets which are not safe yet, its peer does not read what we
+write, or more of what it sent must be decoded first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet.interfaces import IPushProducer
+from zope.interface import implementer
+
+
+class _Clock(Protocol):
+    def callLater(self, delay: float, call: Callable[..., Any], *args: Any) -> Any: ...
+
+
+class ReadControl:
+    """Pauses and resumes the reading of one transport, for any number of reasons at a time."""
+
+    __slots__ = ("_changed", "_reasons", "_transport")
+
+    def __init__(self, transport: Any, changed: Callable[[bool], None] = lambda paused: None):
+        """``changed(paused)`` is called whenever a reason comes or goes."""
+        self._transport = transport
+        self._changed = changed
+        self._reasons: set[str] = set()
+
+    @property
+    def paused(self) -> bool:
+        """The transport is not read now."""
+        return bool(self._reasons)
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """Why not."""
+        return frozenset(self._reasons)
+
+    def pause(self, reason: str) -> None:
+        """Do not read while ``reason`` stands."""
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            if len(self._reasons) == 1:
+                self._transport.pauseProducing()
+            self._changed(True)
+
+    def resume(self, reason: str) -> None:
+        """``reason`` stands no longer: read again unless there is another."""
+        if reason in self._reasons:
+            self._reasons.discard(reason)
+            if not self._reasons:
+                self._transport.resumeProducing()
+            self._changed(bool(self._reasons))
+
+
+class OctetBudget:
+    """Octets which wait for the sink, of all connections of a process; above the limit none reads.
+
+    Attributes:
+        limit: octets; reading stops above it and goes on at half of it.
+        waiting: octets which wait now.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.waiting = 0
+        self._paused: dict[ReadControl, None] = {}
+
+    def add(self, octets: int, control: ReadControl) -> None:
+        """``octets`` of the connection behind ``control`` wait from now on."""
+        self.waiting += octets
+        if self.waiting > self.limit:
+            self._paused[control] = None
+            control.pause("process-octets")
+
+    def remove(self, octets: int) -> None:
+        """``octets`` wait no longer."""
+        self.waiting -= octets
+        if self._paused and self.waiting <= self.limit // 2:
+            paused, self._paused = self._paused, {}
+            for control in paused:
+                control.resume("process-octets")
+
+    def forget(self, control: ReadControl) -> None:
+        """The connection behind ``control`` is gone (what waits of it goes on waiting)."""
+        self._paused.pop(control, None)
+
+
+@implementer(IPushProducer)
+class OutputGuard:
+    """Watches what a peer leaves unread: first its reading pauses, then it is cut off.
+
+    Registered as the transport's producer: Twisted calls ``pauseProducing`` when the octets which
+    wait to be written pass the transport's buffer size, and ``resumeProducing`` when they are gone.
+    """
+
+    def __init__(
+        self,
+        transport: Any,
+        control: ReadControl,
+        clock: _Clock,
+        unread_seconds: float,
+        stalled: Callable[[], None],
+        changed: Callable[[bool], None] = lambda paused: None,
+    ) -> None:
+        """``stalled()`` is called after ``unread_seconds`` in which the peer has not caught up."""
+        self._transport = transport
+        self._control = control
+        self._clock = clock
+        self._seconds = unread_seconds
+        self._stalled = stalled
+        self._changed = changed
+        self._timer: Any = None
+        transport.registerProducer(self, True)
+
+    def pauseProducing(self) -> None:
+        """The peer does not read: stop making output for it."""
+        self._control.pause("unread-output")
+        self._changed(True)
+        if self._timer is None:
+            self._timer = self._clock.callLater(self._seconds, self._expired)
+
+    def resumeProducing(self) -> None:
+        """The peer has caught up."""
+        self._cancel()
+        self._control.resume("unread-output")
+        self._changed(False)
+
+    def stopProducing(self) -> None:
+        """The transport is gone."""
+        self._cancel()
+
+    def close(self) -> None:
+        """Let the transport write what waits and close; cut it off if the peer does not read."""
+        self._cancel()
+        self._transport.unregisterProducer()
+        self._transport.loseConnection()
+        self._timer = self._clock.callLater(self._seconds, self._expired)
+
+    def stop(self) -> None:
+        """The connection is lost."""
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expired(self) -> None:
+        self._timer = None
+        self._stalled()

@@ -1,0 +1,182 @@
+"""What all server factories share: sink, limits, counters, session names, connections."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Final, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.logger import Logger
+
+from ..core.limits import Limit, Limits
+from .backpressure import OctetBudget
+from .sink import IMessageSink
+
+COMMON_LIMITS: Final = (
+    Limit("connections", 10_000, "connections", "of one server at a time", 1),
+    Limit("connections-per-address", 0, "connections", "of one peer address; 0 = unlimited"),
+    Limit("handshake", 10.0, "s", "for the hand-shake (TLS and the protocol's own)"),
+    Limit("unread-seconds", 30.0, "s", "a peer which does not read our output so long is cut off"),
+    Limit(
+        "unsafe-octets", 64 << 20, "octets", "of one connection, not safe yet: reading pauses", 1
+    ),
+    Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
+)
+"""What every server bounds."""
+
+PROCESS_OCTETS_MAX: Final = 64 << 20
+"""Octets of all connections which wait for the sink; above it nothing is read."""
+
+
+class SessionNames:
+    """Public names of sessions: protocol, start of the server, counter; unique per gateway."""
+
+    def __init__(self, protocol: str, started_at: float) -> None:
+        """``started_at`` is in seconds since 1970-01-01 UTC."""
+        start = datetime.fromtimestamp(started_at, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        self._prefix = f"{protocol}-{start}-"
+        self._count = 0
+
+    def next(self) -> str:
+        """The name of the next session."""
+        self._count += 1
+        return f"{self._prefix}{self._count}"
+
+
+def peer_name(address: IAddress | None) -> str:
+    """A peer's transport address as text: ``host:port``, or what else the transport knows."""
+    host = getattr(address, "host", None)
+    if host is not None:
+        port = getattr(address, "port", "")
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    name = getattr(address, "name", None)
+    if name is None:
+        return type(address).__name__
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+
+
+class MsgprotoServerFactory(ServerFactory):
+    """The base of all server factories.
+
+    Subclasses set :attr:`protocolName`, :attr:`LIMITS` and ``protocol``.
+
+    Attributes:
+        sink: where received batches go, or None: then only the hooks of a subclass see them.
+        limits: the limits in force.
+        counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
+        liveConnections: the protocols which are connected now.
+    """
+
+    protocolName: ClassVar[str]
+    LIMITS: ClassVar[tuple[Limit, ...]] = ()
+    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.net")
+    noisy = False
+
+    def __init__(
+        self,
+        sink: IMessageSink | None = None,
+        *,
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: OctetBudget | None = None,
+    ) -> None:
+        """Make a factory.
+
+        ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
+        ``callLater()``; the global reactor if None.  ``wallClock`` gives ``received_at`` (seconds
+        since 1970-01-01 UTC).  ``budget`` is shared by the servers of a process.
+
+        Raises ConfigurationError for a limit which does not exist or makes no sense.
+        """
+        if clock is None:
+            from twisted.internet import reactor as clock
+        self.sink = sink
+        self.limits = limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
+        self.clock = clock
+        self.wallClock = wallClock
+        self.budget = OctetBudget(PROCESS_OCTETS_MAX) if budget is None else budget
+        self.sessionNames = SessionNames(self.protocolName, wallClock())
+        self.counters: Counter[str] = Counter()
+        self.liveConnections: dict[Any, str] = {}
+        self._perAddress: Counter[str] = Counter()
+        self._drained: Deferred[None] | None = None
+        self.draining = False
+
+    @classmethod
+    def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:
+        """The limits of this kind of server, with ``changes``."""
+        return Limits.of(COMMON_LIMITS, cls.LIMITS).replace(changes)
+
+    def receivedAt(self) -> int:
+        """Now, as batches want it: microseconds since 1970-01-01 UTC."""
+        return int(self.wallClock() * 1_000_000)
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+        """A protocol for a new connection; None (the connection is closed) above a limit."""
+        host = str(getattr(addr, "host", ""))
+        per_address = self.limits.integer("connections-per-address")
+        if self.draining or len(self.liveConnections) >= self.limits.integer("connections"):
+            self._turnedAway("connections")
+            return None
+        if per_address and host and self._perAddress[host] >= per_address:
+            self._turnedAway("connections-per-address")
+            return None
+        return cast(Protocol | None, super().buildProtocol(addr))
+
+    def _turnedAway(self, limit: str) -> None:
+        self.counters["turned_away"] += 1
+        self.counters[f"turned_away:{limit}"] += 1
+
+    def connectionOpened(self, protocol: Any, host: str) -> None:
+        """A protocol says that its connection is made."""
+        self.counters["connections_total"] += 1
+        self.liveConnections[protocol] = host
+        self._perAddress[host] += 1
+
+    def connectionClosed(self, protocol: Any) -> None:
+        """A protocol says that its connection is lost."""
+        host = self.liveConnections.pop(protocol, None)
+        if host is not None:
+            self._perAddress[host] -= 1
+            if not self._perAddress[host]:
+                del self._perAddress[host]
+        self._lookDrained()
+
+    def countFault(self, reason: str) -> None:
+        """A peer broke the protocol."""
+        self.counters["faults"] += 1
+        self.counters[f"fault:{reason}"] += 1
+
+    def drain(self) -> Deferred[None]:
+        """Take no more connections, let the live ones end well; fires when the last is gone.
+
+        Each protocol's ``drain()`` stops reading, acknowledges what it has when that is safe, and
+        closes.  After the limit ``drain`` the rest is cut off.
+        """
+        if self._drained is None:
+            self.draining = True
+            self._drained = Deferred()
+            deadline = self.clock.callLater(self.limits["drain"], self._cutOff)
+            self._drained.addBoth(lambda result: deadline.active() and deadline.cancel())
+            self._drained.addBoth(lambda result: None)
+            for protocol in list(self.liveConnections):
+                protocol.drain()
+            self._lookDrained()
+        return self._drained
+
+    def _cutOff(self) -> None:
+        live: Iterable[Any] = list(self.liveConnections)
+        for protocol in live:
+            protocol.transport.abortConnection()
+        self._lookDrained()
+
+    def _lookDrained(self) -> None:
+        drained = self._drained
+        if drained is not None and not drained.called and not self.liveConnections:
+            drained.callback(None)

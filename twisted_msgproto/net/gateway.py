@@ -1,0 +1,150 @@
+"""What the servers of one process share, and the services which hold them.
+
+One protocol's ``makeService`` makes a gateway of one server; ``twistd msgproto`` makes one gateway
+of many.  Either way a protocol only says how its factory is made and where it listens.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.application.service import IService, MultiService, Service
+from twisted.internet import endpoints
+from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.logger import Logger
+
+from ..core.errors import ConfigurationError, MsgprotoError
+from .backpressure import OctetBudget
+from .factory import PROCESS_OCTETS_MAX, MsgprotoServerFactory, peer_name
+from .options import ServerOptions
+from .sink import DurableSink, IMessageSink
+
+log = Logger(namespace="twisted_msgproto.gateway")
+
+
+class Gateway(MultiService):
+    """The service at the top: it owns the sink, and its children are the servers.
+
+    Attributes:
+        reactor: where all of it runs.
+        sink: what all servers put their batches into, or None.
+        budget: the octets of all connections which wait for the sink.
+        factories: the server factories, for the status page.
+    """
+
+    def __init__(self, reactor: Any, queue: str | None = None, **queue_options: Any) -> None:
+        """``queue`` is a queue directory (opened when the service starts), or None."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.reactor = reactor
+        self.sink: IMessageSink | None = None
+        self.budget = OctetBudget(PROCESS_OCTETS_MAX)
+        self.factories: list[MsgprotoServerFactory] = []
+        if queue is not None:
+            self.sink = open_queue(queue, reactor, **queue_options)
+
+    def stopService(self) -> Deferred[Any]:
+        """Stop listening, let the connections end well, then flush and close the queue."""
+        stopped: Deferred[Any] = maybeDeferred(super().stopService)
+        if isinstance(self.sink, DurableSink):
+            sink = self.sink
+            stopped.addBoth(lambda result: sink.close().addCallback(lambda closed: result))
+        return stopped
+
+
+def open_queue(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:
+    """The sink over ``directory``, or ConfigurationError with one line that says what is wrong."""
+    try:
+        return DurableSink(directory, reactor, **queue_options)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"--queue needs {error.name}: pip install 'twisted-msgproto[queue]'"
+        ) from None
+    except (MsgprotoError, OSError) as error:
+        raise ConfigurationError(f"queue {directory!r}: {error}") from error
+
+
+def announce(name: str, address: str) -> None:
+    """Print the one line which says that a server listens (scripts wait for it)."""
+    print(f"{name} listening on {address}", file=sys.stdout, flush=True)
+
+
+def address_name(address: Any) -> str:
+    """A listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``, ``unix:/run/x``."""
+    if getattr(address, "host", None) is not None:
+        return f"{str(address.type).lower()}:{peer_name(address)}"
+    return f"unix:{peer_name(address)}"
+
+
+class ListeningService(Service):
+    """One factory on any number of endpoints, with an end which loses nothing.
+
+    ``stopService`` stops listening first; then the factory lets its connections end well.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        factory: MsgprotoServerFactory,
+        descriptions: Iterable[str],
+        announced: Callable[[str, str], None] = announce,
+    ) -> None:
+        """``descriptions`` are server endpoint strings."""
+        self._reactor = reactor
+        self.factory = factory
+        self._descriptions = list(descriptions)
+        self._announced = announced
+        self._refusal = ""
+        self.ports: list[IListeningPort] = []
+
+    def startService(self) -> None:
+        """Listen on every endpoint; what cannot be listened on ends the process with one line."""
+        super().startService()  # type: ignore[no-untyped-call]
+        for description in self._descriptions:
+            endpoint = endpoints.serverFromString(self._reactor, description)
+            endpoint.listen(self.factory).addCallbacks(
+                self._listening, self._refused, errbackArgs=(description,)
+            )
+            if self._refusal and not self._reactor.running:
+                raise SystemExit(self._refusal)
+
+    def _listening(self, port: IListeningPort) -> None:
+        self.ports.append(port)
+        # Once the reactor runs: from then on a signal ends the process in peace, too.
+        self._reactor.callWhenRunning(
+            self._announced, self.factory.protocolName, address_name(port.getHost())
+        )
+
+    def _refused(self, failure: Any, description: str) -> None:
+        name = self.factory.protocolName
+        self._refusal = f"{name}: cannot listen on {description}: {failure.getErrorMessage()}"
+        if self._reactor.running:
+            log.critical("{text}", text=self._refusal)
+            print(self._refusal, file=sys.stderr, flush=True)
+            # twistd knows no exit status of its own: leave with one when all is shut down.
+            self._reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
+            self._reactor.stop()
+
+    def stopService(self) -> Deferred[Any]:
+        """Stop listening, then drain the connections."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        closed = [maybeDeferred(port.stopListening) for port in self.ports]
+        self.ports = []
+        return gatherResults(closed, consumeErrors=True).addBoth(lambda _: self.factory.drain())
+
+
+def standalone(
+    options: ServerOptions, serve: Callable[[ServerOptions, Gateway], IService], reactor: Any = None
+) -> Gateway:
+    """The service of one protocol's twistd plugin; SystemExit with one line if it cannot be."""
+    if reactor is None:
+        from twisted.internet import reactor
+    try:
+        gateway = Gateway(reactor, options["queue"])
+        serve(options, gateway).setServiceParent(gateway)
+    except ConfigurationError as error:
+        raise SystemExit(f"{options.protocolName}: {error}") from None
+    return gateway

@@ -1,0 +1,113 @@
+"""The options which every twistd plugin of the package has, checked before anything starts.
+
+A usage error is one line: nothing an operator types ends in a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, cast
+
+from twisted.internet import endpoints
+from twisted.python import usage
+
+from ..core.errors import ConfigurationError
+from ..core.limits import Limit, Limits
+from .factory import COMMON_LIMITS
+
+
+class ServerOptions(usage.Options):
+    """Common options of a server; a protocol's own options are a subclass.
+
+    A subclass sets :attr:`protocolName`, :attr:`defaultEndpoint` and :attr:`LIMITS`, and adds
+    ``optParameters``, ``optFlags`` and ``opt_…`` methods as :class:`usage.Options` has them.
+
+    After parsing, ``options["endpoints"]`` is a list of endpoint strings, ``options["limits"]`` a
+    :class:`~twisted_msgproto.core.limits.Limits`, ``options["queue"]`` a directory or None.
+    """
+
+    protocolName: ClassVar[str]
+    defaultEndpoint: ClassVar[str]
+    LIMITS: ClassVar[tuple[Limit, ...]] = ()
+
+    optParameters: ClassVar[list[list[Any]]] = [
+        [
+            "queue",
+            "q",
+            None,
+            "Directory of the durable queue: acknowledged then means on disk. "
+            "Without it acknowledged means accepted.",
+        ],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self["endpoints"] = []
+        self["limits"] = self.defaultLimits()
+        self.longdesc = f"{self.getDescription()}\n\nLimits:\n{self['limits'].describe()}"
+
+    def getDescription(self) -> str:
+        """What ``--help`` says above the limits."""
+        return (
+            f"{(type(self).__doc__ or '').strip()}\n\n"
+            f"Default endpoint: {self.defaultEndpoint}\n"
+            f"Example: twistd -n {self.protocolName} -e {self.defaultEndpoint} --queue /var/spool/q"
+        )
+
+    def parseOptions(self, options: Any = None) -> None:
+        """What twistd calls: a usage error is one line on stderr and exit status 1."""
+        parse_or_exit(self.protocolName, self.read, options)
+
+    def read(self, words: Sequence[str] | None) -> None:
+        """Parse ``words`` (None: this process's); raises UsageError."""
+        super().parseOptions(words)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def defaultLimits(cls) -> Limits:
+        """The limits of this server at their defaults."""
+        return Limits.of(COMMON_LIMITS, cls.LIMITS)
+
+    def opt_endpoint(self, description: str) -> None:
+        """A Twisted server endpoint string to listen on; may be given more than once."""
+        self["endpoints"].append(description)
+
+    opt_e = opt_endpoint
+
+    def opt_limit(self, assignment: str) -> None:
+        """A limit, as NAME=VALUE; may be given more than once (names below)."""
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise usage.UsageError(f"--limit takes NAME=VALUE, not {assignment!r}")
+        try:
+            self["limits"] = cast(Limits, self["limits"]).replace({name: value})
+        except ConfigurationError as error:
+            raise usage.UsageError(str(error)) from None
+
+    def postOptions(self) -> None:
+        """Check what was given, as far as it can be checked without opening anything."""
+        if not self["endpoints"]:
+            self["endpoints"] = [self.defaultEndpoint]
+        for description in self["endpoints"]:
+            self.checkEndpoint(description)
+
+    def checkEndpoint(self, description: str) -> None:
+        """Raise UsageError unless ``description`` is a server endpoint string Twisted can read."""
+        try:
+            endpoints.serverFromString(_NoReactor(), description)
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
+
+
+def parse_or_exit(
+    name: str, parse: Callable[[Sequence[str] | None], None], words: Sequence[str] | None
+) -> None:
+    """Parse; SystemExit with one line for a usage error (twistd prints the whole help above it)."""
+    try:
+        parse(words)
+    except usage.UsageError as error:
+        raise SystemExit(f"{name}: {error}") from None
+
+
+class _NoReactor:
+    """Stands in for a reactor while a string is only being checked."""

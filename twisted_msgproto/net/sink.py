@@ -1,0 +1,106 @@
+"""Where messages become safe: the :class:`IMessageSink` interface and the sink over the queue.
+
+A protocol hands a batch to its sink and acknowledges when the Deferred fires.  What "safe" means is
+the sink's promise; :class:`DurableSink` promises that the batch is on disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorFromThreads
+from twisted.internet.threads import deferToThreadPool
+from zope.interface import Interface, implementer
+
+from ..core.message import MessageBatch
+
+if TYPE_CHECKING:
+    from ..queue import QueueWriter
+
+
+class IMessageSink(Interface):
+    """Takes batches and says when they are safe."""
+
+    def put(batch: MessageBatch) -> Deferred[None]:
+        """Make ``batch`` safe.
+
+        The Deferred fires with None when it is, and fails if it never will be; batches are made
+        safe in the order in which they were put.  The batch is not changed after this call.
+        """
+
+
+@implementer(IMessageSink)
+class DurableSink:
+    """A sink over a queue directory: its Deferreds fire after ``fdatasync``.
+
+    Encoding and flushing happen in the queue's own thread; the reactor is woken once for all
+    batches which became safe meanwhile.  While the disk is full the Deferreds wait.
+
+    Attributes:
+        writer: the queue's writer; its figures are the queue's figures.
+    """
+
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        reactor: Any = None,
+        **queue_options: Any,
+    ) -> None:
+        """Open the queue in ``directory``, recovering it if need be.
+
+        ``queue_options`` go to :class:`~twisted_msgproto.queue.QueueWriter`.  Raises QueueLocked
+        when another process writes this queue, and other QueueErrors with one clear line each.
+        """
+        if reactor is None:
+            from twisted.internet import reactor
+        from ..queue import QueueWriter
+
+        self._attach(QueueWriter(directory, **queue_options), reactor)
+
+    @classmethod
+    def over(cls, writer: QueueWriter, reactor: IReactorFromThreads) -> DurableSink:
+        """A sink over a writer which is open already (or over one which behaves like it)."""
+        sink = cls.__new__(cls)
+        sink._attach(writer, reactor)
+        return sink
+
+    def _attach(self, writer: QueueWriter, reactor: Any) -> None:
+        self.writer = writer
+        self._reactor = reactor
+        self._finished: deque[tuple[Deferred[None], BaseException | None]] = deque()
+        self._woken = False  # a call of _fire is on its way
+
+    def put(self, batch: MessageBatch) -> Deferred[None]:
+        """Queue ``batch``; fires when it is on disk, fails if it cannot be written."""
+        safe: Deferred[None] = Deferred()
+
+        def finished(error: BaseException | None) -> None:
+            self._finished.append((safe, error))
+            # Whoever clears the flag looks at what was finished afterwards, so none is forgotten.
+            if not self._woken:
+                self._woken = True
+                self._reactor.callFromThread(self._fire)
+
+        self.writer.submit(batch, finished)
+        return safe
+
+    def _fire(self) -> None:
+        self._woken = False
+        while self._finished:
+            safe, error = self._finished.popleft()
+            if error is None:
+                safe.callback(None)
+            else:
+                safe.errback(error)
+
+    def close(self, timeout: float = 4.0) -> Deferred[bool]:
+        """Flush what waits (for at most ``timeout`` seconds), stop the thread, free the lock.
+
+        Fires with whether everything which was put is safe.
+        """
+        return deferToThreadPool(
+            self._reactor, self._reactor.getThreadPool(), self.writer.close, timeout
+        )

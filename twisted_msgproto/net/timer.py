@@ -1,0 +1,44 @@
+"""One timer for one machine: it asks the machine when to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class MachineTimer:
+    """Calls ``tick(now)`` at the time which the last call of it returned.
+
+    ``look()`` after each input is cheap: while a timer runs that is early enough, it is left alone
+    and finds out by itself, when it fires, that there is nothing to do yet.
+    """
+
+    __slots__ = ("_call", "_clock", "_tick")
+
+    def __init__(self, clock: Any, tick: Callable[[float], float | None]) -> None:
+        """``clock`` has ``seconds()`` and ``callLater()``; ``tick`` may be called at any time."""
+        self._clock = clock
+        self._tick = tick
+        self._call: Any = None
+
+    def look(self) -> None:
+        """Something happened: tick now, and come back when the machine says so."""
+        now = self._clock.seconds()
+        deadline = self._tick(now)
+        call = self._call
+        if deadline is None:
+            return  # a timer which runs in vain costs less than to cancel and set it each time
+        if call is None:
+            self._call = self._clock.callLater(max(0.0, deadline - now), self._fired)
+        elif call.getTime() > deadline:
+            call.reset(max(0.0, deadline - now))
+
+    def _fired(self) -> None:
+        self._call = None
+        self.look()
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()

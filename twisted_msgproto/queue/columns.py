@@ -1,0 +1,410 @@
+"""From message batches to the payload of a frame, and from payloads to the table's columns.
+
+Writing gathers the lists of many batches and builds Arrow once a group; what a batch shares is
+written once per batch, as a run.  Reading puts frames together until there are enough rows and
+expands the runs once, so that a queue of one-message groups reads nearly as fast as one of large
+groups.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
+from twisted_msgproto.core.message import MessageBatch
+
+from .format import ALIGNMENT, FRAME_OCTETS_MAX
+from .schema import (
+    ATTACHMENTS,
+    ATTACHMENTS_GIVEN,
+    BODY,
+    DESTINATION,
+    FIELDS_GIVEN,
+    KNOWN_COLUMNS,
+    MESSAGE_ID_INTEGER,
+    MESSAGE_ID_TEXT,
+    OCTETS,
+    SCHEMA,
+    STORED,
+    TEXT,
+    TIME,
+    TRUNCATED,
+    stored_schema,
+)
+
+RUNS = struct.Struct("<IIII")
+ORIGINS_REMEMBERED = 4096
+"""How many connections' origins are kept as text; more only cost time."""
+
+Origin = tuple[str, str, str | None, str | None, str | None]
+"""protocol, kind, peer, session, client_id: what all messages of a batch share, but the time."""
+
+
+@dataclass(slots=True)
+class Encoded:
+    """A frame's payload, ready but for the offset of its first message."""
+
+    count: int
+    pieces: list[Any]
+    """Buffers; their octets together are ``octets``, a multiple of 8."""
+    octets: int
+    runs: int
+    crc: int
+    replaced: int = 0
+    """Texts in which octets that are not UTF-8 became U+FFFD."""
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def clean(text: str) -> tuple[str, int]:
+    """``text`` fit for UTF-8, and 1 if something had to become U+FFFD, else 0.
+
+    Octets from the wire which are no UTF-8 come as lone surrogates (``surrogateescape``).
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        try:
+            octets = text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            octets = text.encode("utf-8", "surrogatepass")
+        return octets.decode("utf-8", "replace"), 1
+    return text, 0
+
+
+@lru_cache(ORIGINS_REMEMBERED)
+def _origin_text(origin: Origin) -> tuple[str, int]:
+    """An origin as JSON, and how many of its texts had to be cleaned."""
+    if not (isinstance(origin[0], str) and isinstance(origin[1], str)):
+        raise TypeError(f"protocol and kind are text, not {origin[:2]!r}")
+    texts: list[str | None] = []
+    replaced = 0
+    for value in origin:
+        if value is None:
+            texts.append(None)
+        elif isinstance(value, str):
+            text, changed = clean(value)
+            texts.append(text)
+            replaced += changed
+        else:
+            raise TypeError(f"text expected in {origin!r}")
+    return json.dumps(texts, ensure_ascii=False, separators=(",", ":")), replaced
+
+
+def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
+    """The head of the payload, and how many texts in it had to be cleaned."""
+    origins: dict[Origin, int] = {}
+    indices = []
+    for batch in batches:
+        origin = (batch.protocol, batch.kind, batch.peer, batch.session, batch.client_id)
+        indices.append(origins.setdefault(origin, len(origins)))
+    written = [_origin_text(origin) for origin in origins]
+    text = ("[" + ",".join([text for text, _ in written]) + "]").encode()
+    count = len(batches)
+    octets = b"".join(
+        (
+            RUNS.pack(columns, count, len(text), 0),
+            struct.pack(f"<{count}q", *[batch.received_at for batch in batches]),
+            struct.pack(f"<{count}I", *[batch.count for batch in batches]),
+            struct.pack(f"<{count}I", *indices),
+            text,
+        )
+    )
+    return octets + bytes(-len(octets) % ALIGNMENT), sum(changed for _, changed in written)
+
+
+def _gather(batches: Sequence[MessageBatch], name: str, missing: object = None) -> Any:
+    """One list of a column's values over all batches; None if no batch has any."""
+    if len(batches) == 1:
+        column = getattr(batches[0], name)
+        if column is not None and len(column) != batches[0].count:
+            raise ValueError(f"{name} has {len(column)} values for {batches[0].count} messages")
+        return column
+    columns = [getattr(batch, name) for batch in batches]
+    if not any(column is not None for column in columns):
+        return None
+    values: list[Any] = []
+    for batch, column in zip(batches, columns, strict=True):
+        if column is None:
+            values.extend([missing] * batch.count)
+        elif len(column) == batch.count:
+            values.extend(column)
+        else:
+            raise ValueError(f"{name} has {len(column)} values for {batch.count} messages")
+    return values
+
+
+def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
+    """A text column, and how many of its values had to be cleaned."""
+    try:
+        return pa.array(values, TEXT), 0
+    except UnicodeEncodeError:
+        cleaned = [(None, 0) if value is None else clean(value) for value in values]
+        return pa.array([text for text, _ in cleaned], TEXT), sum(n for _, n in cleaned)
+
+
+def _message_ids(values: Sequence[int | str | None]) -> tuple[int, pa.Array, int]:
+    """Which of the two columns message ids go into, the column, and texts cleaned."""
+    try:
+        return MESSAGE_ID_INTEGER, pa.array(values, pa.int64()), 0
+    except (pa.ArrowException, OverflowError, TypeError):
+        # Text, or integers and text in one group, or integers of more than 63 bits.
+        texts = [str(value) if type(value) is int else value for value in values]
+        column, replaced = _texts(texts)  # type: ignore[arg-type]
+        return MESSAGE_ID_TEXT, column, replaced
+
+
+def _fields(values: Sequence[Any]) -> tuple[pa.Array, int]:
+    """A column of maps from mappings (None stays null), and how many texts had to be cleaned."""
+    offsets: list[int | None] = []
+    keys: list[str] = []
+    items: list[str] = []
+    for pairs in values:
+        if pairs is None:
+            offsets.append(None)
+        else:
+            offsets.append(len(keys))
+            keys.extend(pairs)
+            items.extend(pairs.values())
+    offsets.append(len(keys))
+    try:
+        columns = pa.array(keys, TEXT), pa.array(items, TEXT)
+    except UnicodeEncodeError:
+        replaced = 0
+        cleaned: list[dict[str, str] | None] = []
+        for pairs in values:
+            if pairs is None:
+                cleaned.append(None)
+                continue
+            row: dict[str, str] = {}
+            for key, item in pairs.items():
+                # Cleaned keys may meet; a repeated key keeps its last value.
+                (key, changed), (item, also) = clean(key), clean(item)
+                row[key] = item
+                replaced += changed + also
+            cleaned.append(row)
+        return _fields(cleaned)[0], replaced
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), *columns), 0
+
+
+def encode(batches: Sequence[MessageBatch]) -> Encoded:
+    """One frame's payload for all messages of ``batches``, in their order.
+
+    Every batch holds at least one message.  Raises TypeError, ValueError or pyarrow's errors
+    (which are both) for a batch whose columns are not what :class:`MessageBatch` says, and
+    LimitExceeded for more octets than a frame can hold.
+    """
+    columns = 0
+    arrays: list[pa.Array] = []
+    replaced = 0
+    ids = _gather(batches, "message_id")
+    if ids is not None:
+        columns, array, changed = _message_ids(ids)
+        arrays.append(array)
+        replaced += changed
+    destinations = _gather(batches, "destination")
+    if destinations is not None:
+        array, changed = _texts(destinations)
+        columns |= DESTINATION
+        arrays.append(array)
+        replaced += changed
+    fields = _gather(batches, "fields")
+    if fields is not None:
+        array, changed = _fields(fields)
+        columns |= FIELDS_GIVEN
+        arrays.append(array)
+        replaced += changed
+    for bit, name, kind, missing in (
+        (BODY, "body", OCTETS, None),
+        (ATTACHMENTS_GIVEN, "attachments", ATTACHMENTS, None),
+        (TRUNCATED, "truncated", pa.bool_(), False),
+    ):
+        values = _gather(batches, name, missing)
+        if values is not None:
+            columns |= bit
+            arrays.append(_whole(pa.array(values, kind)))
+    count = sum(batch.count for batch in batches)
+    runs, changed = _runs(batches, columns)
+    replaced += changed
+    pieces: list[Any] = [runs]
+    octets = len(runs)
+    crc = crc32(runs)
+    if arrays:
+        record_batch = pa.RecordBatch.from_arrays(arrays, schema=stored_schema(columns))
+        buffer = record_batch.serialize()
+        pieces.append(buffer)
+        octets += buffer.size
+        crc = crc32(buffer, crc)
+        padding = bytes(-buffer.size % ALIGNMENT)
+        if padding:  # pragma: no cover - Arrow pads to 8 by itself; the format does not rely on it
+            pieces.append(padding)
+            octets += len(padding)
+            crc = crc32(padding, crc)
+    if octets > FRAME_OCTETS_MAX:
+        raise LimitExceeded(f"{octets} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
+    return Encoded(count, pieces, octets, len(runs), crc, replaced)
+
+
+def _whole(array: Any) -> pa.Array:
+    """The array; LimitExceeded where Arrow had to split it, being too large for 31 bits."""
+    if isinstance(array, pa.ChunkedArray):
+        raise LimitExceeded(f"{array.nbytes} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
+    return array
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@lru_cache(ORIGINS_REMEMBERED)
+def _origins(text: bytes) -> list[list[str | None]]:
+    """The origins of a frame, from their JSON."""
+    origins: list[list[str | None]] = json.loads(text)
+    return origins
+
+
+@dataclass(slots=True)
+class Assembly:
+    """Frames put together into one record batch of the table.
+
+    ``add`` frames (or parts of them) in order, then take them with ``finish``.
+    """
+
+    gateway: str
+    rows: int = 0
+    octets: int = 0
+    _spans: list[tuple[int, int]] = field(default_factory=list)
+    _times: list[int] = field(default_factory=list)
+    _ends: list[int] = field(default_factory=list)
+    _run_origins: list[list[str | None]] = field(default_factory=list)
+    _bodies: list[tuple[int, int, Any]] = field(default_factory=list)
+    # columns, rows and the record batch (None without columns) of each frame
+
+    def add(self, payload: memoryview, runs: int, first: int, count: int, lo: int, hi: int) -> None:
+        """Add the messages ``lo`` ≤ offset < ``hi`` of a frame with ``count`` from ``first`` on.
+
+        ``payload`` was checked against its checksum.  Raises QueueCorrupt if it is nothing this
+        format version can mean all the same.
+        """
+        try:
+            columns, times, counts, origins = self._head(payload[:runs])
+            body = None
+            if columns:
+                schema = stored_schema(columns)
+                body = pa.ipc.read_record_batch(pa.py_buffer(payload[runs:]), schema)
+        except (struct.error, ValueError, LookupError, TypeError) as error:
+            raise QueueCorrupt(f"the record at offset {first} makes no sense: {error}") from error
+        if sum(counts) != count or (body is not None and body.num_rows != count):
+            raise QueueCorrupt(f"the record at offset {first} does not hold {count} messages")
+        row = first
+        end = self.rows
+        for time, messages, origin in zip(times, counts, origins, strict=True):
+            taken = min(row + messages, hi) - max(row, lo)
+            row += messages
+            if taken > 0:
+                end += taken
+                self._times.append(time)
+                self._ends.append(end)
+                self._run_origins.append(origin)
+        if body is not None and hi - lo < count:
+            body = body.slice(lo - first, hi - lo)
+        self._spans.append((lo, hi))
+        self._bodies.append((columns, hi - lo, body))
+        self.rows = end
+        self.octets += len(payload)
+
+    @staticmethod
+    def _head(
+        head: memoryview,
+    ) -> tuple[int, Sequence[int], Sequence[int], Iterable[list[str | None]]]:
+        columns, runs, text, _ = RUNS.unpack_from(head)
+        if columns & ~KNOWN_COLUMNS:
+            raise ValueError(f"unknown columns {columns:#x}")
+        at = RUNS.size
+        times = struct.unpack_from(f"<{runs}q", head, at)
+        counts = struct.unpack_from(f"<{runs}I", head, at + 8 * runs)
+        indices = struct.unpack_from(f"<{runs}I", head, at + 12 * runs)
+        at += 16 * runs
+        origins = _origins(bytes(head[at : at + text]))
+        return columns, times, counts, [origins[index] for index in indices]
+
+    def finish(self) -> pa.RecordBatch:
+        """Everything added so far in the columns of SCHEMA; the assembly is empty again."""
+        rows = self.rows
+        protocol, kind, peer, session, client_id = (
+            zip(*self._run_origins, strict=True) if self._run_origins else ((),) * 5
+        )
+        columns = [
+            pa.repeat(pa.scalar(self.gateway, TEXT), rows),
+            _joined([pa.arange(lo, hi) for lo, hi in self._spans], pa.int64()),
+            self._expanded(self._times, pa.int64()).cast(TIME),
+            self._expanded(protocol, TEXT),
+            self._expanded(peer, TEXT),
+            self._expanded(session, TEXT),
+            self._expanded(client_id, TEXT),
+            self._expanded(kind, TEXT),
+            self._message_ids(),
+            self._stored(DESTINATION),
+            self._stored(FIELDS_GIVEN),
+            self._stored(BODY),
+            self._stored(ATTACHMENTS_GIVEN),
+            pc.fill_null(self._stored(TRUNCATED), False),
+        ]
+        self.rows = self.octets = 0
+        for gathered in (self._spans, self._times, self._ends, self._run_origins, self._bodies):
+            gathered.clear()
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    def _expanded(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        """A column from one value per run."""
+        if len(values) == 1:
+            return pa.repeat(pa.scalar(values[0], kind), self.rows)
+        runs = pa.RunEndEncodedArray.from_arrays(
+            pa.array(self._ends, pa.int32()), pa.array(values, kind)
+        )
+        return pc.run_end_decode(runs)
+
+    def _stored(self, bit: int) -> pa.Array:
+        """A stored column over all frames; null where a frame leaves it out."""
+        name, kind = next((name, kind) for known, name, kind in STORED if known == bit)
+        return _joined(
+            [
+                body.column(name) if columns & bit else pa.nulls(rows, kind)
+                for columns, rows, body in self._bodies
+            ],
+            kind,
+        )
+
+    def _message_ids(self) -> pa.Array:
+        """The ids as text, from whichever column a frame has them in."""
+        integers = [
+            body.column("message_id")
+            if columns & MESSAGE_ID_INTEGER
+            else pa.nulls(rows, pa.int64())
+            for columns, rows, body in self._bodies
+        ]
+        if not any(columns & MESSAGE_ID_TEXT for columns, _, _ in self._bodies):
+            return _joined(integers, pa.int64()).cast(TEXT)
+        return _joined(
+            [
+                body.column("message_id") if columns & MESSAGE_ID_TEXT else given.cast(TEXT)
+                for (columns, _, body), given in zip(self._bodies, integers, strict=True)
+            ],
+            TEXT,
+        )
+
+
+def _joined(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    """One array of many."""
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.concat_arrays(arrays) if arrays else pa.array([], kind)

@@ -1,0 +1,88 @@
+"""How far each consumer has committed: one small file each in ``consumers/``.
+
+A consumer writes only its own file; the queue's writer reads them all to know what may be trimmed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from twisted_msgproto.core.errors import QueueError
+
+from .disk import NO_ROOM, Disk, read_whole, replace_whole
+from .format import OFFSET_MAX, seal, unseal
+
+DIRECTORY = "consumers"
+DEFAULT_CONSUMER = "spark"
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+_TEXT = re.compile(r"offset (\d{20}) queue ([0-9a-f]{32})", re.ASCII)
+
+
+def _path(directory: str, consumer: str) -> str:
+    if not _NAME.fullmatch(consumer):
+        raise QueueError(
+            f"a consumer's name is 1 to 64 of A-Z a-z 0-9 . _ - and does not begin with a dot, "
+            f"not {consumer!r}"
+        )
+    return os.path.join(directory, DIRECTORY, consumer)
+
+
+def read(disk: Disk, directory: str, consumer: str, queue_id: str) -> int | None:
+    """The offset which ``consumer`` has committed, 0 if its file is damaged, None without a file.
+
+    Raises QueueError for a name which cannot be a consumer's.
+    """
+    octets = read_whole(disk, _path(directory, consumer))
+    if octets is None:
+        return None
+    match = _TEXT.fullmatch(unseal(octets) or "")
+    return int(match[1]) if match and match[2] == queue_id else 0
+
+
+def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int) -> None:
+    """Make ``offset`` durable as what ``consumer`` has committed.
+
+    On a full disk the old file is written over in place: what is committed can be trimmed, and
+    that makes room.  Raises QueueError for a wrong name or offset, OSError from the disk.
+    """
+    path = _path(directory, consumer)
+    if not 0 <= offset <= OFFSET_MAX:
+        raise QueueError(f"no offset: {offset}")
+    octets = seal(f"offset {offset:020d} queue {queue_id}")
+    try:
+        replace_whole(disk, path, octets)
+    except OSError as error:
+        if error.errno not in NO_ROOM or read_whole(disk, path) is None:
+            raise
+        file = disk.open(path, write=True)
+        try:
+            file.write(0, [octets])
+            file.sync()
+        finally:
+            file.close()
+
+
+def remove(disk: Disk, directory: str, consumer: str) -> None:
+    """Forget ``consumer``; QueueError if there is none of this name."""
+    try:
+        disk.remove(_path(directory, consumer))
+    except FileNotFoundError:
+        raise QueueError(f"no consumer {consumer!r} in {directory}") from None
+    disk.sync_directory(os.path.join(directory, DIRECTORY))
+
+
+def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
+    """Every consumer's committed offset, by name."""
+    try:
+        names = disk.names(os.path.join(directory, DIRECTORY))
+    except FileNotFoundError:
+        return {}
+    found = {}
+    for name in sorted(names):
+        if _NAME.fullmatch(name):
+            offset = read(disk, directory, name, queue_id)
+            if offset is not None:
+                found[name] = offset
+    return found

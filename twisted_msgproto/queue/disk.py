@@ -1,0 +1,258 @@
+"""What the queue needs of a disk, and the operating system's own.
+
+Everything the queue does to files goes through a :class:`Disk`, so that tests can give it one
+which loses what was not synced, runs full or breaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from twisted_msgproto.core.errors import QueueLocked
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no flock; the queue says so when it locks
+    fcntl = None  # type: ignore[assignment]
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+PIECES_PER_WRITE_MAX = 512
+"""Buffers given to one system call; systems allow 1024."""
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers which say that the disk, a quota or a file-size limit is used up: room may come."""
+
+
+class File(Protocol):
+    """One open file.  Positions and sizes are in octets.  Every call may raise OSError."""
+
+    def size(self) -> int:
+        """The file's size now."""
+
+    def read(self, position: int, octets: int) -> bytes:
+        """Up to ``octets`` octets from ``position``; fewer only at the end of the file."""
+
+    def write(self, position: int, pieces: Sequence[Any]) -> int:
+        """Write the buffers ``pieces`` one after another at ``position``.
+
+        Returns how many octets were taken: fewer than all means that there was no more room.
+        """
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` octets."""
+
+    def sync(self) -> None:
+        """Return when everything written to the file would survive a loss of power."""
+
+    def close(self) -> None:
+        """Give the file back."""
+
+
+class Disk(Protocol):
+    """Directories and files.  Every call may raise OSError."""
+
+    sync_name: str
+    """The system call behind :meth:`File.sync`, for the log."""
+
+    def make_directory(self, path: str) -> None:
+        """Make ``path`` (mode 0700) and what is missing above it, so that it survives."""
+
+    def names(self, path: str) -> list[str]:
+        """What stands in the directory ``path``; FileNotFoundError if there is none."""
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        """Open a file; with ``write`` it is made (mode 0600) if it is not there."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file a new name, in place of what may have had it."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the names in the directory would survive a loss of power."""
+
+    def lock(self, path: str, busy: str) -> Callable[[], None]:
+        """Lock the file ``path`` for this process; returns what gives the lock back.
+
+        Raises QueueLocked with ``busy`` and the id of the process which has it.
+        """
+
+
+def sync_call(system: Any = os, control: Any = fcntl) -> tuple[str, Callable[[int], object]]:
+    """The strongest cheap sync there is here: its name and a function of a file descriptor.
+
+    macOS has no ``fdatasync`` and its ``fsync`` does not reach the medium, so ``F_FULLFSYNC``
+    comes first there.
+    """
+    full: int | None = getattr(control, "F_FULLFSYNC", None)
+    if full is not None:
+        return "F_FULLFSYNC", lambda descriptor: control.fcntl(descriptor, full)
+    if hasattr(system, "fdatasync"):
+        return "fdatasync", system.fdatasync
+    return "fsync", system.fsync
+
+
+def write_call(system: Any = os) -> Callable[[int, Sequence[Any], int], int]:
+    """Writes buffers at a position of a file descriptor; in one system call where there is one."""
+    if hasattr(system, "pwritev"):
+        at: Callable[[int, Sequence[Any], int], int] = system.pwritev
+        return at
+
+    def seek_and_write(descriptor: int, pieces: Sequence[Any], position: int) -> int:
+        system.lseek(descriptor, position, os.SEEK_SET)
+        written: int = system.writev(descriptor, pieces)
+        return written
+
+    return seek_and_write
+
+
+class OSFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor", "_sync", "_write_at")
+
+    def __init__(
+        self,
+        descriptor: int,
+        sync: Callable[[int], object],
+        write_at: Callable[[int, Sequence[Any], int], int],
+    ) -> None:
+        self._descriptor = descriptor
+        self._sync = sync
+        self._write_at = write_at
+
+    def size(self) -> int:
+        """See :class:`File`."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, position: int, octets: int) -> bytes:
+        """See :class:`File`."""
+        data = os.pread(self._descriptor, octets, position)
+        while len(data) < octets:
+            more = os.pread(self._descriptor, octets - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write(self, position: int, pieces: Sequence[Any]) -> int:
+        """See :class:`File`."""
+        if len(pieces) <= PIECES_PER_WRITE_MAX:
+            return self._write_at(self._descriptor, pieces, position)
+        written = 0
+        for start in range(0, len(pieces), PIECES_PER_WRITE_MAX):
+            some = pieces[start : start + PIECES_PER_WRITE_MAX]
+            taken = self._write_at(self._descriptor, some, position + written)
+            written += taken
+            if taken < sum(memoryview(piece).nbytes for piece in some):
+                break
+        return written
+
+    def truncate(self, size: int) -> None:
+        """See :class:`File`."""
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """See :class:`File`."""
+        self._sync(self._descriptor)
+
+    def close(self) -> None:
+        """See :class:`File`."""
+        os.close(self._descriptor)
+
+
+class OSDisk:
+    """The disks of the operating system."""
+
+    def __init__(self) -> None:
+        self.sync_name, self._sync = sync_call()
+        self._write_at = write_call()
+
+    def make_directory(self, path: str) -> None:
+        """See :class:`Disk`.  A directory of ours which others may enter is closed to them."""
+        if os.path.isdir(path):
+            with contextlib.suppress(PermissionError):
+                os.chmod(path, DIRECTORY_MODE)
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(parent):
+            self.make_directory(parent)
+        os.mkdir(path, DIRECTORY_MODE)
+        self.sync_directory(parent)
+
+    def names(self, path: str) -> list[str]:
+        """See :class:`Disk`."""
+        return os.listdir(path)
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        """See :class:`Disk`."""
+        flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
+        return OSFile(os.open(path, flags, FILE_MODE), self._sync, self._write_at)
+
+    def rename(self, old: str, new: str) -> None:
+        """See :class:`Disk`."""
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        """See :class:`Disk`."""
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        """See :class:`Disk`."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str, busy: str) -> Callable[[], None]:
+        """See :class:`Disk`."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise QueueLocked(f"{busy} (process {holder})") from None
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without its text
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        return lambda: os.close(descriptor)
+
+
+OS_DISK: Disk = OSDisk()
+"""What the queue uses unless it is given another."""
+
+
+def read_whole(disk: Disk, path: str) -> bytes | None:
+    """The octets of a small file, or None if there is no such file."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def replace_whole(disk: Disk, path: str, octets: bytes) -> None:
+    """Put a small file in place so that a crash leaves the old one or the new one, never half."""
+    directory, name = os.path.split(path)
+    beside = os.path.join(directory, f".{name}.new")
+    file = disk.open(beside, write=True)
+    try:
+        file.truncate(0)
+        if file.write(0, [octets]) < len(octets):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(beside, path)
+    disk.sync_directory(directory)

@@ -1,0 +1,337 @@
+"""The octets of a queue's files: sealed lines, segment headers, frames, the published end.
+
+``docs/queue-format.md`` is the format; its tables and these ``struct`` formats say the same.
+Nothing here opens a file: :class:`Segment` reads through a :class:`~.disk.File` it is given.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from .disk import File
+
+FORMAT_VERSION = 1
+
+SEGMENT_MAGIC = b"\x93MPQSEG\n"
+END_MAGIC = b"\x93MPQEND\n"
+FRAME_MARKER = b"\x93MPF"
+
+SEGMENT_HEADER = struct.Struct("<8sII16s8sQQI")
+FRAME_HEADER = struct.Struct("<4sIIIQII")
+FRAME_CHECKED = struct.Struct("<IIQII")
+END = struct.Struct("<8sQQQQI")
+CHECKSUM = struct.Struct("<I")
+
+SEGMENT_HEADER_OCTETS = SEGMENT_HEADER.size + CHECKSUM.size
+FRAME_HEADER_OCTETS = FRAME_HEADER.size
+END_OCTETS = END.size + CHECKSUM.size
+
+ALIGNMENT = 8
+SEGMENT_SUFFIX = ".segment"
+OFFSET_MAX = 2**63 - 1
+"""The table's ``offset`` is a signed 64-bit integer."""
+FRAME_OCTETS_MAX = 2**31 - 1
+"""Arrow's text and binary columns count octets in 31 bits."""
+
+WINDOW_OCTETS = 1 << 20
+"""What is read from a segment at a time, unless one frame is larger."""
+
+_SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
+
+
+# -- sealed lines ---------------------------------------------------------------------------------
+
+
+def seal(text: str) -> bytes:
+    """One line of text with its checksum at the end."""
+    octets = text.encode()
+    return b"%s %08x\n" % (octets, crc32(octets))
+
+
+def unseal(line: bytes) -> str | None:
+    """The text of a sealed line, or None if the line is damaged."""
+    octets, _, checksum = line.rstrip(b"\n").rpartition(b" ")
+    if checksum != b"%08x" % crc32(octets):
+        return None
+    return octets.decode("utf-8", "replace")
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def segment_name(first: int) -> str:
+    """The file name of the segment whose first message has the offset ``first``."""
+    return f"{first:020d}{SEGMENT_SUFFIX}"
+
+
+def segment_offset(name: str) -> int | None:
+    """The first offset of the segment with this file name; None if it is not a segment's name."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+# -- headers --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class Identity:
+    """What a queue is called for good (``queue_id``, 32 hexadecimal digits) and its secret seed."""
+
+    queue_id: str
+    seed: bytes
+
+    @property
+    def frame_seed(self) -> int:
+        """What the checksum of every frame header begins with."""
+        return crc32(self.seed)
+
+    def sealed(self) -> bytes:
+        """The content of the file ``identity``."""
+        return seal(f"msgproto-queue {FORMAT_VERSION} {self.queue_id} {self.seed.hex()}")
+
+    @classmethod
+    def unsealed(cls, octets: bytes) -> Identity | int | None:
+        """What the file says; a format version which is not ours; None if it is damaged."""
+        text = unseal(octets) or ""
+        match = re.fullmatch(r"msgproto-queue (\d+)(?: ([0-9a-f]{32}) ([0-9a-f]{16}))?.*", text)
+        if match is None:
+            return None
+        if int(match[1]) != FORMAT_VERSION:
+            return int(match[1])
+        return cls(match[2], bytes.fromhex(match[3])) if match[2] else None
+
+
+@dataclass(slots=True, frozen=True)
+class SegmentHeader:
+    """The 64 octets a segment begins with."""
+
+    version: int
+    identity: Identity
+    first: int
+    epoch: int
+
+    def packed(self) -> bytes:
+        """The header as octets."""
+        octets = SEGMENT_HEADER.pack(
+            SEGMENT_MAGIC,
+            self.version,
+            SEGMENT_HEADER_OCTETS,
+            bytes.fromhex(self.identity.queue_id),
+            self.identity.seed,
+            self.first,
+            self.epoch,
+            0,
+        )
+        return octets + CHECKSUM.pack(crc32(octets))
+
+    @classmethod
+    def unpacked(cls, octets: bytes) -> SegmentHeader | None:
+        """What the octets say, or None if they are too few or damaged."""
+        if len(octets) < SEGMENT_HEADER_OCTETS:
+            return None
+        head = octets[: SEGMENT_HEADER.size]
+        if CHECKSUM.unpack_from(octets, SEGMENT_HEADER.size)[0] != crc32(head):
+            return None
+        magic, version, _, queue_id, seed, first, epoch, _ = SEGMENT_HEADER.unpack(head)
+        if magic != SEGMENT_MAGIC:
+            return None
+        return cls(version, Identity(queue_id.hex(), seed), first, epoch)
+
+
+@dataclass(slots=True, frozen=True)
+class Published:
+    """What the file ``end`` says: readers may go up to ``offset``, and no further."""
+
+    offset: int
+    segment: int
+    """First offset of the segment which was being written."""
+    octets: int
+    """How long that segment was at that time."""
+    epoch: int
+
+    def packed(self) -> bytes:
+        """The content of the file ``end``."""
+        octets = END.pack(END_MAGIC, self.offset, self.segment, self.octets, self.epoch, 0)
+        return octets + CHECKSUM.pack(crc32(octets))
+
+    @classmethod
+    def unpacked(cls, octets: bytes) -> Published | None:
+        """What the octets say, or None if they are too few or damaged."""
+        if len(octets) < END_OCTETS:
+            return None
+        head = octets[: END.size]
+        if CHECKSUM.unpack_from(octets, END.size)[0] != crc32(head):
+            return None
+        magic, offset, segment, length, epoch, _ = END.unpack(head)
+        return cls(offset, segment, length, epoch) if magic == END_MAGIC else None
+
+
+def pack_frame_header(
+    frame_seed: int, *, payload_crc: int, octets: int, first: int, count: int, runs: int
+) -> bytes:
+    """The 32 octets before a frame's payload of ``octets`` octets, ``runs`` of them its head."""
+    checked = FRAME_CHECKED.pack(payload_crc, octets, first, count, runs)
+    return FRAME_MARKER + CHECKSUM.pack(crc32(checked, frame_seed)) + checked
+
+
+@dataclass(slots=True)
+class Record:
+    """One frame: ``count`` messages from the offset ``first`` on."""
+
+    position: int
+    first: int
+    count: int
+    octets: int
+    """Octets of the whole frame, header included."""
+    runs: int
+    """Octets of the runs, at the head of the payload."""
+    payload_crc: int
+
+    @property
+    def end(self) -> int:
+        """The offset after the last message."""
+        return self.first + self.count
+
+    @property
+    def end_position(self) -> int:
+        """Where in the segment the next frame begins."""
+        return self.position + self.octets
+
+
+@dataclass(slots=True)
+class Damage:
+    """Octets which are no valid record, and the offsets which that costs.
+
+    ``hi`` is None when nothing valid follows in the segment: then it is for the caller to know how
+    far offsets went.  ``lo == hi``: octets which cost no message.  ``position == end_position``:
+    messages which are missing without remains.
+    """
+
+    position: int
+    end_position: int
+    lo: int
+    hi: int | None
+    reason: str
+
+
+class Segment:
+    """A reading view of one segment file.
+
+    ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be looked
+    at.  Reads raise OSError.
+    """
+
+    def __init__(self, file: File, frame_seed: int, first: int, size: int | None = None) -> None:
+        self.file = file
+        self.first = first
+        self.size = file.size() if size is None else size
+        self._frame_seed = frame_seed
+        self._window = memoryview(b"")
+        self._window_position = 0
+
+    def header(self) -> SegmentHeader | None:
+        """The segment's header, or None if it is damaged."""
+        return SegmentHeader.unpacked(bytes(self.octets(0, SEGMENT_HEADER_OCTETS)))
+
+    def octets(self, position: int, octets: int) -> memoryview:
+        """``octets`` octets from ``position``; fewer where the segment ends."""
+        octets = min(octets, self.size - position)
+        if octets <= 0:
+            return memoryview(b"")
+        start = position - self._window_position
+        if start < 0 or start + octets > len(self._window):
+            wanted = min(max(octets, WINDOW_OCTETS), self.size - position)
+            self._window = memoryview(self.file.read(position, wanted))
+            self._window_position = position
+            start = 0
+        return self._window[start : start + octets]
+
+    def payload(self, record: Record) -> memoryview:
+        """The payload of a record: runs, then the record batch."""
+        return self.octets(
+            record.position + FRAME_HEADER_OCTETS, record.octets - FRAME_HEADER_OCTETS
+        )
+
+    def record_at(self, position: int, expected: int = 0) -> Record | None:
+        """The record whose frame begins at ``position``, by its header alone.
+
+        None if there is no valid header, if its messages are not all at or above ``expected``, or
+        if the frame is not whole.
+        """
+        octets = self.octets(position, FRAME_HEADER_OCTETS)
+        if len(octets) < FRAME_HEADER_OCTETS:
+            return None
+        marker, checksum, payload_crc, length, first, count, runs = FRAME_HEADER.unpack(octets)
+        if marker != FRAME_MARKER or checksum != crc32(octets[8:], self._frame_seed):
+            return None
+        if first < expected or position + FRAME_HEADER_OCTETS + length > self.size:
+            return None
+        return Record(position, first, count, FRAME_HEADER_OCTETS + length, runs, payload_crc)
+
+    def next_record(self, position: int, expected: int, stop: int | None = None) -> Record | None:
+        """The first record at or after ``position`` (and before ``stop``), by its header alone."""
+        stop = self.size if stop is None else stop
+        while position < stop:
+            # One look at a window, however many false markers are in it: peers choose the bodies.
+            window = bytes(self.octets(position, WINDOW_OCTETS))
+            found = window.find(FRAME_MARKER)
+            while found >= 0 and position + found < stop:
+                record = self.record_at(position + found, expected)
+                if record is not None:
+                    return record
+                found = window.find(FRAME_MARKER, found + 1)
+            # A marker may lie across the end of this window.
+            position += max(1, len(window) - len(FRAME_MARKER) + 1)
+        return None
+
+    def locate(self, offset: int) -> tuple[int, int]:
+        """A frame's position from which to walk to reach ``offset``, and its first offset.
+
+        Halves the segment until no more than a window is left, so that reading from the middle
+        costs the same wherever the middle is.
+        """
+        position, first = SEGMENT_HEADER_OCTETS, self.first
+        stop = self.size
+        while stop - position > WINDOW_OCTETS:
+            middle = (position + stop) // 2
+            record = self.next_record(middle, self.first, stop)
+            if record is None or record.first > offset:
+                stop = middle
+            else:
+                position, first = record.position, record.first
+        return position, first
+
+    def walk(
+        self, position: int, expected: int, *, check: bool = True
+    ) -> Iterator[Record | Damage]:
+        """Every record from ``position`` on, and what is damaged between them, in order.
+
+        ``expected`` is the offset the first record should have.  With ``check`` payloads are
+        checked too.  The last item is a :class:`Damage` with ``hi`` None when the segment ends in
+        something that is no record.
+        """
+        while position < self.size:
+            record = self.record_at(position, expected)
+            if record is None:
+                following = self.next_record(position + 1, expected)
+                if following is None:
+                    yield Damage(position, self.size, expected, None, "no record")
+                    return
+                yield Damage(
+                    position, following.position, expected, following.first, "record header"
+                )
+                position, expected = following.position, following.first
+                continue
+            if record.first > expected:
+                yield Damage(position, position, expected, record.first, "records missing")
+            if check and crc32(self.payload(record)) != record.payload_crc:
+                yield Damage(position, record.end_position, record.first, record.end, "checksum")
+            else:
+                yield record
+            position, expected = record.end_position, record.end

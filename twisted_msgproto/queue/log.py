@@ -1,0 +1,341 @@
+"""The queue's append side without its thread: :class:`SegmentLog`.
+
+Its caller's duties, in this order: :func:`~.columns.encode` batches, :meth:`SegmentLog.append`
+them, and only then tell anybody that they are safe.  Everything happens in the caller's thread and
+on the caller's :class:`~.disk.Disk`, so that a simulator can drive it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from twisted_msgproto.core.errors import QueueError, QueueFull
+
+from . import consumers, damage, recovery
+from .columns import Encoded
+from .disk import NO_ROOM, OS_DISK, Disk, File
+from .format import (
+    FORMAT_VERSION,
+    FRAME_HEADER_OCTETS,
+    SEGMENT_HEADER_OCTETS,
+    Identity,
+    Published,
+    SegmentHeader,
+    pack_frame_header,
+    segment_name,
+)
+
+MAX_BYTES = 10 << 30
+SEGMENT_BYTES = 64 << 20
+CHECK_OCTETS = 256 << 20
+"""How much is checked before the queue takes messages; the rest is checked later."""
+
+
+def new_identity() -> Identity:
+    """A random queue id and seed."""
+    return Identity(secrets.token_hex(16), secrets.token_bytes(8))
+
+
+class SegmentLog:
+    """Appends groups of messages to a queue directory, one caller at a time.
+
+    Making one takes the queue's lock and recovers it; ``recovery`` says what was found.  Raises
+    QueueLocked if another process has the queue, QueueError if the queue cannot be opened.
+
+    ``max_bytes`` bounds what all segments hold together, ``segment_bytes`` one segment (a single
+    larger group gets a segment of its own); both in octets.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        max_bytes: int = MAX_BYTES,
+        segment_bytes: int = SEGMENT_BYTES,
+        check_octets: int = CHECK_OCTETS,
+        disk: Disk = OS_DISK,
+        make_identity: Callable[[], Identity] = new_identity,
+    ) -> None:
+        self.directory = os.path.abspath(os.fspath(directory))
+        self._disk = disk
+        self._max_octets = max_bytes
+        # At the limit there are always several segments: trimming removes whole ones.
+        self._segment_octets = min(segment_bytes, max(max_bytes // 4, 1))
+        self._file: File | None = None
+        self._end_file: File | None = None
+        self._sizes: dict[int, int] = {}
+        # The segment's name is not durable yet: its first group syncs the directory too.
+        self._nameless = False
+        self.publish_failures = 0
+        """Ends which could not be published at once; the next one publishes them too."""
+        self.trimmed_segments = 0
+        self._unlock: Callable[[], None] | None = None
+        try:
+            self._open(check_octets, make_identity)
+        except OSError as error:
+            self.close()
+            raise QueueError(f"cannot open the queue {self.directory}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, check_octets: int, make_identity: Callable[[], Identity]) -> None:
+        disk, directory = self._disk, self.directory
+        disk.make_directory(directory)
+        self._unlock = disk.lock(
+            os.path.join(directory, "lock"), f"queue {directory} is open for writing already"
+        )
+        disk.make_directory(os.path.join(directory, consumers.DIRECTORY))
+        self._end_file = disk.open(os.path.join(directory, "end"), write=True)
+        found = recovery.recover(
+            disk, directory, make_identity=make_identity, check_octets=check_octets
+        )
+        self._found = found
+        self._sizes = found.sizes
+        self.identity = found.identity
+        self.queue_id = found.identity.queue_id
+        """Names this queue for good: the table's ``gateway``."""
+        self.epoch = found.epoch
+        """Rises when published records were lost (see the document of the format)."""
+        self.end = found.end
+        """The offset after the last durable message."""
+        self.begin = next(iter(self._sizes), self.end)
+        """The first offset which is kept."""
+        self.octets = sum(self._sizes.values())
+        """What all segments hold together."""
+        self.recovery = found.recovery
+        """What was found at start."""
+        self._first = next(reversed(self._sizes), self.end)
+        if found.appendable:
+            self._file = disk.open(self._path(self._first), write=True)
+        else:
+            try:
+                self._begin_segment()
+            except QueueFull as error:
+                # The disk is full: what is there can be read, and appending tries again.
+                self.recovery.lines.append(str(error))
+        disk.sync_directory(directory)
+        self._nameless = False
+        self._publish()
+        self._end_file.sync()
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    @property
+    def segments(self) -> int:
+        """How many segments there are."""
+        return len(self._sizes)
+
+    @property
+    def damaged(self) -> list[damage.Range]:
+        """All ranges of offsets known to be damaged or lost, in order."""
+        return damage.merged(list(self._found.damaged))
+
+    def _path(self, first: int) -> str:
+        return os.path.join(self.directory, segment_name(first))
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def append(self, group: Sequence[Encoded]) -> int:
+        """Write ``group``, sync it, publish it; returns the new end.
+
+        Raises QueueFull when there is no room on the disk or below ``max_bytes``: nothing has
+        changed, and the same group may be tried again at any time.  Raises OSError when the disk
+        failed in another way: the group is not in the queue, its segment was given up, and the
+        next append begins another.
+        """
+        octets = sum(FRAME_HEADER_OCTETS + encoded.octets for encoded in group)
+        try:
+            self._make_room(octets)
+            file = self._writable(octets)
+            position = self._sizes[self._first]
+            pieces, end = self._framed(group)
+            if file.write(position, pieces) < octets:
+                raise QueueFull(f"no room on the disk of {self.directory}")
+            file.sync()
+            if self._nameless:
+                self._disk.sync_directory(self.directory)
+                self._nameless = False
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise QueueFull(f"no room on the disk of {self.directory}: {error}") from error
+            self._give_up_segment()
+            raise
+        self._sizes[self._first] = position + octets
+        self.octets += octets
+        self.end = end
+        self._publish()
+        return end
+
+    def _framed(self, group: Sequence[Encoded]) -> tuple[list[Any], int]:
+        """All buffers to write, frame headers included, and the offset after the last message."""
+        pieces: list[Any] = []
+        end = self.end
+        for encoded in group:
+            pieces.append(
+                pack_frame_header(
+                    self.identity.frame_seed,
+                    payload_crc=encoded.crc,
+                    octets=encoded.octets,
+                    first=end,
+                    count=encoded.count,
+                    runs=encoded.runs,
+                )
+            )
+            pieces.extend(encoded.pieces)
+            end += encoded.count
+        return pieces, end
+
+    def _make_room(self, octets: int) -> None:
+        """Trim if ``octets`` more would be above the limit; QueueFull if that is not enough."""
+        if self.octets + octets <= self._max_octets:
+            return
+        self.trim(ending=True)
+        if self.octets + octets <= self._max_octets or self.begin == self.end:
+            return
+        kept = consumers.read_all(self._disk, self.directory, self.queue_id)
+        slowest = min(kept, key=lambda name: kept[name], default=None)
+        why = "no consumer is registered" if slowest is None else f"waiting for {slowest!r}"
+        raise QueueFull(
+            f"the queue {self.directory} holds {self.octets} of {self._max_octets} octets; {why}"
+        )
+
+    def _writable(self, octets: int) -> File:
+        """The file to append ``octets`` to, a new one if the segment is given up or at its end."""
+        used = self._sizes.get(self._first, 0)
+        if (
+            self._file is not None
+            and used > SEGMENT_HEADER_OCTETS
+            and used + octets > self._segment_octets
+        ):
+            self._end_segment()
+        if self._file is None:
+            self._begin_segment()
+        assert self._file is not None
+        return self._file
+
+    def _begin_segment(self) -> None:
+        """Begin a segment at the end.  A file of that name holds nothing that counts.
+
+        Raises QueueFull when there is no room for it, OSError when the disk fails.
+        """
+        header = SegmentHeader(FORMAT_VERSION, self.identity, self.end, self.epoch).packed()
+        no_room = f"no room on the disk of {self.directory}"
+        file: File | None = None
+        try:
+            file = self._disk.open(self._path(self.end), write=True)
+            file.truncate(0)
+            if file.write(0, [header]) < len(header):
+                raise QueueFull(no_room)
+        except (OSError, QueueFull) as error:
+            if file is not None:
+                file.close()
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise QueueFull(f"{no_room}: {error}") from error
+            raise
+        self._file = file
+        self._first = self.end
+        self.octets += len(header) - self._sizes.get(self.end, 0)
+        self._sizes[self.end] = len(header)
+        self._nameless = True
+
+    def _end_segment(self) -> None:
+        """Close the segment; the published end is made durable now and then, here."""
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            if file is not None:
+                file.close()
+            if self._end_file is not None:
+                self._end_file.sync()
+
+    def _give_up_segment(self) -> None:
+        """After a failed write or sync: cut the segment back to what is durable and leave it.
+
+        A second sync of the same file may succeed without having written what the first one
+        could not, so nothing is appended to it any more.
+        """
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.truncate(self._sizes[self._first])
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def _publish(self) -> None:
+        """Let readers go up to the end.  A failure only keeps them from it until the next time."""
+        published = Published(
+            self.end, self._first, self._sizes.get(self._first, 0), self.epoch
+        ).packed()
+        assert self._end_file is not None
+        try:
+            self._end_file.write(0, [published])
+        except OSError:
+            self.publish_failures += 1
+
+    # -- trimming and checking --------------------------------------------------------------------
+
+    def trim(self, *, ending: bool = False) -> int:
+        """Remove the segments which every consumer has behind it; returns how many.
+
+        Without any consumer nothing is removed.  With ``ending`` the segment being written is
+        ended first if everything in it was consumed, so that it can go too.
+        """
+        if len(self._sizes) == 1 and not ending:
+            return 0
+        committed = consumers.read_all(self._disk, self.directory, self.queue_id)
+        low = min(committed.values(), default=0)
+        if ending and low >= self.end > self._first:
+            self._end_segment()
+            self._begin_segment()
+            self._publish()
+        firsts = list(self._sizes)
+        removed = 0
+        for first, following in pairwise(firsts):
+            if following > low:
+                break
+            self._disk.remove(self._path(first))
+            self.octets -= self._sizes.pop(first)
+            self.begin = following
+            removed += 1
+        if removed:
+            self._disk.sync_directory(self.directory)
+            self.trimmed_segments += removed
+        return removed
+
+    def check_older(self) -> list[str]:
+        """Check one older segment which the start left out; lines for the log.
+
+        Does nothing when all are checked (:attr:`unchecked` is 0).
+        """
+        found = self._found
+        lines = len(found.recovery.lines)
+        firsts = list(self._sizes)
+        while found.unchecked:
+            first = found.unchecked.pop()
+            if first in self._sizes:
+                bound = firsts[firsts.index(first) + 1]
+                recovery.check_segment(self._disk, self.directory, found, first, bound)
+                recovery.put_damaged(self._disk, self.directory, found)
+                break
+        return found.recovery.lines[lines:]
+
+    @property
+    def unchecked(self) -> int:
+        """How many older segments are still to be checked."""
+        return len(self._found.unchecked)
+
+    def close(self) -> None:
+        """Make the published end durable and give the lock back.  May be called again."""
+        if self._unlock is None:
+            return
+        self._end_segment()
+        if self._end_file is not None:
+            with contextlib.suppress(OSError):
+                self._end_file.close()
+        self._unlock()
+        self._unlock = None

@@ -1,0 +1,390 @@
+"""What a writer finds when it opens a queue, and what it does about it.
+
+The table of cases stands in ``docs/queue-format.md``, "What a start finds, and what it does".  In
+one sentence: what was never published and is not whole is cut off; what was published and is
+damaged is copied aside, told once and passed over; offsets are never given twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from twisted_msgproto.core.errors import QueueError, QueueMismatch
+
+from . import damage
+from .damage import Range
+from .disk import Disk, read_whole, replace_whole
+from .format import (
+    FORMAT_VERSION,
+    SEGMENT_HEADER_OCTETS,
+    Damage,
+    Identity,
+    Published,
+    Record,
+    Segment,
+    SegmentHeader,
+    seal,
+    segment_name,
+    segment_offset,
+    unseal,
+)
+
+QUARANTINE = "quarantine"
+COPY_OCTETS_MAX = 64 << 20
+"""How much of one damaged stretch is copied aside."""
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What was found at start.  ``lines`` say it for the log, one line each."""
+
+    truncated_octets: int = 0
+    kept_records: int = 0
+    """Messages above the published end which were whole and are published now."""
+    quarantined: list[Range] = field(default_factory=list)
+    """Damaged or lost ranges of offsets which were not known before."""
+    epoch_raised: bool = False
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def quarantined_records(self) -> int:
+        """How many messages the new ranges cost."""
+        return sum(hi - lo for lo, hi in self.quarantined)
+
+
+@dataclass(slots=True)
+class Found:
+    """The state of the queue after recovery: where appending goes on."""
+
+    identity: Identity
+    epoch: int
+    end: int
+    sizes: dict[int, int]
+    """Octets of each segment by its first offset, in order."""
+    appendable: bool
+    """Whether the newest segment may be appended to; else a new one begins at ``end``."""
+    damaged: dict[Range, str]
+    unchecked: list[int]
+    """First offsets of the segments which were not looked at, newest last."""
+    recovery: Recovery
+
+
+def segment_offsets(disk: Disk, directory: str) -> list[int]:
+    """First offsets of all segments, in order; FileNotFoundError without the directory."""
+    offsets = (segment_offset(name) for name in disk.names(directory))
+    return sorted(offset for offset in offsets if offset is not None)
+
+
+def read_identity(disk: Disk, directory: str) -> Identity | None:
+    """What the file ``identity`` says; None if it is missing or damaged.
+
+    Raises QueueError for a format version this program does not know.
+    """
+    octets = read_whole(disk, os.path.join(directory, "identity"))
+    identity = Identity.unsealed(octets) if octets is not None else None
+    if isinstance(identity, int):
+        raise QueueError(
+            f"queue {directory} has format version {identity}; this program knows {FORMAT_VERSION}"
+        )
+    return identity
+
+
+def read_epoch(disk: Disk, directory: str) -> int | None:
+    """What the file ``epoch`` says; None if it is missing or damaged."""
+    octets = read_whole(disk, os.path.join(directory, "epoch"))
+    word, _, number = (unseal(octets or b"") or "").partition(" ")
+    return int(number) if word == "epoch" and number.isdecimal() else None
+
+
+def read_published(disk: Disk, directory: str) -> Published | None:
+    """What the file ``end`` says; None if it is missing or damaged."""
+    octets = read_whole(disk, os.path.join(directory, "end"))
+    return Published.unpacked(octets) if octets is not None else None
+
+
+def read_headers(
+    disk: Disk, directory: str, firsts: list[int]
+) -> dict[int, tuple[SegmentHeader | None, int]]:
+    """Each segment's header (None if damaged) and size, by first offset."""
+    headers = {}
+    for first in firsts:
+        file = disk.open(os.path.join(directory, segment_name(first)))
+        try:
+            header = SegmentHeader.unpacked(file.read(0, SEGMENT_HEADER_OCTETS))
+            headers[first] = header, file.size()
+        finally:
+            file.close()
+    return headers
+
+
+def checked(
+    segment: Segment, first: int, bound: int | None, *, check: bool = True
+) -> Iterator[Record | Damage]:
+    """A segment's records below the offset ``bound`` and its damage, the end of it included.
+
+    Where a later segment follows, ``bound`` is its first offset, and what is missing up to there
+    is the last item.  In the newest segment ``bound`` is None, and the last item is a
+    :class:`Damage` with ``hi`` None if the segment does not end with a record.
+    """
+    expected = first
+    for item in segment.walk(SEGMENT_HEADER_OCTETS, first, check=check):
+        if isinstance(item, Record):
+            if bound is not None and item.first >= bound:
+                break
+            expected = item.end
+        else:
+            if bound is not None and (item.hi is None or item.hi >= bound):
+                item.hi = bound
+                if item.lo < bound:
+                    yield item
+                return
+            if item.hi is not None:
+                expected = item.hi
+        yield item
+    if bound is not None and expected < bound:
+        yield Damage(segment.size, segment.size, expected, bound, "records missing")
+
+
+def recover(
+    disk: Disk,
+    directory: str,
+    *,
+    make_identity: Callable[[], Identity],
+    check_octets: int,
+) -> Found:
+    """Check the queue in ``directory``, mend what has to be mended, and say where to go on.
+
+    The caller holds the lock.  The newest segments are checked, ``check_octets`` of them (the
+    newest one always, in full).  Raises QueueError for a queue which is not ours to mend (another
+    format version, segments of another queue), OSError from the disk.
+    """
+    recovery = Recovery()
+    firsts = segment_offsets(disk, directory)
+    headers = read_headers(disk, directory, firsts)
+    for header, _ in headers.values():
+        if header is not None and header.version != FORMAT_VERSION:
+            raise QueueError(
+                f"queue {directory} has format version {header.version}; "
+                f"this program knows {FORMAT_VERSION}"
+            )
+    identity = _identity(disk, directory, headers, make_identity, recovery)
+    firsts = list(headers)
+    for first, (header, _) in headers.items():
+        if header is not None and header.identity.queue_id != identity.queue_id:
+            raise QueueMismatch(
+                f"{os.path.join(directory, segment_name(first))} belongs to the queue "
+                f"{header.identity.queue_id}, the directory to {identity.queue_id}"
+            )
+    published = read_published(disk, directory)
+    epoch = _epoch(disk, directory, headers, published, recovery)
+    state = Found(
+        identity,
+        epoch,
+        0,
+        {first: size for first, (_, size) in headers.items()},
+        False,
+        damage.read(disk, directory),
+        [],
+        recovery,
+    )
+    checkable = check_octets
+    oldest_checked = len(firsts) - 1
+    while oldest_checked > 0 and checkable >= state.sizes[firsts[oldest_checked]]:
+        checkable -= state.sizes[firsts[oldest_checked]]
+        oldest_checked -= 1
+    state.unchecked = firsts[: max(0, oldest_checked)]
+    for index in range(max(0, oldest_checked), len(firsts) - 1):
+        check_segment(disk, directory, state, firsts[index], firsts[index + 1])
+    _newest(disk, directory, state, headers, published)
+    begin = firsts[0] if firsts else state.end
+    state.damaged = {(lo, hi): why for (lo, hi), why in state.damaged.items() if hi > begin}
+    put_damaged(disk, directory, state)
+    return state
+
+
+def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: int) -> None:
+    """Check a segment which another follows; damage is copied aside and noted in ``state``."""
+    path = os.path.join(directory, segment_name(first))
+    file = disk.open(path)
+    try:
+        segment = Segment(file, state.identity.frame_seed, first)
+        if segment.header() is None:
+            state.recovery.lines.append(f"damaged segment header in {path}: no message is lost")
+        for item in checked(segment, first, bound):
+            if isinstance(item, Damage) and item.hi is not None:
+                _quarantine(disk, directory, state, segment, item, item.hi)
+    finally:
+        file.close()
+
+
+def _newest(
+    disk: Disk,
+    directory: str,
+    state: Found,
+    headers: dict[int, tuple[SegmentHeader | None, int]],
+    published: Published | None,
+) -> None:
+    """Check the newest segment, cut off what was never published, settle end and epoch."""
+    recovery = state.recovery
+    known = published.offset if published is not None else 0
+    if not headers:
+        if known:
+            _raise_epoch(disk, directory, state, f"all segments below the end {known} are gone")
+        state.end = known
+        return
+    first, (header, _) = list(headers.items())[-1]
+    path = os.path.join(directory, segment_name(first))
+    file = disk.open(path, write=True)
+    try:
+        segment = Segment(file, state.identity.frame_seed, first)
+        size, end = segment.size, first
+        position = min(SEGMENT_HEADER_OCTETS, size)
+        tail: Damage | None = None
+        for item in checked(segment, first, None):
+            if isinstance(item, Record):
+                kept = item.end - max(item.first, known)
+                recovery.kept_records += max(0, kept) if published is not None else 0
+                end, position = item.end, item.end_position
+            elif item.hi is None:
+                tail = item
+            else:
+                _quarantine(disk, directory, state, segment, item, item.hi)
+                end, position = item.hi, item.end_position
+        state.end = max(end, known)
+        state.appendable = header is not None
+        if header is None and end > first:
+            recovery.lines.append(f"damaged segment header in {path}: no message is lost")
+        if end >= known:
+            if tail is not None:
+                recovery.truncated_octets = size - position
+                recovery.lines.append(
+                    f"cut {size - position} octets of an unfinished record from {path}"
+                )
+                file.truncate(position)
+                state.sizes[first] = position
+            # What a killed process had written but not synced is published now.
+            file.sync()
+            return
+        # Published messages are damaged, or gone with their octets.
+        state.appendable = False
+        where = tail or Damage(position, size, end, None, "records missing")
+        _quarantine(disk, directory, state, segment, where, known)
+        in_place = (
+            tail is not None
+            and published is not None
+            and published.segment == first
+            and size >= published.octets
+        )
+        if not in_place:
+            _raise_epoch(
+                disk, directory, state, f"the queue ends at {end}, it was published up to {known}"
+            )
+    finally:
+        file.close()
+
+
+def _quarantine(
+    disk: Disk, directory: str, state: Found, segment: Segment, found: Damage, hi: int
+) -> None:
+    """Copy damaged octets aside and note the range, unless it is known already."""
+    path = os.path.join(directory, segment_name(segment.first))
+    octets = found.end_position - found.position
+    if found.lo >= hi:
+        state.recovery.lines.append(
+            f"{octets} damaged octets in {path} at {found.position}: no message is lost"
+        )
+        return
+    new = damage.uncovered(found.lo, hi, state.damaged)
+    if not new:
+        return
+    for lo, end in new:
+        state.damaged[lo, end] = found.reason
+        state.recovery.quarantined.append((lo, end))
+        state.recovery.lines.append(
+            f"damaged: queue {state.identity.queue_id} offsets {lo} to {end - 1} "
+            f"({end - lo} messages, {found.reason}) in {path} at {found.position}; "
+            "what follows stays readable"
+        )
+    if octets:
+        copy = os.path.join(directory, QUARANTINE, f"{segment.first:020d}-{found.position}")
+        try:
+            disk.make_directory(os.path.join(directory, QUARANTINE))
+            copied = segment.octets(found.position, min(octets, COPY_OCTETS_MAX))
+            replace_whole(disk, copy, bytes(copied))
+        except OSError as error:
+            state.recovery.lines.append(f"could not copy the damaged octets aside: {error}")
+
+
+def put_damaged(disk: Disk, directory: str, state: Found) -> None:
+    """Make the list of damaged ranges durable if it changed; a full disk only costs a telling."""
+    if state.damaged != damage.read(disk, directory):
+        try:
+            damage.write(disk, directory, state.damaged)
+        except OSError as error:
+            state.recovery.lines.append(f"could not write the list of damaged ranges: {error}")
+
+
+def _identity(
+    disk: Disk,
+    directory: str,
+    headers: dict[int, tuple[SegmentHeader | None, int]],
+    make_identity: Callable[[], Identity],
+    recovery: Recovery,
+) -> Identity:
+    """The queue's identity: from its file, from a segment, or a new one."""
+    identity = read_identity(disk, directory)
+    if identity is not None:
+        return identity
+    known = [header.identity for header, _ in headers.values() if header is not None]
+    if known:
+        identity = known[-1]
+        recovery.lines.append(f"made the queue's identity {identity.queue_id} again")
+    else:
+        identity = make_identity()
+        if headers:
+            recovery.lines.append(
+                f"nothing in {directory} says which queue it is: its segments are in {QUARANTINE}, "
+                f"the queue {identity.queue_id} begins"
+            )
+            disk.make_directory(os.path.join(directory, QUARANTINE))
+            for first in headers:
+                name = segment_name(first)
+                aside = os.path.join(directory, QUARANTINE, f"{identity.queue_id[:8]}-{name}")
+                disk.rename(os.path.join(directory, name), aside)
+            headers.clear()
+    replace_whole(disk, os.path.join(directory, "identity"), identity.sealed())
+    return identity
+
+
+def _epoch(
+    disk: Disk,
+    directory: str,
+    headers: dict[int, tuple[SegmentHeader | None, int]],
+    published: Published | None,
+    recovery: Recovery,
+) -> int:
+    """The queue's epoch: from its file, or the highest one that is written anywhere else."""
+    epoch = read_epoch(disk, directory)
+    if epoch is None:
+        known = [header.epoch for header, _ in headers.values() if header is not None]
+        if published is not None:
+            known.append(published.epoch)
+        epoch = max(known, default=0)
+        if known:
+            recovery.lines.append(f"made the queue's epoch {epoch} again")
+        write_epoch(disk, directory, epoch)
+    return epoch
+
+
+def write_epoch(disk: Disk, directory: str, epoch: int) -> None:
+    """Put the epoch in place, durably."""
+    replace_whole(disk, os.path.join(directory, "epoch"), seal(f"epoch {epoch}"))
+
+
+def _raise_epoch(disk: Disk, directory: str, state: Found, why: str) -> None:
+    state.epoch += 1
+    state.recovery.epoch_raised = True
+    state.recovery.lines.append(f"the epoch rises to {state.epoch}: {why}")
+    write_epoch(disk, directory, state.epoch)

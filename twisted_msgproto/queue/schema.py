@@ -1,0 +1,66 @@
+"""The table's columns, and which of them a queue stores for each message.
+
+:data:`SCHEMA` is what readers give and what the Spark source promises, column for column.
+:data:`STORED` are the columns that differ from message to message; a group leaves out those which
+are null throughout (see ``docs/queue-format.md``, "Stored columns").
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pyarrow as pa
+
+TEXT: pa.DataType = pa.string()
+OCTETS: pa.DataType = pa.binary()
+FIELDS: pa.DataType = pa.map_(pa.string(), pa.string())
+ATTACHMENTS: pa.DataType = pa.list_(pa.field("element", pa.binary()))
+TIME: pa.DataType = pa.timestamp("us", tz="UTC")
+
+SCHEMA: pa.Schema = pa.schema(
+    [
+        pa.field("gateway", TEXT, nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("received_at", TIME, nullable=False),
+        pa.field("protocol", TEXT, nullable=False),
+        pa.field("peer", TEXT),
+        pa.field("session", TEXT),
+        pa.field("client_id", TEXT),
+        pa.field("kind", TEXT),
+        pa.field("message_id", TEXT),
+        pa.field("destination", TEXT),
+        pa.field("fields", FIELDS),
+        pa.field("body", OCTETS),
+        pa.field("attachments", ATTACHMENTS),
+        pa.field("truncated", pa.bool_(), nullable=False),
+    ]
+)
+"""The table of one queue: names, types and nullability as users and Spark see them."""
+
+MESSAGE_ID_TEXT = 1
+MESSAGE_ID_INTEGER = 2
+DESTINATION = 4
+FIELDS_GIVEN = 8
+BODY = 16
+ATTACHMENTS_GIVEN = 32
+TRUNCATED = 64
+
+STORED: tuple[tuple[int, str, pa.DataType], ...] = (
+    (MESSAGE_ID_TEXT, "message_id", TEXT),
+    (MESSAGE_ID_INTEGER, "message_id", pa.int64()),
+    (DESTINATION, "destination", TEXT),
+    (FIELDS_GIVEN, "fields", FIELDS),
+    (BODY, "body", OCTETS),
+    (ATTACHMENTS_GIVEN, "attachments", ATTACHMENTS),
+    (TRUNCATED, "truncated", pa.bool_()),
+)
+"""Bit, name and type of every column which a frame may hold, in the order they stand in it."""
+
+KNOWN_COLUMNS = sum(bit for bit, _, _ in STORED)
+"""All bits which format version 1 knows."""
+
+
+@cache
+def stored_schema(columns: int) -> pa.Schema:
+    """The schema of a frame's record batch whose runs head names ``columns`` (a sum of bits)."""
+    return pa.schema([(name, kind) for bit, name, kind in STORED if columns & bit])
