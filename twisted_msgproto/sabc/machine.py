@@ -46,7 +46,7 @@ from .events import (
     SessionExpired,
     SessionGranted,
 )
-from .side import BAD_REQUEST, FORBIDDEN, LENGTH, RESERVED, UNAUTHORIZED, UNAVAILABLE, _Side
+from .side import BAD_REQUEST, FORBIDDEN, LENGTH, RESERVED, UNAUTHORIZED, UNAVAILABLE, Side
 from .tables import (
     CLIENT,
     SERVER,
@@ -78,7 +78,7 @@ from .wire import (
 )
 
 
-class Server(_Side[Serving]):
+class Server(Side[Serving]):
     """The accepting side."""
 
     TABLE = SERVER
@@ -227,7 +227,7 @@ class Server(_Side[Serving]):
         return [time for time in (self._drain_deadline, self.expires) if time is not None]
 
 
-class Client(_Side[Connecting]):
+class Client(Side[Connecting]):
     """The connecting side."""
 
     TABLE = CLIENT
