@@ -29,7 +29,6 @@ def test_twistd_finds_a_server_for_every_protocol_and_the_gateway() -> None:
     assert set(ours()) == {*PROTOCOLS, "msgproto"}
 
 
-@pytest.mark.xfail(reason="being built", strict=False)
 def test_every_plugin_names_a_module_that_exists() -> None:
     assert all(find_spec(module) for module in ours().values())
 

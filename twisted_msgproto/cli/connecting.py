@@ -66,12 +66,13 @@ def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionC
     settings: dict[str, Any] = {}
     try:
         if options.tls_ca is not None:
-            settings["trustRoot"] = trustRootFromCertificates(
-                [
-                    Certificate.loadPEM(block + PEM_END + b"\n")
-                    for block in options.tls_ca.read_bytes().split(PEM_END)[:-1]
-                ]
-            )
+            authorities = [
+                Certificate.loadPEM(block + PEM_END + b"\n")
+                for block in options.tls_ca.read_bytes().split(PEM_END)[:-1]
+            ]
+            if not authorities:
+                raise ValueError("no certificate")
+            settings["trustRoot"] = trustRootFromCertificates(authorities)
         if options.tls_cert is not None:
             pem = options.tls_cert.read_bytes()
             if options.tls_key is not None:

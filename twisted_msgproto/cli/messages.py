@@ -39,7 +39,7 @@ class Lines:
     async def some(self, most: int) -> list[bytes]:
         """1 … ``most`` lines as soon as any is there; an empty list at the end."""
         while not self._ready and not self._ended:
-            self._waiting = Deferred(lambda _: self._reactor.removeReader(self))
+            self._waiting = Deferred(self._cancelled)
             self._reactor.addReader(self)
             await self._waiting
         ready = self._ready
@@ -67,8 +67,13 @@ class Lines:
             self._wake(None)
 
     def connectionLost(self, reason: Failure) -> None:
-        """For the reactor, when the descriptor failed or the reactor ends."""
-        self._ended = True
+        """For the reactor: the other end of the pipe is closed, or the reactor ends."""
+        self._fed(b"")
+        self._wake(None)
+
+    def _cancelled(self, waiting: Deferred[None]) -> None:
+        self._waiting = None
+        self._reactor.removeReader(self)
 
     def _wake(self, result: Exception | None) -> None:
         self._reactor.removeReader(self)

@@ -237,7 +237,8 @@ class Reader:
                 self._announce(frame)
             elif type(frame) is Compressed:
                 self._release_held()
-            elif type(frame) is Fault:
+            else:
+                assert type(frame) is Fault
                 self.fault = frame
                 events.append(frame)
                 break
@@ -259,7 +260,8 @@ class Reader:
                 before.place = window.extend_slice()
             else:
                 events.append(JsonReceived(sequences, run.bodies, run.octets, window.slice()))
-        elif type(run) is Data:
+        else:
+            assert type(run) is Data
             if type(before) is DataReceived:
                 before.sequences += sequences
                 before.pairs += run.pairs

@@ -113,7 +113,10 @@ class ListeningService(Service):
 
     def _listening(self, port: IListeningPort) -> None:
         self.ports.append(port)
-        self._announced(self.factory.protocolName, address_name(port.getHost()))
+        # Once the reactor runs: from then on a signal ends the process in peace, too.
+        self._reactor.callWhenRunning(
+            self._announced, self.factory.protocolName, address_name(port.getHost())
+        )
 
     def _refused(self, failure: Any, description: str) -> None:
         name = self.factory.protocolName

@@ -5,6 +5,7 @@ A usage error is one line: nothing an operator types ends in a traceback.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 from twisted.internet import endpoints
@@ -53,6 +54,14 @@ class ServerOptions(usage.Options):
             f"Example: twistd -n {self.protocolName} -e {self.defaultEndpoint} --queue /var/spool/q"
         )
 
+    def parseOptions(self, options: Any = None) -> None:
+        """What twistd calls: a usage error is one line on stderr and exit status 1."""
+        parse_or_exit(self.protocolName, self.read, options)
+
+    def read(self, words: Sequence[str] | None) -> None:
+        """Parse ``words`` (None: this process's); raises UsageError."""
+        super().parseOptions(words)  # type: ignore[no-untyped-call]
+
     @classmethod
     def defaultLimits(cls) -> Limits:
         """The limits of this server at their defaults."""
@@ -88,6 +97,16 @@ class ServerOptions(usage.Options):
         except Exception as error:
             reason = str(error) or type(error).__name__
             raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
+
+
+def parse_or_exit(
+    name: str, parse: Callable[[Sequence[str] | None], None], words: Sequence[str] | None
+) -> None:
+    """Parse; SystemExit with one line for a usage error (twistd prints the whole help above it)."""
+    try:
+        parse(words)
+    except usage.UsageError as error:
+        raise SystemExit(f"{name}: {error}") from None
 
 
 class _NoReactor:

@@ -1,0 +1,104 @@
+"""Where ``msgproto send`` takes its messages from: lines as they come, or made-up documents."""
+
+import json
+import os
+import tempfile
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet import reactor as installed
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from twisted_msgproto.cli import messages
+from twisted_msgproto.cli.messages import Lines, MadeUp
+from twisted_msgproto.core.errors import ConfigurationError
+
+reactor: Any = installed
+
+
+class FromAPipe(TestCase):
+    def setUp(self) -> None:
+        self.out, self.into = os.pipe()
+        self.addCleanup(os.close, self.out)
+        self.lines = Lines(reactor, self.out)
+
+    def close(self) -> None:
+        if self.into >= 0:
+            os.close(self.into)
+            self.into = -1
+
+    def tearDown(self) -> None:
+        self.close()
+
+    async def test_a_line_is_there_as_soon_as_it_is_complete(self) -> None:
+        os.write(self.into, b"one\ntw")
+        self.assertEqual(await self.lines.some(10), [b"one"])
+        os.write(self.into, b"o\r\nthree\n\nfour")
+        self.assertEqual(await self.lines.some(10), [b"two", b"three"])
+        self.close()
+        self.assertEqual(await self.lines.some(10), [b"four"])
+        self.assertEqual(await self.lines.some(10), [])
+        self.assertEqual(await self.lines.some(10), [])
+
+    async def test_never_more_than_asked_for(self) -> None:
+        os.write(self.into, b"1\n2\n3\n")
+        self.assertEqual(await self.lines.some(2), [b"1", b"2"])
+        self.assertEqual(await self.lines.some(2), [b"3"])
+
+    async def test_an_empty_input_ends_at_once(self) -> None:
+        self.close()
+        self.assertEqual(await self.lines.some(1), [])
+
+    async def test_the_reactor_does_other_work_while_nothing_comes(self) -> None:
+        waiting = Deferred.fromCoroutine(self.lines.some(1))
+        reactor.callLater(0, os.write, self.into, b"late\n")
+        self.assertEqual(await waiting, [b"late"])
+
+    def test_waiting_can_be_cancelled_and_leaves_no_reader(self) -> None:
+        waiting = Deferred.fromCoroutine(self.lines.some(1))
+        waiting.cancel()
+        self.failureResultOf(waiting)
+        self.assertNotIn(self.lines, reactor.getReaders())
+
+    async def test_an_endless_line_is_refused(self) -> None:
+        self.patch(messages, "LINE_OCTETS_MAX", 1000)
+        os.write(self.into, b"x" * 1001)
+        with self.assertRaises(ConfigurationError):
+            await self.lines.some(1)
+        self.assertEqual(await self.lines.some(1), [])
+
+
+class FromAFile(TestCase):
+    async def test_a_regular_file_works_too(self) -> None:
+        # epoll refuses regular files; the reactor has another way for them.
+        with tempfile.TemporaryFile() as file:
+            file.write(b"".join(b"%d\n" % n for n in range(50_000)))
+            file.seek(0)
+            lines = Lines(reactor, file.fileno())
+            came: list[bytes] = []
+            while batch := await lines.some(1000):
+                came += batch
+        self.assertEqual(came, [b"%d" % n for n in range(50_000)])
+
+
+@given(st.integers(1, 500), st.integers(1, 400), st.integers(1, 120))
+def test_made_up_messages_are_all_different_and_of_the_size(
+    count: int, size: int, most: int
+) -> None:
+    made_up = MadeUp(count, size)
+    came: list[bytes] = []
+    while True:
+        some = made_up.some(most)
+        with pytest.raises(StopIteration) as stopped:
+            some.send(None)
+        batch = stopped.value.value
+        if not batch:
+            break
+        assert len(batch) <= most
+        came += batch
+    assert [json.loads(document)["number"] for document in came] == list(range(count))
+    shortest = len(json.dumps({"number": count, "text": ""}))
+    assert {len(document) for document in came} == {max(size, shortest)}

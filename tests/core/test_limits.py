@@ -1,0 +1,45 @@
+"""Limits as data."""
+
+import pytest
+
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.limits import Limit, Limits
+
+TABLE = (
+    Limit("window", 10, "events", "because", 1),
+    Limit("idle", 1.5, "s", "to be quick"),
+)
+
+
+def test_a_limit_has_its_default_until_it_is_changed():
+    limits = Limits.of(TABLE)
+    changed = limits.replace({"window": "20"})
+    assert (limits["window"], changed["window"], changed["idle"]) == (10, 20, 1.5)
+    assert changed.replace({"idle": 0})["window"] == 20
+
+
+def test_an_integer_limit_stays_one():
+    limits = Limits.of(TABLE)
+    assert limits.replace({"window": 3}).integer("window") == 3
+    with pytest.raises(ConfigurationError, match=r"window takes a number of events, not '1\.5'"):
+        limits.replace({"window": "1.5"})
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "", "nan", "inf"])
+def test_a_value_which_makes_no_sense_is_refused_with_one_line(value):
+    name = "idle" if value in ("nan", "inf") else "window"
+    with pytest.raises(ConfigurationError) as raised:
+        Limits.of(TABLE).replace({name: value})
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_limit_is_refused_and_the_known_are_named():
+    with pytest.raises(ConfigurationError, match="unknown limit 'windows'; known: window, idle"):
+        Limits.of(TABLE).replace({"windows": 1})
+
+
+def test_limits_are_a_mapping_which_describes_itself():
+    limits = Limits.of(TABLE).replace({"idle": 2})
+    assert dict(limits) == {"window": 10, "idle": 2.0}
+    assert len(limits) == 2
+    assert limits.describe() == "window=10 events: because\nidle=2 s: to be quick"

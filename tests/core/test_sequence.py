@@ -1,0 +1,30 @@
+"""Circles of sequence numbers."""
+
+from twisted_msgproto.core.sequence import (
+    SEQUENCE_16_BITS_WITHOUT_0,
+    SEQUENCE_32_BITS,
+    SEQUENCE_64_BITS,
+)
+
+
+def test_sixteen_bits_wrap_to_one_and_have_no_zero():
+    """MM-13: 65535 is followed by 1."""
+    space = SEQUENCE_16_BITS_WITHOUT_0
+    assert space.after(65535) == 1
+    assert space.after(1, -1) == 65535
+    assert 0 not in space
+    assert 65535 in space
+    assert space.size == 65535
+
+
+def test_thirty_two_and_sixty_four_bits_wrap_to_zero():
+    """LJ-12, MT-22."""
+    assert SEQUENCE_32_BITS.after(2**32 - 1) == 0
+    assert SEQUENCE_64_BITS.after(2**64 - 1) == 0
+
+
+def test_steps_count_forward_along_the_circle():
+    space = SEQUENCE_16_BITS_WITHOUT_0
+    assert space.steps(65534, 2) == 3
+    assert space.steps(5, 5) == 0
+    assert space.steps(2, 1) == 65534

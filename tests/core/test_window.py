@@ -1,0 +1,185 @@
+"""Send and receive windows: places, not numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted_msgproto.core.sequence import SEQUENCE_16_BITS_WITHOUT_0
+from twisted_msgproto.core.window import ReceiveWindow, SendWindow
+
+
+def filled(*sequences, limit=10):
+    window = SendWindow(limit)
+    for sequence in sequences:
+        window.sent(sequence, f"m{sequence}")
+    return window
+
+
+def test_a_window_holds_at_least_one_message():
+    with pytest.raises(ValueError, match="at least 1"):
+        SendWindow(0)
+
+
+def test_an_ack_releases_everything_up_to_and_including_its_number():
+    """LJ-06, MM-21, MT-20: acknowledgements are cumulative."""
+    window = filled(1, 2, 3, 4)
+    assert window.acknowledge_up_to(3) == ["m1", "m2", "m3"]
+    assert window.sequences() == [4]
+
+
+def test_an_ack_covers_across_the_wrap():
+    """MM-13, MM-21: 65535 is followed by 1, and order is by place."""
+    after = SEQUENCE_16_BITS_WITHOUT_0.after
+    window = filled(65534, after(65534), after(65534, 2))
+    assert window.acknowledge_up_to(1) == ["m65534", "m65535", "m1"]
+
+
+def test_an_ack_for_what_is_not_in_flight_releases_nothing():
+    window = filled(1, 2)
+    assert window.acknowledge_up_to(3) is None
+    assert window.acknowledge_one(3) is None
+    assert window.sequences() == [1, 2]
+
+
+def test_a_single_ack_releases_one_message_and_leaves_a_gap_which_a_later_ack_passes():
+    window = filled(1, 2, 3)
+    assert window.acknowledge_one(2) == "m2"
+    assert 2 not in window
+    assert window.acknowledge_up_to(3) == ["m1", "m3"]
+
+
+def test_a_full_window_refuses_another_message():
+    window = filled(1, 2, limit=2)
+    assert window.full
+    assert window.room == 0
+    with pytest.raises(ValueError, match="full"):
+        window.sent(3, "m3")
+
+
+def test_a_limit_lowered_below_what_is_in_flight_leaves_no_room():
+    window = filled(1, 2, 3, limit=3)
+    window.limit = 1
+    assert window.full
+    assert window.room == 0
+
+
+def test_a_number_in_flight_cannot_be_used_again():
+    window = filled(1)
+    with pytest.raises(ValueError, match="in flight already"):
+        window.sent(1, "other")
+
+
+def test_draining_gives_back_what_is_in_flight_in_order_of_sending():
+    """LJ-15: everything unacknowledged is sent again, in order."""
+    window = filled(3, 1, 2)
+    assert window.messages() == ["m3", "m1", "m2"]
+    assert window.drain() == ["m3", "m1", "m2"]
+    assert len(window) == 0
+    assert not window.full
+
+
+def test_an_ack_waits_for_the_sink():
+    """LJ-13: safe and acknowledged are two states."""
+    window = ReceiveWindow()
+    window.receive(5)
+    window.mark("ack 5")
+    place = window.slice()
+    assert window.due() == []
+    assert window.first_waiting == "ack 5"
+    assert window.waiting_marks == 1
+    assert (window.unsafe, window.unacknowledged) == (5, 5)
+    assert window.made_safe(place) == ["ack 5"]
+    assert window.first_waiting is None
+    assert (window.unsafe, window.unacknowledged) == (0, 0)
+
+
+def test_slices_which_become_safe_out_of_order_acknowledge_in_order():
+    window = ReceiveWindow()
+    places = []
+    for number in (1, 2, 3):
+        window.receive(1)
+        window.mark(number)
+        places.append(window.slice())
+    assert window.made_safe(places[1]) == []
+    assert window.made_safe(places[2]) == []
+    assert window.safe == 0
+    assert window.made_safe(places[0]) == [1, 2, 3]
+
+
+def test_a_mark_inside_a_slice_is_due_only_when_the_slice_is_safe():
+    window = ReceiveWindow()
+    window.receive(10)
+    window.mark("ack 4", 4)
+    window.mark("ack 8", 8)
+    place = window.slice()
+    assert window.made_safe(place) == ["ack 4", "ack 8"]
+    assert window.acknowledged == 8
+    assert window.unacknowledged == 2
+
+
+def test_marks_do_not_run_backwards_nor_ahead():
+    window = ReceiveWindow()
+    window.receive(3)
+    window.mark("a", 2)
+    for place in (1, 4):
+        with pytest.raises(ValueError, match="not within 2 … 3"):
+            window.mark("b", place)
+
+
+def test_a_slice_can_be_extended_before_it_is_handed_on():
+    window = ReceiveWindow()
+    window.receive(2)
+    window.slice()
+    window.receive(3)
+    place = window.extend_slice()
+    window.mark("all")
+    assert place == 5
+    assert window.made_safe(place) == ["all"]
+
+
+def test_two_slices_without_a_message_between_them_are_one():
+    window = ReceiveWindow()
+    window.receive(1)
+    assert window.slice() == window.slice() == 1
+    window.made_safe(1)
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_a_place_which_ends_no_open_slice_is_refused(place):
+    window = ReceiveWindow()
+    window.receive(1)
+    window.slice()
+    window.receive(2)
+    window.slice()
+    with pytest.raises(ValueError, match="no open slice"):
+        window.made_safe(place)
+
+
+def test_a_slice_is_made_safe_once():
+    window = ReceiveWindow()
+    for _ in range(2):
+        window.receive(1)
+        window.slice()
+    window.made_safe(2)
+    with pytest.raises(ValueError, match="no open slice"):
+        window.made_safe(2)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=30), st.randoms())
+def test_no_ack_is_ever_due_before_all_it_covers_is_safe(slices, random):
+    """LJ-13: whatever the order in which slices become safe."""
+    window, places, marks = ReceiveWindow(), [], []
+    for count, marked in slices:
+        window.receive(count)
+        if marked:
+            window.mark(window.received)
+            marks.append(window.received)
+        places.append(window.slice())
+    random.shuffle(places)
+    given_out, safe = [], set()
+    for place in places:
+        safe.add(place)
+        given_out += window.made_safe(place)
+        unsafe = [other for other in places if other not in safe]
+        assert all(ack < min(unsafe, default=window.received + 1) for ack in given_out)
+    assert given_out == marks

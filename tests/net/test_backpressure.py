@@ -1,0 +1,80 @@
+"""Pause reasons and the shared budget."""
+
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from twisted_msgproto.net.backpressure import OctetBudget, ReadControl
+from twisted_msgproto.net.timer import MachineTimer
+
+
+def test_reading_stops_at_the_first_reason_and_goes_on_after_the_last():
+    transport, changes = StringTransport(), []
+    control = ReadControl(transport, changes.append)
+    control.pause("a")
+    control.pause("b")
+    control.pause("b")
+    assert transport.producerState == "paused"
+    assert control.reasons == {"a", "b"}
+    control.resume("a")
+    assert control.paused
+    assert transport.producerState == "paused"
+    control.resume("b")
+    control.resume("b")
+    assert not control.paused
+    assert transport.producerState == "producing"
+    assert changes == [True, True, True, False]
+
+
+def test_a_connection_which_is_gone_is_not_resumed():
+    transport = StringTransport()
+    control = ReadControl(transport)
+    budget = OctetBudget(10)
+    budget.add(11, control)
+    budget.forget(control)
+    budget.remove(11)
+    assert transport.producerState == "paused"
+    assert budget.waiting == 0
+
+
+class Ticker:
+    def __init__(self):
+        self.deadline = None
+        self.ticks = []
+
+    def tick(self, now):
+        self.ticks.append(now)
+        return self.deadline
+
+
+def test_a_timer_comes_back_when_the_machine_says_so():
+    clock, ticker = Clock(), Ticker()
+    timer = MachineTimer(clock, ticker.tick)
+    timer.look()
+    assert clock.getDelayedCalls() == []
+    ticker.deadline = 5.0
+    timer.look()
+    timer.look()
+    assert len(clock.getDelayedCalls()) == 1
+    ticker.deadline = None
+    clock.advance(5)
+    assert ticker.ticks == [0, 0, 0, 5]
+    assert clock.getDelayedCalls() == []
+
+
+def test_an_earlier_deadline_moves_the_timer_a_later_one_leaves_it():
+    clock, ticker = Clock(), Ticker()
+    timer = MachineTimer(clock, ticker.tick)
+    ticker.deadline = 5.0
+    timer.look()
+    ticker.deadline = 3.0
+    timer.look()
+    (call,) = clock.getDelayedCalls()
+    assert call.getTime() == 3.0
+    ticker.deadline = 9.0
+    timer.look()
+    clock.advance(3)
+    (call,) = clock.getDelayedCalls()
+    assert call.getTime() == 9.0
+    timer.stop()
+    timer.stop()
+    assert clock.getDelayedCalls() == []

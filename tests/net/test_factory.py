@@ -1,0 +1,73 @@
+"""What all server factories share."""
+
+import pytest
+from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
+
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.limits import Limit
+from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionNames, peer_name
+
+
+class Factory(MsgprotoServerFactory):
+    protocolName = "test"
+    LIMITS = (Limit("size", 5, "octets", "for the test"),)
+    protocol = Protocol
+
+
+def factory(**limits):
+    return Factory(
+        limits={name.replace("_", "-"): value for name, value in limits.items()},
+        clock=Clock(),
+        wallClock=lambda: 0.0,
+    )
+
+
+def test_connections_are_bounded():
+    server = factory(connections=1)
+    server.connectionOpened(server.buildProtocol(None), "a")
+    assert server.buildProtocol(None) is None
+    assert server.counters["turned_away:connections"] == 1
+
+
+def test_connections_of_one_address_are_bounded_by_option():
+    server = factory(connections_per_address=1)
+    here, there = IPv4Address("TCP", "192.0.2.1", 1), IPv4Address("TCP", "192.0.2.2", 1)
+    first = server.buildProtocol(here)
+    server.connectionOpened(first, here.host)
+    assert server.buildProtocol(here) is None
+    assert server.buildProtocol(there) is not None
+    assert server.counters["turned_away:connections-per-address"] == 1
+    server.connectionClosed(first)
+    server.connectionClosed(first)
+    assert server.buildProtocol(here) is not None
+
+
+def test_limits_of_the_protocol_and_common_ones_can_be_changed_others_not():
+    assert factory(size=7, handshake=1).limits["size"] == 7
+    with pytest.raises(ConfigurationError, match="unknown limit 'sizes'"):
+        factory(sizes=7)
+
+
+def test_session_names_are_unique_and_public():
+    names = SessionNames("umq", 1_700_000_000.0)
+    assert [names.next(), names.next()] == [
+        "umq-20231114T221320.000000Z-1",
+        "umq-20231114T221320.000000Z-2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        (IPv4Address("TCP", "192.0.2.1", 80), "192.0.2.1:80"),
+        (IPv6Address("TCP", "2001:db8::1", 80), "[2001:db8::1]:80"),
+        (UNIXAddress(b"/run/x"), "/run/x"),
+        (UNIXAddress(None), "UNIXAddress"),
+        (HostnameAddress(b"h", 1), "h:1"),
+        (None, "NoneType"),
+    ],
+)
+def test_a_peers_address_is_text(address, name):
+    assert peer_name(address) == name.replace("h:1", peer_name(HostnameAddress(b"h", 1)))

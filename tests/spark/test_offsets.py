@@ -1,0 +1,220 @@
+"""Places, ranges and shares; what does not fit is one line that says what to do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from twisted_msgproto.core.errors import QueueMismatch
+from twisted_msgproto.spark.offsets import (
+    Place,
+    Places,
+    Range,
+    batch_ranges,
+    check_places,
+    initial_places,
+    latest_places,
+    rows_between,
+    share,
+)
+
+
+@dataclass
+class FakeQueue:
+    queue_id: str = "q1"
+    first: int = 0
+    last: int = 1000
+    epoch: int = 0
+    committed: dict[str, int] = field(default_factory=dict)
+
+    def begin(self) -> int:
+        return self.first
+
+    def end(self) -> int:
+        return self.last
+
+    def read(self, lo: int, hi: int, rows: int = 10_000) -> Iterator[Any]:
+        return iter(())
+
+    def damaged(self) -> list[tuple[int, int]]:
+        return []
+
+    def commit(self, consumer: str, offset: int) -> None:
+        self.committed[consumer] = offset
+
+    def register(self, consumer: str) -> int:
+        return self.first
+
+
+def at(offset: int, epoch: int = 0, since: int | None = None) -> Place:
+    place: Place = {"offset": offset, "epoch": epoch}
+    if since is not None:
+        place["since"] = since
+    return place
+
+
+def run(
+    queues: dict[str, FakeQueue], start: Places, rows_max: int | None = None, **more: Any
+) -> tuple[Places, list[Range]]:
+    """The next batch after ``start``: where it ends, and its ranges."""
+    end = latest_places(queues, start, rows_max=rows_max, **more)
+    accept = {"accept_loss": more["accept_loss"]} if "accept_loss" in more else {}
+    return end, batch_ranges(queues, start, end, **accept)
+
+
+def test_a_new_stream_begins_at_the_earliest_offset() -> None:
+    queues = {"q1": FakeQueue(first=64, epoch=2)}
+    assert initial_places(queues) == {"q1": at(64, 2)}
+
+
+def test_a_batch_takes_everything_or_no_more_than_allowed() -> None:
+    queues = {"q1": FakeQueue()}
+    start = {"q1": at(100)}
+    assert run(queues, start) == ({"q1": at(1000)}, [Range("q1", 100, 1000)])
+    assert run(queues, start, 250) == ({"q1": at(350)}, [Range("q1", 100, 350)])
+
+
+def test_without_news_the_place_is_the_very_same() -> None:
+    """Or Spark would run an empty batch."""
+    queues = {"q1": FakeQueue(epoch=3)}
+    start = {"q1": at(1000, 1, since=7)}
+    assert run(queues, start) == (start, [])
+
+
+def test_a_stream_that_drains_ends_where_the_queue_ended() -> None:
+    queues = {"q1": FakeQueue()}
+    end, ranges = run(queues, {"q1": at(100)}, ends={"q1": 400})
+    assert (end, ranges) == ({"q1": at(400)}, [Range("q1", 100, 400)])
+    assert run(queues, end, ends={"q1": 400}) == (end, [])
+
+
+def test_rows_are_shared_evenly_and_what_one_leaves_the_others_take() -> None:
+    assert share({"a": 1000, "b": 1000}, 500) == {"a": 250, "b": 250}
+    assert share({"a": 1000, "b": 10, "c": 1000}, 500) == {"a": 245, "b": 10, "c": 245}
+    assert share({"a": 3, "b": 4}, 500) == {"a": 3, "b": 4}
+    assert share({"a": 5, "b": 5}, 1) == {"a": 0, "b": 1}
+    assert share({}, 5) == {}
+
+
+def test_a_queue_which_joins_later_says_where_its_first_batch_began() -> None:
+    """Trimming after the plan must not change what a repeated batch reads."""
+    queues = {"q1": FakeQueue(), "q2": FakeQueue("q2", first=50, last=80)}
+    start = {"q1": at(1000)}
+    end, ranges = run(queues, start)
+    assert end == {"q1": at(1000), "q2": at(80, since=50)}
+    assert ranges == [Range("q2", 50, 80)]
+    assert batch_ranges(queues, start, end) == ranges
+    queues["q2"].last = 90
+    following, ranges = run(queues, end)
+    assert following == {"q1": at(1000), "q2": at(90)}
+    assert ranges == [Range("q2", 80, 90)]
+
+
+def test_ranges_are_cut_evenly_but_not_too_small() -> None:
+    queues = {"q1": FakeQueue()}
+    start, end = {"q1": at(0)}, {"q1": at(1000)}
+    assert batch_ranges(queues, start, end, parts=3) == [
+        Range("q1", 0, 333),
+        Range("q1", 333, 666),
+        Range("q1", 666, 1000),
+    ]
+    assert len(batch_ranges(queues, start, end, parts=8, rows_min=400)) == 2
+    assert batch_ranges(queues, start, end, parts=8, rows_min=5000) == [Range("q1", 0, 1000)]
+
+
+def test_rows_of_a_batch_are_counted_over_all_queues() -> None:
+    start = {"q1": at(10), "q3": at(5)}
+    end = {"q1": at(30), "q2": at(9, since=2), "q3": at(5)}
+    assert rows_between(start, end) == 27
+    assert rows_between({}, {"q1": at(10)}) == 0
+
+
+# -- what does not fit ----------------------------------------------------------------------------
+
+
+def refused(queue: FakeQueue, place: Place, **more: Any) -> str:
+    with pytest.raises(QueueMismatch) as caught:
+        check_places({queue.queue_id: queue}, {"q1": place}, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_checkpoint_ahead_of_the_queue_fails_loudly() -> None:
+    text = refused(FakeQueue(last=900), at(950))
+    assert "ahead of queue q1" in text
+    assert "offset 950" in text and "ends at 900" in text
+    assert "new table" in text and "--accept-loss" in text
+
+
+def test_an_older_copy_of_the_queue_is_told_by_its_epoch() -> None:
+    assert "older copy" in refused(FakeQueue(epoch=1), at(10, epoch=2))
+
+
+def test_a_checkpoint_behind_what_was_trimmed_fails_loudly() -> None:
+    text = refused(FakeQueue(first=500), at(400))
+    assert "offset 400 is wanted, the earliest kept is 500" in text
+    assert "the queue still holds offsets from 500" in text
+
+
+def test_a_checkpoint_of_another_queue_fails_loudly() -> None:
+    text = refused(FakeQueue("q2"), at(0))
+    assert "belongs to queue q1, not to q2" in text
+    assert "--retired q1" in text
+
+
+def test_accepting_a_loss_does_not_accept_another_queue() -> None:
+    refused(FakeQueue("q2"), at(0), accept_loss=True)
+
+
+def test_what_fits_is_let_through() -> None:
+    queues = {"q1": FakeQueue(first=5, last=10, epoch=4)}
+    for place in (at(5, 4), at(10, 4), at(7, 1)):
+        check_places(queues, {"q1": place})
+    check_places(queues, {})
+
+
+def test_the_stream_itself_refuses_as_well() -> None:
+    with pytest.raises(QueueMismatch, match="ahead"):
+        latest_places({"q1": FakeQueue(last=5)}, {"q1": at(6)})
+    with pytest.raises(QueueMismatch, match="belongs to queue q1"):
+        latest_places({"q2": FakeQueue("q2")}, {"q1": at(6)})
+
+
+def test_a_repeated_batch_whose_rows_are_gone_is_refused() -> None:
+    start, end = {"q1": at(100)}, {"q1": at(200)}
+    with pytest.raises(QueueMismatch, match="offset 100 is wanted"):
+        batch_ranges({"q1": FakeQueue(first=150)}, start, end)
+    with pytest.raises(QueueMismatch, match="ahead"):
+        batch_ranges({"q1": FakeQueue(last=199)}, start, end)
+    with pytest.raises(QueueMismatch, match="belongs to queue q1"):
+        batch_ranges({"q2": FakeQueue("q2")}, start, end)
+    kept = batch_ranges({"q1": FakeQueue(first=150)}, start, end, accept_loss=True)
+    assert kept == [Range("q1", 150, 200)]
+    assert batch_ranges({"q1": FakeQueue(first=300)}, start, end, accept_loss=True) == []
+
+
+@pytest.mark.parametrize(
+    ("queue", "offset", "place", "ranges"),
+    [
+        (FakeQueue(first=500), 400, at(1000, since=500), [Range("q1", 500, 1000)]),
+        (FakeQueue(last=900), 950, at(900, since=900), []),
+    ],
+    ids=["trimmed", "ahead"],
+)
+def test_after_an_accepted_loss_the_stream_goes_on_with_what_is_there(
+    queue: FakeQueue, offset: int, place: Place, ranges: list[Range]
+) -> None:
+    end, got = run({"q1": queue}, {"q1": at(offset)}, accept_loss=True)
+    assert (end, got) == ({"q1": place}, ranges)
+    queue.last += 10
+    _, following = run({"q1": queue}, end)
+    assert following == [Range("q1", place["offset"], place["offset"] + 10)]
+
+
+def test_a_retired_queue_keeps_its_place() -> None:
+    start = {"q1": at(77), "q2": at(0)}
+    end = latest_places({"q2": FakeQueue("q2")}, start, retired=["q1"])
+    assert end == {"q1": at(77), "q2": at(1000)}
+    assert batch_ranges({"q2": FakeQueue("q2")}, start, end) == [Range("q2", 0, 1000)]
+    check_places({"q2": FakeQueue("q2")}, start, retired=["q1"])

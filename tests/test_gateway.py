@@ -1,0 +1,224 @@
+"""``twistd msgproto``: one process from one file; what is wrong in the file is one line."""
+
+import signal
+import tomllib
+from pathlib import Path
+
+import pytest
+from twisted.python import usage
+
+from tests.tools.processes import Launcher
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.gateway import Configuration, Options, option_words, toml_value
+from twisted_msgproto.registry import PROTOCOLS
+
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+
+FILE = f"""
+[queue]
+directory = "spool"
+commit-delay = 0.001
+[limits]
+handshake = 5
+connections = 7
+[lumberjack]
+endpoint = ["{LOOPBACK}", "{LOOPBACK}"]
+limit = {{ connections = 8 }}
+"""
+
+
+def options_of(path: Path, *words: str) -> Options:
+    options = Options()
+    options.parseOptions([f"--config={path}", *words])
+    return options
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "gateway.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_servers_table_has_the_keys_of_its_options(file: Path) -> None:
+    server = options_of(file)["configuration"].servers["lumberjack"]
+    assert server["endpoints"] == [LOOPBACK, LOOPBACK]
+
+
+def test_shared_limits_reach_the_server_and_its_own_win(file: Path) -> None:
+    limits = options_of(file)["configuration"].servers["lumberjack"]["limits"]
+    assert (limits["handshake"], limits["connections"]) == (5.0, 8)
+
+
+def test_the_command_line_wins_over_the_file(file: Path) -> None:
+    configuration = options_of(
+        file,
+        "--queue=elsewhere",
+        "--limit=handshake=6",
+        "--set=lumberjack.endpoint=tcp:1",
+        "--set=queue.max-bytes=1000000000",
+    )["configuration"]
+    assert configuration.queue["directory"] == "elsewhere"
+    assert configuration.queue["max-bytes"] == 1_000_000_000
+    assert configuration.servers["lumberjack"]["endpoints"] == ["tcp:1"]
+    assert configuration.servers["lumberjack"]["limits"]["handshake"] == 6.0
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "no server"),
+        ("[queue]\ndirectory = 'x'", "no server"),
+        ("[lumberyard]", r"unknown table \[lumberyard\]; known: lumberjack"),
+        ("lumberjack = 1", r"\[lumberjack\] is to be a table"),
+        (
+            "[lumberjack]\nendpiont = 'x'",
+            r"\[lumberjack\]: unknown key 'endpiont'; known: endpoint",
+        ),
+        ("[lumberjack]\nqueue = 'x'", "unknown key 'queue'"),
+        ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),
+        ("[lumberjack]\nendpoint = 1979-05-27", r"\[lumberjack\] endpoint: cannot be a date"),
+        ("[lumberjack]\nlimit = { x = 1 }", r"\[lumberjack\]: unknown limit 'x'"),
+        ("[lumberjack]\nlimit = 'window'", "--limit takes NAME=VALUE"),
+        ("[lumberjack]\n[limits]\nx = 1", r"\[limits\]: no server here has a limit 'x'"),
+        ("[lumberjack]\n[queue]", r"\[queue\]: directory is missing"),
+        ("[lumberjack]\n[queue]\ndir = 1", r"\[queue\]: unknown key 'dir'; known: directory"),
+        ("[lumberjack]\n[queue]\ndirectory = 1", r"directory is to be str, not 1"),
+        (
+            "[lumberjack]\n[queue]\ndirectory='x'\nmax-bytes=true",
+            "max-bytes is to be int, not True",
+        ),
+        ("[lumberjack]\n[queue]\ndirectory='x'\nmax-bytes=-1", "max-bytes is at least 0, not -1"),
+        ("[lumberjack]\n[queue]\ndirectory='x'\ncommit-delay=nan", "commit-delay is at least 0"),
+        ("[lumberjack]\n[queue]\ndirectory='x'\ncommit-delay=inf", "commit-delay is at least 0"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        Configuration(tomllib.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--limit", "handshake"], "--limit takes NAME=VALUE"),
+        (["--set", "lumberjack.endpoint"], "--set takes TABLE.KEY=VALUE"),
+        (["--set", "lumberjack=1"], "--set takes TABLE.KEY=VALUE"),
+        (["--nonsense"], "option --nonsense not recognized"),
+        (["nonsense"], "Wrong number of arguments"),
+        (["--limit", "x=1"], "no server here has a limit 'x'"),
+    ],
+)
+def test_a_bad_command_line_is_one_line(file: Path, words: list[str], complaint: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options_of(file, *words)
+    text = str(ended.value)
+    assert text.startswith("msgproto: ")
+    assert complaint in text
+    assert "\n" not in text
+
+
+def test_a_table_which_is_none_cannot_be_set(tmp_path: Path) -> None:
+    path = tmp_path / "g.toml"
+    path.write_text("queue = 1")
+    with pytest.raises(SystemExit, match=r"\[queue\] is to be a table"):
+        options_of(path, "--queue=x")
+
+
+@pytest.mark.parametrize("content", [b"[lumberjack", b"\xff\xfe"])
+def test_what_is_no_toml_is_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "g.toml"
+    path.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"g\.toml: not TOML"):
+        options_of(path)
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"g\.toml: No such file or directory"):
+        options_of(tmp_path / "g.toml")
+
+
+def test_without_a_file_it_says_what_is_needed() -> None:
+    with pytest.raises(SystemExit, match="--config FILE is needed"):
+        Options().parseOptions([])
+
+
+def test_what_is_in_force_is_shown_as_toml_which_runs_the_same(file: Path) -> None:
+    shown = "\n".join(options_of(file)["configuration"].lines())
+    again = Configuration(tomllib.loads(shown))
+    assert again.queue == {"directory": "spool", "commit-delay": 0.001}
+    assert again.servers["lumberjack"]["endpoints"] == [LOOPBACK, LOOPBACK]
+    assert again.servers["lumberjack"]["limits"]["connections"] == 8
+    assert "\n".join(again.lines()) == shown
+
+
+def test_secrets_are_hidden(file: Path) -> None:
+    configuration = options_of(file)["configuration"]
+    configuration.servers["lumberjack"]["password-file"] = "s3cret"
+    configuration.servers["lumberjack"]["auth"] = ["memory:joe:s3cret"]
+    shown = "\n".join(configuration.lines())
+    assert "s3cret" not in shown
+    assert 'auth = "(hidden)"' in shown
+
+
+def test_how_keys_of_a_file_become_words() -> None:
+    def words(value: object) -> list[str]:
+        return option_words("[x] key", "key", value)
+
+    assert words("text") == ["--key=text"]
+    assert words(3) == ["--key=3"]
+    assert words(True) == ["--key"]
+    assert words(False) == []
+    assert words(["a", "b"]) == ["--key=a", "--key=b"]
+    assert words({"a": 1, "b": 0.5}) == ["--key=a=1", "--key=b=0.5"]
+
+
+@pytest.mark.parametrize("value", ['quote " back \\ tab \t del \x7f ü', ["a", "b"], 3, 0.5, True])
+def test_values_are_spelled_as_toml_spells_them(value: object) -> None:
+    assert tomllib.loads(f"value = {toml_value(value)}") == {"value": value}
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOLS))
+def test_the_usage_error_of_a_single_server_is_one_line_too(launch: Launcher, name: str) -> None:
+    for words in (["-e", "nonsense"], ["--nonsense"], ["nonsense"], ["--limit", "x=1"]):
+        ended = launch.run(name, *words, module="twisted")
+        assert ended.returncode != 0
+        assert ended.stderr.startswith(f"{name}: ")
+        assert (ended.stderr.count("\n"), ended.stdout) == (1, "")
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOLS))
+def test_a_server_can_be_asked_to_parse_without_an_exit(name: str) -> None:
+    from twisted_msgproto.registry import load
+
+    with pytest.raises(usage.UsageError):
+        load(name, "service").Options().read(["--nonsense"])
+
+
+def test_the_gateway_listens_and_ends_on_sigterm(launch: Launcher, file: Path) -> None:
+    gateway = launch("gateway", "--config", file)
+    assert gateway.address("lumberjack").startswith("tcp:127.0.0.1:")
+    gateway.signal(signal.SIGTERM)
+    # twistd shuts down in peace and then ends by the same signal, as a shell expects it.
+    assert gateway.wait(seconds=10) == -signal.SIGTERM
+    assert "Server Shut Down." in gateway.output
+    assert (launch.directory / "spool").is_dir()
+    assert not list(launch.directory.glob("*.pid"))
+
+
+def test_two_servers_over_one_queue_directory_are_refused_in_one_line(
+    launch: Launcher, file: Path
+) -> None:
+    first = launch("gateway", "--config", file)
+    first.address("lumberjack")
+    second = launch.run("gateway", "--config", file)
+    assert second.returncode != 0
+    assert "Traceback" not in second.stdout + second.stderr
+    assert "msgproto: queue" in second.stderr
+
+
+def test_the_gateway_can_be_run_by_twistds_plugin(launch: Launcher, file: Path) -> None:
+    gateway = launch("msgproto", "--config", file, module="twisted")
+    gateway.address("lumberjack")
+    assert gateway.end() == -signal.SIGTERM
+    assert "Main loop terminated." in gateway.output

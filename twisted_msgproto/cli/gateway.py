@@ -1,0 +1,48 @@
+"""Run the gateway of a gateway.toml in the foreground: what ``twistd -n msgproto`` runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+SUMMARY = "run all servers of a gateway.toml in the foreground"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the gateway.toml")
+    parser.add_argument("--queue", metavar="DIR", help="the durable queue; wins over the file")
+    parser.add_argument(
+        "--limit",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a limit of every server which has it; wins over the file",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        action="append",
+        default=[],
+        help="one key of the file (VALUE as in TOML, or plain text)",
+    )
+    parser.add_argument(
+        "--show-config", action="store_true", help="print what is in force, secrets hidden"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Become twistd; its exit status is ours."""
+    from twisted.scripts.twistd import run as twistd
+
+    words = ["msgproto", f"--config={arguments.config}"]
+    if arguments.queue is not None:
+        words.append(f"--queue={arguments.queue}")
+    words += [f"--limit={assignment}" for assignment in arguments.limit]
+    words += [f"--set={assignment}" for assignment in arguments.set]
+    if arguments.show_config:
+        words.append("--show-config")
+    # No pid file: in the foreground nobody needs one, and two gateways may share a directory.
+    sys.argv = ["msgproto gateway", "--nodaemon", "--pidfile=", *words]
+    twistd()
+    return 0

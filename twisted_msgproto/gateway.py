@@ -1,0 +1,277 @@
+"""``twistd -n msgproto --config gateway.toml``: every server of one file in one process.
+
+The file has one table per server, named like its plugin, with the same keys as the plugin's
+options, and tables which all servers share::
+
+    [queue]                     # leave it out: acknowledged then means accepted, not on disk
+    directory = "/var/spool/msgproto"
+    max-bytes = 10737418240
+
+    [limits]                    # for every server which has a limit of this name
+    handshake = 5
+
+    [lumberjack]
+    endpoint = ["tcp:5044", "tls:/etc/msgproto/keys:5043"]
+    limit = { window = 4096 }   # this server's own; wins over [limits]
+
+The command line wins over the file.  An unknown table or key is an error which names it.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from twisted.application.service import IService
+from twisted.python import usage
+
+from .core.errors import ConfigurationError
+from .core.limits import Limits
+from .net.gateway import Gateway
+from .net.options import ServerOptions, parse_or_exit
+from .registry import PROTOCOLS, load
+
+QUEUE_KEYS: Mapping[str, type] = {
+    "directory": str,
+    "max-bytes": int,
+    "segment-bytes": int,
+    "group-octets": int,
+    "group-messages": int,
+    "commit-delay": float,
+}
+"""The keys of [queue] and their types; all but the directory go to the queue's writer."""
+
+ELSEWHERE = {"queue", "help", "version"}
+"""Options of a single server's plugin which make no sense in its table of the file."""
+
+SECRET_WORDS = ("auth", "password", "secret", "token")
+"""An option with one of these in its name is not shown."""
+
+Table = Mapping[str, Any]
+
+
+class Options(usage.Options):
+    """Run all servers of a gateway.toml in one process, over one durable queue."""
+
+    optParameters: ClassVar[list[list[Any]]] = [
+        ["config", "c", None, "The gateway.toml to run."],
+        ["queue", "q", None, "Directory of the durable queue; wins over the file."],
+    ]
+    optFlags: ClassVar[list[list[Any]]] = [
+        ["show-config", None, "Print what is in force as TOML (secrets hidden), and end."],
+    ]
+
+    longdesc = (__doc__ or "").partition("\n\n")[2]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self["limit"] = []
+        self["set"] = []
+
+    def opt_limit(self, assignment: str) -> None:
+        """A limit of every server which has it, as NAME=VALUE; wins over the file."""
+        self["limit"].append(assignment)
+
+    def opt_set(self, assignment: str) -> None:
+        """One key of the file, as TABLE.KEY=VALUE (VALUE as in TOML, or plain text)."""
+        self["set"].append(assignment)
+
+    def parseOptions(self, options: Any = None) -> None:
+        """Read the command line and the file; SystemExit with one line if they cannot be."""
+        parse_or_exit("msgproto", super().parseOptions, options)
+
+    def postOptions(self) -> None:
+        """Read and check the file."""
+        if self["config"] is None:
+            raise usage.UsageError("--config FILE is needed")
+        try:
+            self["configuration"] = Configuration(self._tables())
+        except ConfigurationError as error:
+            raise usage.UsageError(f"{self['config']}: {error}") from None
+        if self["show-config"]:
+            print("\n".join(self["configuration"].lines()))
+            raise SystemExit(0)
+
+    def _tables(self) -> dict[str, Any]:
+        tables = read_file(Path(self["config"]))
+        if self["queue"] is not None:
+            _merge(tables, "queue", "directory", self["queue"])
+        for assignment in self["limit"]:
+            name, value = _pair(assignment, "--limit", "NAME=VALUE")
+            _merge(tables, "limits", name, value)
+        for assignment in self["set"]:
+            place, value = _pair(assignment, "--set", "TABLE.KEY=VALUE")
+            table, dot, key = place.partition(".")
+            if not dot:
+                raise ConfigurationError(f"--set takes TABLE.KEY=VALUE, not {assignment!r}")
+            _merge(tables, table, key, value)
+        return tables
+
+
+def _pair(assignment: str, option: str, form: str) -> tuple[str, Any]:
+    name, equals, text = assignment.partition("=")
+    if not equals:
+        raise ConfigurationError(f"{option} takes {form}, not {assignment!r}")
+    try:
+        return name, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, text
+
+
+def _merge(tables: dict[str, Any], table: str, key: str, value: object) -> None:
+    inner = tables.setdefault(table, {})
+    if not isinstance(inner, dict):
+        raise ConfigurationError(f"[{table}] is to be a table")
+    inner[key] = value
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The file's tables; ConfigurationError if it cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(error.strerror or str(error)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"not TOML: {error}") from None
+
+
+class Configuration:
+    """A gateway.toml, checked as far as it can be without opening anything.
+
+    Attributes:
+        queue: the keys of [queue], checked; empty without a queue.
+        servers: protocol name → its plugin's options, parsed; in the file's order.
+    """
+
+    def __init__(self, tables: Mapping[str, Any]) -> None:
+        """Raises ConfigurationError which names the table and key that cannot be."""
+        for name, table in tables.items():
+            if name not in (*PROTOCOLS, "queue", "limits"):
+                known = ", ".join((*PROTOCOLS, "queue", "limits"))
+                raise ConfigurationError(f"unknown table [{name}]; known: {known}")
+            if not isinstance(table, Mapping):
+                raise ConfigurationError(f"[{name}] is to be a table")
+        self.queue = _queue_keys(tables.get("queue"))
+        self._limits: Table = tables.get("limits", {})
+        self.servers: dict[str, ServerOptions] = {
+            name: self._server(name, table) for name, table in tables.items() if name in PROTOCOLS
+        }
+        if not self.servers:
+            raise ConfigurationError(f"no server; a table of {', '.join(PROTOCOLS)} makes one")
+        for name in self._limits:
+            if not any(name in options["limits"] for options in self.servers.values()):
+                raise ConfigurationError(f"[limits]: no server here has a limit {name!r}")
+
+    def _server(self, name: str, table: Table) -> ServerOptions:
+        options = cast(ServerOptions, load(name, "service").Options())
+        limits: dict[str, Any] = {
+            limit: value for limit, value in self._limits.items() if limit in options["limits"]
+        }
+        words = [f"--limit={limit}={value}" for limit, value in limits.items()]
+        known = {spelled.rstrip("=") for spelled in options.longOpt} - ELSEWHERE
+        for key, value in table.items():
+            if key not in known:
+                raise ConfigurationError(
+                    f"[{name}]: unknown key {key!r}; known: {', '.join(sorted(known))}"
+                )
+            words += option_words(f"[{name}] {key}", key, value)
+        try:
+            options.read(words)
+        except usage.UsageError as error:
+            raise ConfigurationError(f"[{name}]: {error}") from None
+        return options
+
+    def lines(self) -> Iterator[str]:
+        """What is in force, as TOML; secrets are hidden."""
+        if self.queue:
+            yield "[queue]"
+            for key, value in self.queue.items():
+                yield f"{key} = {toml_value(value)}"
+            yield ""
+        for name, options in self.servers.items():
+            yield f"[{name}]"
+            yield f"endpoint = {toml_value(options['endpoints'])}"
+            for key, value in options.items():
+                # options which are no text or flag of the command line have their own lines
+                if key in ("endpoints", "limits", "queue") or not in_force(value):
+                    continue
+                hidden = any(word in key.lower() for word in SECRET_WORDS)
+                yield f"{key} = {toml_value('(hidden)' if hidden else value)}"
+            yield f"[{name}.limit]"
+            limits = cast(Limits, options["limits"])
+            yield from (f"{limit} = {toml_value(limits[limit])}" for limit in limits)
+            yield ""
+
+
+def in_force(value: object) -> bool:
+    """Is this an option's value that a file can hold?"""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, str) for item in value)
+    return isinstance(value, str | int | float)
+
+
+def option_words(place: str, key: str, value: object) -> list[str]:
+    """The command line words which say what a key of the file says.
+
+    A list repeats the option, a table gives NAME=VALUE each, true is the bare option and false
+    leaves it out.  Raises ConfigurationError for any other type; ``place`` is for its text.
+    """
+    if isinstance(value, bool):
+        return [f"--{key}"] if value else []
+    if isinstance(value, str | int | float):
+        return [f"--{key}={value}"]
+    if isinstance(value, Mapping):
+        return [word for k, v in value.items() for word in option_words(place, f"{key}={k}", v)]
+    if isinstance(value, list):
+        return [word for item in value for word in option_words(place, key, item)]
+    raise ConfigurationError(f"{place}: cannot be a {type(value).__name__}")
+
+
+def toml_value(value: object) -> str:
+    """A text, number, flag or list as TOML spells it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    # JSON's texts, numbers and flags are TOML's, but for DEL
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _queue_keys(table: Table | None) -> dict[str, Any]:
+    if table is None:
+        return {}
+    for key, value in table.items():
+        kind = QUEUE_KEYS.get(key)
+        if kind is None:
+            raise ConfigurationError(
+                f"[queue]: unknown key {key!r}; known: {', '.join(QUEUE_KEYS)}"
+            )
+        fits = isinstance(value, (int, float) if kind is float else kind)
+        if isinstance(value, bool) or not fits:
+            raise ConfigurationError(f"[queue]: {key} is to be {kind.__name__}, not {value!r}")
+        if kind is not str and not 0 <= value < float("inf"):
+            raise ConfigurationError(f"[queue]: {key} is at least 0, not {value!r}")
+    if not table.get("directory"):
+        raise ConfigurationError("[queue]: directory is missing")
+    return dict(table)
+
+
+def make_gateway(configuration: Configuration, reactor: Any) -> Gateway:
+    """The services of the file; ConfigurationError if the queue cannot be opened."""
+    keys = {key.replace("-", "_"): value for key, value in configuration.queue.items()}
+    gateway = Gateway(reactor, keys.pop("directory", None), **keys)
+    for name, options in configuration.servers.items():
+        server: IService = load(name, "service").serve(options, gateway)
+        server.setServiceParent(gateway)
+    return gateway
+
+
+def makeService(options: Options) -> Gateway:
+    """What twistd calls."""
+    from twisted.internet import reactor
+
+    try:
+        return make_gateway(options["configuration"], reactor)
+    except ConfigurationError as error:
+        raise SystemExit(f"msgproto: {error}") from None

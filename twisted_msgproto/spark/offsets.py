@@ -1,0 +1,251 @@
+"""Where a stream is in its queues: the arithmetic of offsets, without Spark.
+
+Spark keeps a stream's place as JSON in its checkpoint.  Ours is a dictionary, queue id → place::
+
+    {"9f2c…": {"offset": 81920, "epoch": 1}}
+
+``offset`` is the first offset which has *not* been read.  The queue id names the gateway for
+good, so a queue's directory may move.  The epoch rises when a gateway lost rows which it had
+published (a disk that lied about fsync); a stream goes on over that, the rows are skipped as
+damaged ones are.  An epoch which is *lower* than the checkpoint's says that the directory is an
+older copy.
+
+A place may carry ``since``: the batch which ends there begins at ``since``, not where the batch
+before it ended.  Only the first batch of a queue has it, and one which goes on after a loss that
+the operator accepted.  Spark repeats a batch from what it wrote down and nothing else, so where a
+batch begins must be written down too.
+
+What does not fit raises :class:`~twisted_msgproto.core.errors.QueueMismatch`: one line which says
+what happened and what to do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+
+from ..core.errors import QueueMismatch
+
+NEW_TABLE = "write to a new table with a new checkpoint; the queue still holds offsets from {begin}"
+GO_ON = "or accept the loss (option failOnDataLoss=false, bridge: --accept-loss)"
+
+
+class Source(Protocol):
+    """What a stream needs of a queue: a directory here, or the Flight server of a gateway."""
+
+    @property
+    def queue_id(self) -> str:
+        """The name of the gateway, for good."""
+
+    @property
+    def epoch(self) -> int:
+        """Rises when published rows were lost."""
+
+    def begin(self) -> int:
+        """The earliest offset kept."""
+
+    def end(self) -> int:
+        """The offset after the last durable row."""
+
+    def read(self, lo: int, hi: int, rows: int = 10_000) -> Iterator[Any]:
+        """Record batches of the rows lo ≤ offset < hi which are not damaged."""
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """The ranges which are known to be lost."""
+
+    def commit(self, consumer: str, offset: int) -> None:
+        """Publishes that ``consumer`` needs nothing below ``offset``."""
+
+    def register(self, consumer: str) -> int:
+        """From here on nothing is trimmed which ``consumer`` has not committed; its offset."""
+
+
+class Place(TypedDict):
+    """A place in one queue, as a checkpoint holds it."""
+
+    offset: int
+    epoch: int
+    since: NotRequired[int]
+
+
+Places = dict[str, Place]
+"""A place in every queue of the stream, by queue id."""
+
+
+class Range(NamedTuple):
+    """Rows lo ≤ offset < hi of one gateway: the work of one task."""
+
+    gateway: str
+    lo: int
+    hi: int
+
+
+def initial_places(queues: Mapping[str, Source]) -> Places:
+    """Where a new stream begins: the earliest offset of every queue."""
+    return {name: {"offset": queue.begin(), "epoch": queue.epoch} for name, queue in queues.items()}
+
+
+def latest_places(
+    queues: Mapping[str, Source],
+    start: Mapping[str, Place],
+    *,
+    rows_max: int | None = None,
+    ends: Mapping[str, int] | None = None,
+    accept_loss: bool = False,
+    retired: Collection[str] = (),
+) -> Places:
+    """Where the next batch ends: at most ``rows_max`` rows after ``start``, over all queues.
+
+    ``ends`` caps every queue (a stream which drains what there was when it began).  A queue
+    without a place in ``start`` is new to the stream and begins at its earliest offset.  A queue
+    of ``start`` which is not among ``queues`` must be named in ``retired``.
+    """
+    check_queues_known(queues, start, retired)
+    since: dict[str, int] = {}
+    room: dict[str, int] = {}
+    for name, queue in queues.items():
+        since[name] = _begin_of_next(queue, start.get(name), accept_loss)
+        end = queue.end() if ends is None else min(queue.end(), ends.get(name, 0))
+        room[name] = max(0, end - since[name])
+    if rows_max is not None:
+        room = share(room, rows_max)
+    places: Places = {}
+    for name, queue in queues.items():
+        before = start.get(name)
+        if before is not None and not room[name] and since[name] == before["offset"]:
+            # Nothing new: the very same place, or Spark sees a batch where there is none.
+            places[name] = before
+            continue
+        place: Place = {"offset": since[name] + room[name], "epoch": queue.epoch}
+        if before is None or since[name] != before["offset"]:
+            place["since"] = since[name]
+        places[name] = place
+    for name in start:
+        if name not in queues:
+            places[name] = start[name]
+    return places
+
+
+def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
+    """``rows_max`` rows divided among the queues: evenly, what one does not need to the others."""
+    shares: dict[str, int] = {}
+    left = rows_max
+    for position, name in enumerate(sorted(room, key=lambda name: (room[name], name))):
+        shares[name] = min(room[name], left // (len(room) - position))
+        left -= shares[name]
+    return shares
+
+
+def batch_ranges(
+    queues: Mapping[str, Source],
+    start: Mapping[str, Place],
+    end: Mapping[str, Place],
+    *,
+    parts: int = 1,
+    rows_min: int = 1,
+    accept_loss: bool = False,
+) -> list[Range]:
+    """The work of the batch start → end, in at most ``parts`` pieces a queue.
+
+    A piece has at least ``rows_min`` rows where the queue has them.  Raises QueueMismatch when a
+    queue no longer has what the checkpoint asks for; with ``accept_loss``, takes what is left.
+    """
+    ranges: list[Range] = []
+    for name, place in end.items():
+        lo = first_offset(start.get(name), place)
+        hi = place["offset"]
+        if hi <= lo:
+            continue
+        queue = queues.get(name)
+        if queue is None:
+            raise QueueMismatch(unknown_queue(name, queues))
+        if accept_loss:
+            lo, hi = max(lo, queue.begin()), min(hi, queue.end())
+            if hi <= lo:
+                continue
+        else:
+            check_place(queue, {"offset": hi, "epoch": place["epoch"]}, behind=lo)
+        pieces = max(1, min(parts, (hi - lo) // max(1, rows_min)))
+        bounds = [lo + (hi - lo) * piece // pieces for piece in range(pieces + 1)]
+        ranges += [Range(name, low, high) for low, high in itertools.pairwise(bounds)]
+    return ranges
+
+
+def first_offset(before: Place | None, place: Place) -> int:
+    """The first offset of the batch which ends at ``place`` and follows ``before``."""
+    if "since" in place and place != before:
+        return place["since"]
+    return place["offset"] if before is None else before["offset"]
+
+
+def rows_between(start: Mapping[str, Place], end: Mapping[str, Place]) -> int:
+    """How many offsets the batch start → end covers."""
+    return sum(
+        max(0, place["offset"] - first_offset(start.get(name), place))
+        for name, place in end.items()
+    )
+
+
+def check_places(
+    queues: Mapping[str, Source],
+    start: Mapping[str, Place],
+    *,
+    accept_loss: bool = False,
+    retired: Collection[str] = (),
+) -> None:
+    """Raises QueueMismatch when no stream can go on from ``start``, a checkpoint's last place."""
+    check_queues_known(queues, start, retired)
+    if not accept_loss:
+        for name, queue in queues.items():
+            if name in start:
+                check_place(queue, start[name])
+
+
+def check_queues_known(
+    queues: Mapping[str, Source], start: Mapping[str, Place], retired: Collection[str] = ()
+) -> None:
+    """Raises QueueMismatch when ``start`` is a place in a queue which is not there."""
+    for name in start:
+        if name not in queues and name not in retired:
+            raise QueueMismatch(unknown_queue(name, queues))
+
+
+def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
+    """Raises QueueMismatch unless ``queue`` can be read on from ``place``.
+
+    ``behind`` is the earliest offset wanted, ``place["offset"]`` unless given.
+    """
+    begin, end, epoch, wanted = queue.begin(), queue.end(), queue.epoch, place["offset"]
+    earliest = wanted if behind is None else behind
+    advice = f"{NEW_TABLE.format(begin=begin)}, {GO_ON}"
+    if wanted > end or place["epoch"] > epoch:
+        raise QueueMismatch(
+            f"the checkpoint is ahead of queue {queue.queue_id}: it is at offset {wanted} of epoch "
+            f"{place['epoch']}, the queue ends at {end} in epoch {epoch} (is the queue's directory "
+            f"an older copy?); {advice}"
+        )
+    if earliest < begin:
+        raise QueueMismatch(
+            f"the checkpoint is behind what queue {queue.queue_id} trimmed: offset {earliest} is "
+            f"wanted, the earliest kept is {begin}; {advice}"
+        )
+
+
+def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:
+    """One line for a checkpoint which names a queue that is not among the given ones."""
+    return (
+        f"the checkpoint belongs to queue {name}, not to {', '.join(sorted(queues)) or 'none'}; "
+        "give that queue's directory too, or use another checkpoint and table (a gateway which "
+        f"is gone for good: option retired={name}, bridge: --retired {name})"
+    )
+
+
+def _begin_of_next(queue: Source, before: Place | None, accept_loss: bool) -> int:
+    """Where the batch after ``before`` begins."""
+    if before is None:
+        return queue.begin()
+    if not accept_loss:
+        check_place(queue, before)
+        return before["offset"]
+    return min(max(before["offset"], queue.begin()), queue.end())

@@ -1,0 +1,179 @@
+"""A Spark session fit for a bridge: private, quiet, UTC, and ended for certain.
+
+The Java machine is started by hand rather than by the session builder, for three reasons: it
+inherits the checkpoint's lock, its stderr can be kept out of the operator's way, and its end can
+be waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from ..core.errors import ConfigurationError
+from .java import find_java, spark_environment
+
+OWN_LINE = "msgproto:"
+"""What a line on stderr of a worker begins with when it is ours and meant for the operator."""
+
+END_SECONDS_MAX = 10.0
+"""How long the Java machine may take to end before it is killed."""
+
+LOG_OCTETS_MAX = 4 << 20
+"""Spark's own log is begun anew at this size; one older file is kept."""
+
+LOG_CONFIGURATION = """\
+status = error
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.filePattern = {log}.1
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = {size}
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 1
+"""
+
+
+def session_settings(master: str, scratch: Path, changes: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings for a bridge, ``changes`` (the operator's) on top."""
+    settings = {
+        "spark.master": master,
+        "spark.app.name": "msgproto-bridge",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile=file:{scratch / 'log4j2.properties'}"
+        ),
+        "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        # Parquet's default for timestamps is a 12-octet type which others read as nanoseconds.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # How long Spark waits before it asks again whether there is something new.
+        "spark.sql.streaming.pollingDelay": "20ms",
+        "spark.sql.streaming.numRecentProgressUpdates": "50",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    if master.startswith("local"):
+        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+    return {**settings, **changes}
+
+
+@contextlib.contextmanager
+def spark_session(
+    master: str, scratch: Path, changes: Mapping[str, str], inherited: Sequence[int]
+) -> Iterator[Any]:
+    """A new session; afterwards neither it nor its Java machine runs any more.
+
+    ``scratch`` is a private directory which exists; ``inherited`` are descriptors the Java machine
+    keeps open.  Raises ConfigurationError when there is no Java, or when Spark does not start.
+    """
+    if master.startswith("sc://"):
+        raise ConfigurationError("--master takes a Spark master (local[2], spark://…), not sc://")
+    os.environ.update(spark_environment(find_java()))
+    log = scratch / "spark.log"
+    (scratch / "log4j2.properties").write_text(
+        LOG_CONFIGURATION.format(log=log, size=LOG_OCTETS_MAX)
+    )
+    settings = session_settings(master, scratch, changes)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    reader, writer = os.pipe()
+    java_says = JavaErrors(os.fdopen(reader, "rb"), scratch / "java.log")
+    popen: dict[str, Any] = {
+        "pass_fds": tuple(inherited),
+        "stdout": subprocess.DEVNULL,
+        "stderr": writer,
+        # A terminal's Ctrl-C is for the bridge alone, which lets the running batch end.
+        "start_new_session": os.getsid(0) != os.getpid(),
+    }
+    try:
+        gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+    except PySparkException:
+        os.close(writer)
+        java_says.thread.join()
+        raise ConfigurationError(
+            f"Java did not start ({java_says.last or 'it said nothing'}); its output: "
+            f"{java_says.path}"
+        ) from None
+    os.close(writer)
+    process: subprocess.Popen[bytes] = gateway.proc
+    context = None
+    try:
+        try:
+            context = SparkContext(conf=conf, gateway=gateway)
+        except Exception as error:
+            raise ConfigurationError(
+                f"Spark did not start ({first_line(error)}); its log: {log}"
+            ) from None
+        yield SparkSession(context)
+    finally:
+        with contextlib.suppress(Exception):
+            if context is not None:
+                context.stop()
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+        _end(process)
+        # Another session may be wanted in this process: let pyspark forget the dead machine.
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Java ends when its stdin ends; when it does not, it is killed."""
+    with contextlib.suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    try:
+        process.wait(END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class JavaErrors:
+    """Reads the stderr of Java and its Python workers: our own lines to stderr, all to a file."""
+
+    def __init__(self, stream: IO[bytes], path: Path) -> None:
+        self.path = path
+        self.last = ""
+        self._stream = stream
+        self.thread = threading.Thread(target=self._run, name="java-stderr", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        with self._stream, open(self.path, "wb") as file:
+            for octets in self._stream:
+                if file.tell() > LOG_OCTETS_MAX:
+                    file.seek(0)
+                    file.truncate()
+                file.write(octets)
+                file.flush()
+                line = octets.decode(errors="replace").rstrip()
+                self.last = line or self.last
+                if line.startswith(OWN_LINE):
+                    print(line, file=sys.stderr, flush=True)
+
+
+def first_line(error: BaseException, limit: int = 300) -> str:
+    """The first line of an error's text that says something, cut to ``limit`` characters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,267 @@
+"""UMQ's grammar: one WebSocket text message is one command (``UM-01`` … ``UM-05``).
+
+::
+
+    message = ["A" count ":"] command id ":" payload
+    command = one of  - H W F C B R E T D U S X  (and !, read like E)
+    count, id = up to 13 digits 0-9 A-Z (base 36), possibly none
+
+Binary messages carry attachments only and have no grammar.  Ids are compared by value, but a reply
+repeats the id as it came, so a frame keeps its text.
+
+:func:`decode` never raises: what is no command is a :class:`UmqFault` with the code which the
+``F`` command will carry.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from ..core.errors import Fault, shown
+from ..core.limits import Limit, Limits
+
+VERSION: Final = 1
+"""The protocol's version which this package speaks (``UM-07``)."""
+
+DIGITS_MAX: Final = 13
+"""Digits of an id or a count: enough for 64 bits (``UM-02``)."""
+
+LIMITS: Final = (
+    Limit("payload-characters", 1 << 20, "characters", "text of one command (UM-20)", 1),
+    Limit("attachments", 32, "attachments", "of one command (UM-19)"),
+)
+"""What :func:`decode` takes as limits (``UM-19``, ``UM-20``)."""
+
+
+class Code(IntEnum):
+    """Codes of ``F`` and of refusing ``E``, as the reference implementation has (``UM-08``)."""
+
+    REJECTED = 1
+    CALLBACK_NOT_FOUND = 2
+    FORMAT = 3
+    UNSUPPORTED_COMMAND = 4
+    UNSUPPORTED_VERSION = 5
+    NOT_AN_RPC_SERVER = 6
+    NO_ROUTE = 7
+    UNAVAILABLE = 8
+
+
+@dataclass(slots=True, frozen=True)
+class UmqFault(Fault):
+    """A peer's fault, and the code of the ``F`` which answers it (``UM-18``)."""
+
+    code: Code = Code.FORMAT
+
+
+@dataclass(slots=True)
+class Frame:
+    """One command.
+
+    ``id`` is the text as it came or goes, ``attachments`` the number of binary messages which
+    follow.  The subclass says which command it is; ``letter`` is its letter.
+    """
+
+    id: str = ""
+    payload: str = ""
+    attachments: int = 0
+
+    @property
+    def number(self) -> int:
+        """The id's value; no digits read as 0 (``UM-02``)."""
+        return number(self.id)
+
+
+class Hello(Frame):
+    """``H``: a client begins; the id is its version (``UM-06``)."""
+
+    __slots__ = ()
+
+
+class Welcome(Frame):
+    """``W``: the server accepts; the id is the version, possibly lowered (``UM-07``)."""
+
+    __slots__ = ()
+
+
+class Fatal(Frame):
+    """``F``: ``<code> <message>``, the last command of its sender (``UM-08``)."""
+
+    __slots__ = ()
+
+
+class AttachmentError(Frame):
+    """``-``: takes the place of one attachment (``UM-04``)."""
+
+    __slots__ = ()
+
+
+class Call(Frame):
+    """``C``: a remote procedure call (``UM-09``)."""
+
+    __slots__ = ()
+
+
+class Callback(Frame):
+    """``B``: a call of what the other side registered (``UM-11``)."""
+
+    __slots__ = ()
+
+
+class Result(Frame):
+    """``R``: a call's answer (``UM-10``)."""
+
+    __slots__ = ()
+
+
+class CallError(Frame):
+    """``E``, and ``!`` of a later draft: a call's failure (``UM-09``, ``UM-10``)."""
+
+    __slots__ = ()
+
+
+class TopicUpdate(Frame):
+    """``T``: something new on a topic (``UM-12``)."""
+
+    __slots__ = ()
+
+
+class TopicClose(Frame):
+    """``D``: the publisher ends a topic (``UM-13``)."""
+
+    __slots__ = ()
+
+
+class Unsubscribe(Frame):
+    """``U``: the subscriber ends a topic (``UM-14``)."""
+
+    __slots__ = ()
+
+
+class SetAttribute(Frame):
+    """``S``: ``name=value`` (``UM-15``)."""
+
+    __slots__ = ()
+
+
+class UnsetAttribute(Frame):
+    """``X``: a name (``UM-16``)."""
+
+    __slots__ = ()
+
+
+class Attachment:
+    """A binary message; only a name for the machine's tables (``UM-01``)."""
+
+
+FRAMES: Final[dict[str, type[Frame]]] = {
+    "-": AttachmentError,
+    "H": Hello,
+    "W": Welcome,
+    "F": Fatal,
+    "C": Call,
+    "B": Callback,
+    "R": Result,
+    "E": CallError,
+    "!": CallError,
+    "T": TopicUpdate,
+    "D": TopicClose,
+    "U": Unsubscribe,
+    "S": SetAttribute,
+    "X": UnsetAttribute,
+}
+"""Letter → frame class."""
+
+LETTERS: Final[dict[type[Frame], str]] = {
+    frame: letter for letter, frame in FRAMES.items() if letter != "!"
+}
+"""Frame class → letter; ``!`` is never written (``UM-09``)."""
+
+BARE: Final[frozenset[str]] = frozenset("FEDUX!-")
+"""Commands which cannot have attachments (``UM-05``)."""
+
+_HEAD: Final = re.compile(r"(?:A([0-9A-Z]{0,13}):)?([-HWFCBRETDUSX!])([0-9A-Z]{0,13}):").match
+
+
+def number(digits: str) -> int:
+    """The value of base-36 ``digits`` as the grammar has them; none are 0."""
+    return int(digits, 36) if digits else 0
+
+
+_ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def base36(value: int) -> str:
+    """``value`` ≥ 0 in upper-case base 36."""
+    if value < 36:
+        return _ALPHABET[value]
+    digits = ""
+    while value:
+        value, digit = divmod(value, 36)
+        digits = _ALPHABET[digit] + digits
+    return digits
+
+
+def is_id(text: str) -> bool:
+    """Is ``text`` an id as the grammar has it?"""
+    return len(text) <= DIGITS_MAX and not text.strip(_ALPHABET)
+
+
+def encode(frame: Frame) -> str:
+    """The text message of ``frame``; no ``A`` for no attachments (``UM-03``)."""
+    text = f"{LETTERS[type(frame)]}{frame.id}:{frame.payload}"
+    return f"A{base36(frame.attachments)}:{text}" if frame.attachments else text
+
+
+class Decoder:
+    """Text messages to frames, within limits.  Keeps no state: one message is one command."""
+
+    __slots__ = ("_attachments", "_characters")
+
+    def __init__(self, limits: Limits) -> None:
+        """``limits`` holds at least :data:`LIMITS`."""
+        self._characters = limits.integer("payload-characters")
+        self._attachments = limits.integer("attachments")
+
+    def decode(self, text: str) -> Frame | UmqFault:
+        """The command in ``text``, or what is wrong with it (``UM-02`` … ``UM-05``, ``UM-18``)."""
+        head = _HEAD(text)
+        if head is None:
+            return diagnose(text)
+        count, letter, digits = head.groups()
+        payload = text[head.end() :]
+        if len(payload) > self._characters:
+            return _fault("payload", f"the payload is above {self._characters} characters", text)
+        frame = FRAMES[letter](digits, payload)
+        if count is not None:
+            if letter in BARE:
+                return _fault("bare", f"{letter} cannot have attachments", text)
+            frame.attachments = attachments = number(count)
+            if attachments > self._attachments:
+                return _fault("attachments", f"above {self._attachments} attachments", text)
+        return frame
+
+
+def _fault(reason: str, why: str, text: str, code: Code = Code.FORMAT) -> UmqFault:
+    return UmqFault(reason, why, text[:64].encode("utf-8", "replace"), code)
+
+
+def diagnose(text: str) -> UmqFault:
+    """Why ``text``, which is no command, is none (``UM-02``, ``UM-03``, ``UM-18``)."""
+    rest = text
+    if text[:1] == "A":
+        count, colon, rest = text[1:].partition(":")
+        if not colon or not is_id(count):
+            return _fault("count", f"no attachment count: {shown(text[:64])}", text)
+        if rest[:1] == "A":
+            return _fault("nested", "A wraps a command which is not A", text)
+    letter, (digits, colon, _) = rest[:1], rest[1:].partition(":")
+    if not letter:
+        return _fault("empty", "a message without a command", text)
+    if not colon or not is_id(digits):
+        return _fault("id", f"no command, id and colon: {shown(text[:64])}", text)
+    if letter.islower() and letter.upper() in FRAMES:
+        return _fault("case", f"commands are upper case: {shown(letter)}", text)
+    return _fault("command", f"unknown command {shown(letter)}", text, Code.UNSUPPORTED_COMMAND)
