@@ -113,9 +113,7 @@ class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
         user, colon, password = hello.payload.partition(":")
         if not colon:
             return None
-        return UsernamePassword(
-            user.encode(), password.encode()
-        )
+        return UsernamePassword(user.encode(), password.encode())
 
     def authorise(self, hello: HelloReceived) -> Any:
         """Who the client is (``UM-06``): its identity as text, or None; or a Deferred for that.

@@ -448,8 +448,10 @@ class UmqSession(_Connection):
         if self._draining and (
             self._timer is None
             or self.machine.closed
-            or (not self.machine.calls_serving
-            and (self._delivery is None or not self._delivery.unsafe_batches))
+            or (
+                not self.machine.calls_serving
+                and (self._delivery is None or not self._delivery.unsafe_batches)
+            )
         ):
             self.closeWebSocket(1001)
 
