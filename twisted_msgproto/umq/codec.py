@@ -209,7 +209,10 @@ class MethodRegistry:
         name = function.__name__ if name is None else name
         if name in self.methods:
             raise ValueError(f"the method {name!r} is registered already")
-        signature = inspect.signature(function)
+        try:
+            signature = inspect.signature(function, eval_str=True)
+        except NameError:  # an annotation which is known to type checkers alone
+            signature = inspect.signature(function)
         self.methods[name] = Method(name, function, signature, durable, streamed, with_request)
         return function
 

@@ -12,7 +12,6 @@ from twisted.internet.defer import Deferred, fail, succeed
 from ..core.errors import ConnectionClosed, PeerError, Refused
 from .attachments import Slot
 from .events import Attachment, AttachmentFailure
-from .wire import Code
 
 if TYPE_CHECKING:
     from .session import UmqSession
@@ -79,9 +78,9 @@ class Request:
     stream: AttachmentStream | None = None
 
 
-def refusal(code: Code, text: str) -> Refused:
-    """Raise this in a method to answer ``E`` with ``code`` and ``text``."""
-    return Refused(text, code.value)
+def refusal(code: int, text: str) -> Refused:
+    """Raise this in a method to answer ``E`` with ``code`` (a Code or any number) and ``text``."""
+    return Refused(text, int(code))
 
 
 def plain(attachments: Sequence[Attachment]) -> list[bytes]:
