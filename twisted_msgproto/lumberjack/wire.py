@@ -389,10 +389,10 @@ class Decoder:
         """Join ``octets`` to what waits; False if that is known to be less than a frame."""
         outer = self._levels[0]
         if self._gathered:
-            self._gathered += octets
-            if len(self._gathered) < self._needed:
+            if len(self._gathered) + len(octets) < self._needed:
+                self._gathered += octets
                 return False
-            outer.octets, outer.position = bytes(self._gathered), 0
+            outer.octets, outer.position = b"".join((self._gathered, octets)), 0
             self._gathered = bytearray()
         elif octets:
             rest = outer.octets[outer.position :]
@@ -465,36 +465,49 @@ class Decoder:
         return True
 
     def _scan_json(self, level: _Level) -> bool:
-        """A run of J frames: the loop in which a reader spends its time."""
-        octets, position, end = level.octets, level.position, len(level.octets)
-        length_max, unpack = self._json_octets_max, _LONG.unpack_from
+        """A run of J frames: the loop in which a reader spends its time.
+
+        What can be checked for a whole run is not checked for each frame: a body which is here in
+        full can be above its limit only if more octets than the limit are here.
+        """
+        octets, position = level.octets, level.position
+        unpack, header_size = _LONG.unpack_from, _LONG.size
         start = position
         # The budget bounds octets and, by their weight, the number of small documents.
-        scan_end = min(end - _LONG.size + 1, position + self._budget)
+        end = len(octets)
+        budget_end = min(end, position + self._budget)
         count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
         run_head = octets[position] << 8 | _JSON
         sequences: list[int] = []
         bodies: list[bytes] = []
         add_sequence, add_body = sequences.append, bodies.append
-        needed = 0
-        fault = ""
-        for _ in repeat(None, count_max):
-            if position >= scan_end:
-                break
-            head, sequence, length = unpack(octets, position)
-            if head != run_head:
-                break
-            if length > length_max:
-                fault = f"a document of {length} octets, at most {length_max}"
-                break
-            body_start = position + 10
-            body_end = body_start + length
-            if body_end > end:
-                needed = 10 + length
-                break
-            add_sequence(sequence)
-            add_body(octets[body_start:body_end])
-            position = body_end
+        length = needed = 0
+        try:
+            for _ in repeat(None, count_max):
+                head, sequence, length = unpack(octets, position)
+                if head != run_head:
+                    break
+                body_start = position + header_size
+                body_end = body_start + length
+                if body_end > end:
+                    needed = header_size + length
+                    break
+                add_sequence(sequence)
+                add_body(octets[body_start:body_end])
+                position = body_end
+                if position >= budget_end:
+                    break
+        except struct.error:
+            pass  # less than a header is left: the next step finds out what it begins
+        length_max = self._json_octets_max
+        too_long = needed and length > length_max
+        if end - start > length_max:
+            for row, body in enumerate(bodies):
+                if len(body) > length_max:
+                    too_long, length = True, len(body)
+                    position = start + sum(map(len, bodies[:row])) + header_size * row
+                    del sequences[row:], bodies[row:]
+                    break
         level.position = position
         if bodies:
             weight = position - start
@@ -502,8 +515,9 @@ class Decoder:
             self._frames.append(
                 Json(run_head >> 8, sequences, bodies, weight, len(self._levels) > 1)
             )
-        if fault:
-            return self._fault("json-limit", fault)
+        if too_long:
+            text = f"a document of {length} octets, at most {length_max}"
+            return self._fault("json-limit", text)
         return self._incomplete(level, needed) if needed else True
 
     def _scan_data(self, level: _Level) -> bool:

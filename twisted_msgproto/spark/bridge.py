@@ -28,9 +28,9 @@ from typing import Any
 
 from ..core.errors import ConfigurationError, MsgprotoError
 from . import need_spark
-from .checkpoint import PRIVATE, check_sink, is_remote, locked, newest_planned
+from .checkpoint import PRIVATE, check_sink, is_remote, locked, newest_done, newest_planned
 from .durable import BatchSync, sync_delta, sync_files
-from .offsets import Places, Source, check_places
+from .offsets import Places, Source, check_places, initial_places
 from .report import Batch, Lag, Progress, StatusFiles, lag, lock_path, progress_line
 from .session import first_line, spark_session
 from .table import DELTA_LOG, SINK_LOG, open_delta
@@ -212,6 +212,7 @@ class Bridge:
             raise ConfigurationError(f"--table {self.table}: {error.strerror}") from None
 
     def _check_checkpoint(self) -> None:
+        """Whether the stream can go on, and what is in the table already."""
         if self.checkpoint is None:
             return
         planned = newest_planned(self.checkpoint)
@@ -222,9 +223,11 @@ class Bridge:
                 accept_loss=self.options.accept_loss,
                 retired=self.options.retired,
             )
-            self.progress.landed = planned.places
         if self.table is not None:
             check_sink(self.table, self.checkpoint)
+        # What is planned has not landed: its rows must not be published as not needed.
+        done = newest_done(self.checkpoint)
+        self.progress.landed = initial_places(self.queues) if done is None else done.places
 
     def _make_scratch(self, stack: contextlib.ExitStack) -> Path:
         """A private directory; what a killed bridge left in it is removed."""

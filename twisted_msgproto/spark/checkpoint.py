@@ -35,8 +35,8 @@ LOG_VERSION = "v1"
 """The first line of every file in ``offsets`` and ``commits``."""
 
 
-class Planned(NamedTuple):
-    """The newest batch of a checkpoint: its number, and where it ends in every queue."""
+class Known(NamedTuple):
+    """A batch which a checkpoint knows: its number, and where it ends in every queue."""
 
     batch: int
     places: Places
@@ -56,17 +56,29 @@ def batch_numbers(directory: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def newest_planned(checkpoint: Path) -> Planned | None:
-    """The newest batch which the checkpoint knows; None for a new checkpoint.
+def newest_planned(checkpoint: Path) -> Known | None:
+    """The newest batch which was planned; None for a new checkpoint.
 
-    Raises ConfigurationError when the checkpoint is of something else than one ``msgproto``
-    source.
+    It may be done or not; a stream goes on with it in any case.  Raises ConfigurationError when
+    the checkpoint is of something else than one ``msgproto`` source.
     """
-    numbers = batch_numbers(checkpoint / "offsets")
+    return _newest(checkpoint, batch_numbers(checkpoint / "offsets"))
+
+
+def newest_done(checkpoint: Path) -> Known | None:
+    """The newest batch which is in the table for certain; None while there is none.
+
+    Raises ConfigurationError as :func:`newest_planned` does.
+    """
+    planned = set(batch_numbers(checkpoint / "offsets"))
+    return _newest(checkpoint, [n for n in batch_numbers(checkpoint / "commits") if n in planned])
+
+
+def _newest(checkpoint: Path, numbers: list[int]) -> Known | None:
     if not numbers:
         return None
     path = checkpoint / "offsets" / str(numbers[-1])
-    return Planned(numbers[-1], read_places(path.read_text(), path))
+    return Known(numbers[-1], read_places(path.read_text(), path))
 
 
 def read_places(text: str, where: Path) -> Places:

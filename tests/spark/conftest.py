@@ -1,0 +1,116 @@
+"""A Spark session for all tests of this room, and queues to read."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.queue import QueueReader, QueueWriter
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One session a test process: each costs some ten seconds."""
+    pytest.importorskip("pyspark")
+    from twisted_msgproto.spark import register
+    from twisted_msgproto.spark.session import spark_session
+
+    scratch = tmp_path_factory.mktemp("spark")
+    with spark_session("local[2]", scratch, {}, []) as session:
+        register(session)
+        session.scratch = scratch
+        yield session
+
+
+def messages(first: int, count: int, **changes: Any) -> MessageBatch:
+    """Messages whose ids and bodies say which they are."""
+    numbers = range(first, first + count)
+    values: dict[str, Any] = {
+        "protocol": "lumberjack",
+        "kind": "json",
+        "received_at": int(time.time() * 1e6),
+        "peer": "tcp:127.0.0.1:5",
+        "session": "lumberjack-1",
+        "count": count,
+        "octets": 20 * count,
+        "message_id": list(numbers),
+        "body": [b'{"n":%d}' % number for number in numbers],
+    }
+    return MessageBatch(**{**values, **changes})
+
+
+def write(directory: Path, *batches: MessageBatch, **options: Any) -> None:
+    """Makes ``batches`` durable in the queue, each a group of its own."""
+    writer = QueueWriter(directory, **options)
+    try:
+        for batch in batches:
+            answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+            writer.submit(batch, answers.put)
+            assert answers.get(timeout=60) is None
+    finally:
+        writer.close()
+
+
+@pytest.fixture(name="queue")
+def a_queue(tmp_path: Path) -> Path:
+    """A queue with 1500 messages in five groups."""
+    directory = tmp_path / "queue"
+    write(directory, *(messages(first, 300) for first in range(0, 1500, 300)))
+    return directory
+
+
+def damage_record(queue: Path, body: bytes) -> None:
+    """Flips a bit in the one record which holds ``body``."""
+    for segment in sorted(queue.glob("*.segment")):
+        octets = bytearray(segment.read_bytes())
+        at = octets.find(body)
+        if at >= 0:
+            octets[at] ^= 1
+            segment.write_bytes(octets)
+            return
+    raise AssertionError(f"{body!r} is in no segment")
+
+
+Drain = Callable[..., Any]
+
+
+@pytest.fixture
+def drain(spark: Any, queue: Path, tmp_path: Path) -> Drain:
+    """Lands what the queue holds in a Parquet table; returns the ended query."""
+
+    from pyspark.errors import StreamingQueryException
+
+    def run(
+        *,
+        source: str | None = None,
+        table: Path = tmp_path / "table",
+        checkpoint: Path | None = None,
+        **options: Any,
+    ) -> Any:
+        stream = spark.readStream.format("msgproto").option("queue", source or str(queue))
+        query = (
+            stream.options(**options)
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(table))
+            .option("checkpointLocation", str(checkpoint or table / "_checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with contextlib.suppress(StreamingQueryException):
+            query.awaitTermination()
+        return query
+
+    return run
+
+
+def identity(queue: Path) -> str:
+    """The queue's id, which is the table's ``gateway``."""
+    return QueueReader(queue).queue_id

@@ -1,0 +1,378 @@
+"""The data source ``msgproto``: schema, batches, admission, places, damage."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+
+from tests.spark.conftest import damage_record, identity, messages, write
+from twisted_msgproto.core.errors import ConfigurationError, QueueError, QueueMismatch
+from twisted_msgproto.queue import SCHEMA, QueueReader
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from twisted_msgproto.spark import need_spark, source
+from twisted_msgproto.spark.source import (
+    QueueBatchReader,
+    QueueRange,
+    QueueSource,
+    QueueStreamReader,
+    read_range,
+    spark_schema,
+)
+from twisted_msgproto.spark.table import LandedTable, read_with_spark
+
+THE_TABLE = StructType(
+    [
+        StructField("gateway", StringType(), False),
+        StructField("offset", LongType(), False),
+        StructField("received_at", TimestampType(), False),
+        StructField("protocol", StringType(), False),
+        StructField("peer", StringType()),
+        StructField("session", StringType()),
+        StructField("client_id", StringType()),
+        StructField("kind", StringType()),
+        StructField("message_id", StringType()),
+        StructField("destination", StringType()),
+        StructField("fields", MapType(StringType(), StringType())),
+        StructField("body", BinaryType()),
+        StructField("attachments", ArrayType(BinaryType())),
+        StructField("truncated", BooleanType(), False),
+    ]
+)
+"""The table as users are promised it, spelled out once more."""
+
+slow = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+
+
+def offsets_read(batches: list[pa.RecordBatch]) -> list[int]:
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+# -- without Spark running ------------------------------------------------------------------------
+
+
+def test_the_schema_is_the_promised_table() -> None:
+    assert spark_schema() == THE_TABLE
+    assert QueueSource({}).schema() == THE_TABLE
+    assert QueueSource.name() == "msgproto"
+
+
+def test_record_batches_have_exactly_the_schema_spark_checks_for() -> None:
+    """Spark compares the first batch of every task; types, zone and nullability have to agree."""
+    assert to_arrow_schema(THE_TABLE, timezone="UTC").equals(SCHEMA)
+
+
+def reader(queue: Path, **options: Any) -> QueueStreamReader:
+    return QueueStreamReader({"queue": str(queue), **{k: str(v) for k, v in options.items()}})
+
+
+def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
+    stream = reader(queue, numPartitions=2, minPartitionRows=1)
+    name = identity(queue)
+    start = stream.initialOffset()
+    assert start == {name: {"offset": 0, "epoch": 0}}
+    first = stream.latestOffset(start, ReadMaxRows(400))
+    assert first == {name: {"offset": 400, "epoch": 0}}
+    rest = stream.latestOffset(first, ReadAllAvailable())
+    assert rest == stream.reportLatestOffset() == {name: {"offset": 1500, "epoch": 0}}
+    parts = stream.partitions(start, first)
+    assert [(part.lo, part.hi) for part in parts] == [(0, 200), (200, 400)]
+    worker = pickle.loads(pickle.dumps(stream))
+    assert offsets_read([b for part in parts for b in worker.read(part)]) == list(range(400))
+    assert stream.partitions(rest, rest) == []
+    stream.stop()
+
+
+def test_every_place_is_plain_json(queue: Path) -> None:
+    places = reader(queue).initialOffset()
+    assert json.loads(json.dumps(places)) == places
+
+
+def test_the_option_limits_a_batch_and_nothing_does_by_default(queue: Path) -> None:
+    assert reader(queue, maxRowsPerTrigger=7).getDefaultReadLimit() == ReadMaxRows(7)
+    assert reader(queue).getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_draining_ends_where_the_queue_ended_at_the_start(queue: Path) -> None:
+    stream = reader(queue)
+    stream.prepareForTriggerAvailableNow()
+    write(queue, messages(1500, 10))
+    latest = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert latest[identity(queue)]["offset"] == 1500
+
+
+def test_only_a_named_consumer_holds_the_queue_and_commits_its_mark(queue: Path) -> None:
+    """commit() publishes the low-water mark and trims nothing."""
+    reader(queue).commit({identity(queue): {"offset": 900, "epoch": 0}})
+    assert QueueReader(queue).consumers() == {}
+    stream = reader(queue, consumer="night")
+    stream.initialOffset()
+    assert QueueReader(queue).consumers() == {"night": 0}
+    stream.commit({identity(queue): {"offset": 900, "epoch": 0}, "gone": {"offset": 1, "epoch": 0}})
+    assert QueueReader(queue).consumers() == {"night": 900}
+    assert QueueReader(queue).begin() == 0
+
+
+def test_a_pause_file_keeps_new_batches_from_being_planned(queue: Path, tmp_path: Path) -> None:
+    stream = reader(queue, pauseFile=tmp_path / "pause")
+    start = stream.initialOffset()
+    (tmp_path / "pause").touch()
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, 'needs .option\\("queue", DIRECTORY\\)'),
+        ({"queue": " , "}, "needs"),
+        ({"queue": "q", "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is a whole number from 1"),
+        ({"queue": "q", "numPartitions": "two"}, "numPartitions is a whole number"),
+        ({"queue": "q", "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+    ],
+)
+def test_a_wrong_option_is_one_line(options: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        QueueStreamReader(options)
+
+
+def test_a_directory_that_is_no_queue_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(QueueError, match="no queue in"):
+        reader(tmp_path / "nothing").initialOffset()
+
+
+def test_one_queue_given_twice_is_refused(queue: Path) -> None:
+    with pytest.raises(ConfigurationError, match="are the same queue"):
+        QueueStreamReader({"queue": f"{queue},file://{queue}"}).initialOffset()
+
+
+def test_another_queue_at_the_place_of_the_first_is_noticed_by_the_worker(
+    queue: Path, tmp_path: Path
+) -> None:
+    part = QueueRange(str(queue), identity(queue), 0, 10)
+    assert offsets_read(list(read_range(part))) == list(range(10))
+    source._opened.clear()
+    shutil.rmtree(queue)
+    write(queue, messages(0, 20))
+    with pytest.raises(QueueMismatch, match="the stream reads"):
+        list(read_range(part))
+
+
+def test_what_spark_makes_of_no_partitions_has_no_rows() -> None:
+    assert list(read_range(InputPartition(None))) == []
+
+
+def test_small_groups_are_merged_into_large_batches(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    write(queue, *(messages(first, 5) for first in range(0, 500, 5)))
+    batches = list(read_range(QueueRange(str(queue), identity(queue), 0, 500)))
+    assert [batch.num_rows for batch in batches] == [500]
+    assert batches[0].schema.equals(SCHEMA)
+
+
+def test_damaged_rows_are_left_out_and_reported_once_a_task(
+    queue: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    damage_record(queue, b'{"n":777}')
+    source._opened.clear()
+    rows = offsets_read(list(read_range(QueueRange(str(queue), identity(queue), 100, 1200))))
+    assert rows == [*range(100, 600), *range(900, 1200)]
+    assert capfd.readouterr().err == (
+        f"msgproto: queue {identity(queue)}: 300 of the rows 100..1199 are damaged and were "
+        "skipped (offsets 600..899)\n"
+    )
+
+
+def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    with pytest.raises(ConfigurationError) as caught:
+        need_spark()
+    assert "pip install 'twisted-msgproto[spark]'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_look_at_the_queue_covers_all_of_it(queue: Path) -> None:
+    batch = QueueBatchReader({"queue": str(queue), "minPartitionRows": "100"})
+    parts = batch.partitions()
+    assert len(parts) == 2
+    assert offsets_read([b for part in parts for b in batch.read(part)]) == list(range(1500))
+
+
+# -- with Spark -----------------------------------------------------------------------------------
+
+
+class TestWithSpark:
+    pytestmark = slow
+
+    def test_a_stream_lands_every_row_once_and_goes_on_after_a_restart(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        assert drain().exception() is None
+        table = LandedTable(tmp_path / "table")
+        assert table.offsets() == {identity(queue): [(0, 1500)]}
+        write(queue, messages(1500, 700))
+        assert drain().exception() is None
+        assert table.offsets() == {identity(queue): [(0, 2200)]}
+        assert table.duplicates() == []
+        assert table.counts() == {"lumberjack": 2200}
+
+    def test_no_batch_is_larger_than_allowed(self, drain: Any, queue: Path) -> None:
+        """Admission control: Spark asks with a limit, and availableNow still drains all."""
+        query = drain(maxRowsPerTrigger=400)
+        assert query.exception() is None
+        sizes = [entry.numInputRows for entry in query.recentProgress]
+        assert sizes == [400, 400, 400, 300]
+
+    def test_many_queues_land_in_one_table(self, drain: Any, queue: Path, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        write(other, messages(0, 40, protocol="umq"))
+        assert drain(source=f"{queue},{other}", maxRowsPerTrigger=100).exception() is None
+        table = LandedTable(tmp_path / "table")
+        assert table.offsets() == {identity(queue): [(0, 1500)], identity(other): [(0, 40)]}
+        assert table.counts() == {"lumberjack": 1500, "umq": 40}
+
+    def test_values_and_nullability_arrive_as_they_were(
+        self, spark: Any, drain: Any, tmp_path: Path
+    ) -> None:
+        queue = tmp_path / "odd"
+        odd = messages(
+            0,
+            3,
+            protocol="mtl",
+            kind="content",
+            received_at=1_700_000_000_123_456,
+            client_id="ünï",
+            message_id=["a", "b", "c"],
+            destination=["x", None, ""],
+            fields=[{"k": "v", "l": ""}, {}, None],
+            body=[b"\xff\x00", b"", None],
+            attachments=[[b"\x00", b""], [], None],
+            truncated=[True, False, False],
+        )
+        write(queue, odd, messages(3, 1, peer=None, session=None, body=None))
+        expected = pa.Table.from_batches(list(QueueReader(queue).read(0, 4)))
+        seen = spark.read.format("msgproto").option("queue", str(queue)).load()
+        assert seen.schema == THE_TABLE
+        assert seen.orderBy("offset").toArrow().to_pylist() == expected.to_pylist()
+        assert drain(source=str(queue)).exception() is None
+        landed = LandedTable(tmp_path / "table").read()
+        assert landed.to_pylist() == expected.to_pylist()
+        assert landed.schema.field("received_at").type == pa.timestamp("us", tz="UTC")
+        for field in SCHEMA:
+            assert landed.schema.field(field.name).nullable == field.nullable, field.name
+        again = read_with_spark(spark, tmp_path / "table")
+        assert again.schema == THE_TABLE
+        assert again.count() == 4
+
+    def test_a_batch_that_is_repeated_lands_once(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        """Ended between the sink's commit and Spark's own: the sink knows the batch."""
+        table = tmp_path / "table"
+        drain(maxRowsPerTrigger=600)
+        forget_commit(table / "_checkpoint")
+        write(queue, messages(1500, 100))
+        assert drain(maxRowsPerTrigger=600).exception() is None
+        assert LandedTable(table).offsets() == {identity(queue): [(0, 1600)]}
+        assert LandedTable(table).duplicates() == []
+
+    def test_a_batch_that_ended_half_written_lands_once(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        """Ended after files were written and before the sink's commit: the files are orphans."""
+        table = tmp_path / "table"
+        drain(maxRowsPerTrigger=600)
+        newest = forget_commit(table / "_checkpoint")
+        for path in (table / "_spark_metadata").glob(f"*{newest}*"):
+            path.unlink()
+        assert drain(maxRowsPerTrigger=600).exception() is None
+        assert LandedTable(table).offsets() == {identity(queue): [(0, 1500)]}
+        assert LandedTable(table).duplicates() == []
+        every_file = pa.dataset.dataset([str(path) for path in table.glob("*.parquet")])
+        assert every_file.count_rows() > 1500
+
+    @pytest.mark.parametrize("case", ["other queue", "ahead", "trimmed"])
+    def test_a_checkpoint_that_does_not_fit_ends_the_stream_with_one_clear_message(
+        self, drain: Any, queue: Path, case: str
+    ) -> None:
+        older = shutil.copytree(queue, queue.with_name("older"))
+        write(queue, messages(1500, 100))
+        assert drain().exception() is None
+        if case == "trimmed":
+            for first in (1600, 1900):
+                write(queue, messages(first, 300), segment_bytes=1)
+            for segment in sorted(queue.glob("*.segment"))[:2]:
+                segment.unlink()
+            text = r"is behind what queue .* trimmed: offset 1600 is wanted, the earliest kept is"
+        elif case == "ahead":
+            shutil.rmtree(queue)
+            older.rename(queue)
+            text = r"is ahead of queue .*: it is at offset 1600 .* ends at 1500"
+        else:
+            shutil.rmtree(queue)
+            write(queue, messages(0, 10))
+            text = r"the checkpoint belongs to queue [0-9a-f]{32}, not to [0-9a-f]{32}"
+        error = drain().exception()
+        assert isinstance(error, StreamingQueryException)
+        assert re.search(text, str(error))
+
+    def test_a_damaged_range_is_skipped_and_the_stream_goes_on(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        damage_record(queue, b'{"n":777}')
+        query = drain()
+        assert query.exception() is None
+        assert LandedTable(tmp_path / "table").offsets() == {
+            identity(queue): [(0, 600), (900, 1500)]
+        }
+        assert query.lastProgress.numInputRows == 1200
+
+    def test_an_accepted_loss_goes_on_with_what_is_kept(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        assert drain().exception() is None
+        for first in (1500, 1800, 2100):
+            write(queue, messages(first, 300), segment_bytes=1)
+        for segment in sorted(queue.glob("*.segment"))[:2]:
+            segment.unlink()
+        begin = QueueReader(queue).begin()
+        assert begin > 1500
+        assert drain(failOnDataLoss=False).exception() is None
+        assert LandedTable(tmp_path / "table").offsets() == {
+            identity(queue): [(0, 1500), (begin, 2400)]
+        }
+
+
+def forget_commit(checkpoint: Path) -> int:
+    """Takes back Spark's own commit of the newest batch, as if the process had ended before it."""
+    newest = max(
+        int(path.name) for path in (checkpoint / "commits").iterdir() if path.name[0] != "."
+    )
+    (checkpoint / "commits" / str(newest)).unlink()
+    (checkpoint / "commits" / f".{newest}.crc").unlink(missing_ok=True)
+    return newest
