@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from twisted_msgproto.cli.connecting import client_endpoint
-from twisted_msgproto.cli.shapes import Messages, Progress, SendOptions
-from twisted_msgproto.core.errors import ConfigurationError, TimedOut
-
+from ..cli.connecting import client_endpoint
+from ..cli.shapes import Messages, Progress, SendOptions
+from ..core.errors import ConfigurationError, TimedOut
+from ..registry import PROTOCOLS
 from .shipper import LumberjackShipper
 from .writer import COMPRESS_DEFAULT, WINDOW_DEFAULT
 
-DEFAULT_ENDPOINT: Final = "tcp:127.0.0.1:5044"
+DEFAULT_ENDPOINT: Final = f"tcp:127.0.0.1:{PROTOCOLS['lumberjack'].ports['tcp']}"
 """Where ``twistd lumberjack`` listens when nobody says otherwise."""
 
 PATIENCE_SECONDS: Final = 60.0
