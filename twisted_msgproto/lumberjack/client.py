@@ -183,7 +183,7 @@ class Owner(TypingProtocol):
         """``client`` may send: submit parcels while its ``writer.wanted`` is not 0."""
 
     def clientProgressed(self, client: LumberjackClient, count: int) -> None:
-        """``count`` more events are acknowledged; their tickets know already."""
+        """A sign of life: ``count`` (or 0) more events are acknowledged, as their tickets know."""
 
     def clientLost(
         self, client: LumberjackClient, parcels: list[Parcel], error: MsgprotoError
@@ -395,17 +395,19 @@ class LumberjackClient(Protocol):
         """Octets from the transport."""
         if self._error is not None:
             return
-        acknowledged = 0
+        acknowledged = -1  # no sign of life
         self._busy = True
         for event in self.writer.receive_data(data, self.factory.clock.seconds()):
             if type(event) is Fault:
                 self._fault(event)
-            elif type(event) is PartAcknowledged or type(event) is WindowAcknowledged:
+                continue
+            acknowledged = max(acknowledged, 0)
+            if type(event) is PartAcknowledged or type(event) is WindowAcknowledged:
                 acknowledged += event.count
                 for parcel in event.parcels:
                     parcel.token.acknowledged(parcel)
         self._busy = False
-        if acknowledged and self.owner is not None:
+        if acknowledged >= 0 and self.owner is not None:
             self.owner.clientProgressed(self, acknowledged)
         self.look()
 

@@ -23,8 +23,11 @@ from .writer import COMPRESS_DEFAULT, WINDOW_DEFAULT
 DEFAULT_ENDPOINT: Final = f"tcp:127.0.0.1:{PROTOCOLS['lumberjack'].ports['tcp']}"
 """Where ``twistd lumberjack`` listens when nobody says otherwise."""
 
-PATIENCE_SECONDS: Final = 60.0
-"""So long nothing may be acknowledged, however often the connection is made again."""
+PATIENCE_SECONDS: Final = 30.0
+"""So long there may be no sign of life, however often the connection is made again."""
+
+BACKOFF_MOST_SECONDS: Final = 2.0
+"""Between two attempts: somebody sits and waits."""
 
 WINDOWS_AHEAD: Final = 2
 """Windows which are made while another is on its way."""
@@ -42,7 +45,9 @@ def document(line: bytes) -> bytes:
 
 
 class _Sender(LumberjackShipper):
-    """A shipper which gives up: at once when it never got through, later when nothing moves.
+    """A shipper which gives up: at once when it never got an ack, later when there is no life.
+
+    A reader which hangs up without a single ack is hardly one; after an ack it may be restarting.
 
     Attributes:
         error: why it gave up, or None.
@@ -64,19 +69,19 @@ class _Sender(LumberjackShipper):
 
     def connectionEnded(self, error: BaseException, established: bool) -> None:
         super().connectionEnded(error, established)
-        self._got_through = self._got_through or established
         self._last_error = error
         if not self._got_through:
             self._give_up(error)
 
     def progressed(self, count: int) -> None:
+        self._got_through = self._got_through or count > 0
         if self._patience.active():
             self._patience.reset(PATIENCE_SECONDS)
         super().progressed(count)
 
     def _out_of_patience(self) -> None:
         if self.unacknowledged:
-            text = f"nothing was acknowledged for {PATIENCE_SECONDS:g} s"
+            text = f"no sign of life for {PATIENCE_SECONDS:g} s"
             self._give_up(self._last_error or TimedOut(text))
         else:  # there was nothing to send
             self._patience = self.clock.callLater(PATIENCE_SECONDS, self._out_of_patience)
@@ -99,7 +104,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     """Send all ``messages``; returns when every one is acknowledged.
 
     Raises ConfigurationError for options which make no sense here, and what ended the attempt when
-    it gives up: no connection in the first place, or nothing acknowledged for a minute.
+    it gives up: no connection in the first place, or no sign of life for a while.
     """
     for name, value in (
         ("--destination", options.destination),
@@ -114,10 +119,12 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         [client_endpoint(reactor, options)],
         window=window,
         compress=COMPRESS_DEFAULT if options.compress is None else options.compress,
+        limits={"backoff-most": BACKOFF_MOST_SECONDS},
     )
     waiting: deque[Deferred[None]] = deque()
 
     async def all_messages() -> None:
+        await sender.whenConnected(1)
         while batch := await messages.some(window):
             sending = sender.sendBatch(map(document, batch))
             sending.addCallback(_acknowledged, progress, len(batch))

@@ -140,7 +140,8 @@ class _Line(Factory):
         self._shipper.give(client)
 
     def clientProgressed(self, client: LumberjackClient, count: int) -> None:
-        self._backoff.reset()
+        if count:
+            self._backoff.reset()
         self._shipper.progressed(count)
 
     def clientLost(
@@ -389,7 +390,7 @@ class LumberjackShipper(Service):
             writer.submit(parcel)
 
     def progressed(self, count: int) -> None:
-        """``count`` more events are acknowledged."""
+        """A reader gave a sign of life: ``count`` (or 0) more events are acknowledged."""
         self.unacknowledged -= count
         self._lookProducer()
         self._lookEmpty()
