@@ -52,6 +52,14 @@ PROTOCOLS: Mapping[str, Registered] = {
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "100"),
         ),
+        Registered(
+            name="umq",
+            title="UMQ",
+            package="twisted_msgproto.umq",
+            ports={"websocket": 5048},
+            demo={"endpoint": [LOOPBACK]},
+            demo_send=("--window", "256"),
+        ),
     )
 }
 

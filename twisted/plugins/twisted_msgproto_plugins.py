@@ -17,6 +17,12 @@ micromsg2 = ServiceMaker(
     "A MicroMsg2 server: takes messages in, and serves topics and queues to subscribers.",
     "micromsg2",
 )
+umq = ServiceMaker(
+    "UMQ",
+    "twisted_msgproto.umq.service",
+    "A UMQ server: calls, topics, callbacks and attributes over WebSocket.",
+    "umq",
+)
 msgproto = ServiceMaker(
     "msgproto gateway",
     "twisted_msgproto.gateway",
