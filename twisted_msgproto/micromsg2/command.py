@@ -81,7 +81,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
             if not good:
                 cast(Failure, failure).raiseException()
     finally:
-        client.close()
+        await client.close()
 
 
 class _Receiver(MicroMsg2Client):
@@ -134,4 +134,4 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
         client.subscribe(destination)
         await ended
     finally:
-        client.leave()
+        await client.leave()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred, succeed
 from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -307,6 +307,8 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
         self.machine = self.makeMachine()
         self._established = False
         self._ended = False  # we have asked the transport to close, or it is closed
+        self._gone = False  # it is closed
+        self._leaving: list[Deferred[None]] = []  # who waits for that
         self._draining = False
         self._outputPaused = False
         self._lastError: ErrorReceived | None = None
@@ -360,6 +362,10 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
         if self._established:
             self._established = False
             self.sessionLost(reason)
+        self._gone = True
+        leaving, self._leaving = self._leaving, []
+        for waiting in leaving:
+            waiting.callback(None)
 
     def _closedError(self, reason: Failure) -> Exception:
         fault = self.machine.fault
@@ -643,15 +649,30 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
             self._ended = True
             self._guard.close()
 
-    def close(self) -> None:
-        """Read no more, acknowledge what came as soon as it is safe, then end the connection."""
-        self.drain()
+    def close(self) -> Deferred[None]:
+        """Read no more, acknowledge what came as soon as it is safe, then end the connection.
 
-    def leave(self) -> None:
-        """End the connection now: what is not safe yet is not acknowledged, the peer keeps it."""
+        Fires when the connection is gone.
+        """
+        self.drain()
+        return self._whenGone()
+
+    def leave(self) -> Deferred[None]:
+        """End the connection now: what is not safe yet is not acknowledged, the peer keeps it.
+
+        What was written before still goes out.  Fires when the connection is gone.
+        """
         if not self._ended:
             self._ended = True
             self._guard.close()
+        return self._whenGone()
+
+    def _whenGone(self) -> Deferred[None]:
+        if self._gone:
+            return succeed(None)
+        waiting: Deferred[None] = Deferred(self._leaving.remove)
+        self._leaving.append(waiting)
+        return waiting
 
     def _close(self, fault: Fault) -> None:
         """The session is broken: one line, a counter, the ERROR is written, then close (MM-33)."""
