@@ -30,6 +30,7 @@ from ..core.errors import ConfigurationError, MsgprotoError
 from . import need_spark
 from .checkpoint import PRIVATE, check_sink, is_remote, locked, newest_done, newest_planned
 from .durable import BatchSync, sync_delta, sync_files
+from .mend import Mark, boot_id, mend, write_mark
 from .offsets import Places, Source, check_places, initial_places
 from .report import Batch, Lag, Progress, StatusFiles, lag, lock_path, progress_line
 from .session import first_line, spark_session
@@ -215,6 +216,8 @@ class Bridge:
         """Whether the stream can go on, and what is in the table already."""
         if self.checkpoint is None:
             return
+        for line in mend(self.checkpoint, self.table):
+            self.say(f"bridge: {line}")
         planned = newest_planned(self.checkpoint)
         if planned is not None:
             check_places(
@@ -350,7 +353,10 @@ class Bridge:
         if landed == self._published:
             return
         if self.progress.last is not None:
-            self._sync.reach(self.progress.last.number)
+            batch = self.progress.last.number
+            self._sync.reach(batch)
+            if self.checkpoint is not None:
+                write_mark(self.checkpoint, Mark(batch, boot_id()))
         for name, queue in self.queues.items():
             if name in landed and landed.get(name) != self._published.get(name):
                 queue.commit(self.options.consumer, landed[name]["offset"])
