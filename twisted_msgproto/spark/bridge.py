@@ -58,7 +58,8 @@ class BridgeOptions:
     ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one
     batch to the next in seconds (0: the next begins when the last ends); ``once`` drains what is
     there and ends; ``rows_max`` bounds a batch (None: by format).  ``accept_loss`` goes on after
-    what is lost, ``retired`` names queues which are gone for good; ``settings`` are Spark's.
+    what is lost, ``retired`` names queues which are gone for good; ``settings`` are Spark's;
+    ``token_file`` and ``authority`` are files for queues on other machines.
     """
 
     queues: Sequence[str]
@@ -73,6 +74,8 @@ class BridgeOptions:
     accept_loss: bool = False
     retired: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    token_file: str | None = None
+    authority: str | None = None
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -165,13 +168,14 @@ class Bridge:
     @contextlib.contextmanager
     def prepared(self) -> Iterator[list[int]]:
         """Looks at everything, takes the locks, registers; gives the locks' descriptors."""
-        from .source import open_queues
+        from .source import Access, open_queues
 
         options = self.options
         if options.format == "delta":
             _need_delta()
         self._check_table()
-        self.queues = open_queues(self.locations)
+        access = Access(options.token_file, options.authority)
+        self.queues = open_queues(self.locations, access)
         directories = {
             name: path
             for name, location in zip(self.queues, self.locations, strict=True)
@@ -279,6 +283,8 @@ class Bridge:
             "failOnDataLoss": str(not options.accept_loss).lower(),
             "retired": ",".join(options.retired),
             "pauseFile": str(self._scratch / "pause"),
+            "tokenFile": options.token_file or "",
+            "tlsCa": options.authority or "",
         }
         writer = spark.readStream.format("msgproto").options(**source).load().writeStream
         writer = writer.option("checkpointLocation", _spark_location(options.checkpoint_location))
