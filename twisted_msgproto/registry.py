@@ -44,6 +44,14 @@ PROTOCOLS: Mapping[str, Registered] = {
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "512", "--compress", "3"),
         ),
+        Registered(
+            name="sabc",
+            title="sABC",
+            package="twisted_msgproto.sabc",
+            ports={"tcp": 5046, "websocket": 5047},
+            demo={"endpoint": [LOOPBACK], "websocket": [LOOPBACK]},
+            demo_send=("--window", "256"),
+        ),
     )
 }
 

@@ -11,6 +11,12 @@ lumberjack = ServiceMaker(
     "A Lumberjack server: acknowledges a shipper's events when they are safe.",
     "lumberjack",
 )
+sabc = ServiceMaker(
+    "sABC",
+    "twisted_msgproto.sabc.service",
+    "An sABC server on TCP and WebSocket: answers requests when they are safe.",
+    "sabc",
+)
 msgproto = ServiceMaker(
     "msgproto gateway",
     "twisted_msgproto.gateway",
