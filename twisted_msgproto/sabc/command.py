@@ -20,7 +20,7 @@ from ..net import websocket
 from ..registry import PROTOCOLS
 from .events import ErrorReceived
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
-from .session import PROTOCOL, Response
+from .session import PROTOCOL, Response, log
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS[PROTOCOL].ports['tcp']}"
 
@@ -114,7 +114,7 @@ class Receiver(SabcClient):
 
     def errorReceived(self, error: ErrorReceived) -> None:
         """Tell the operator."""
-        self.log.warn("the server reports an error: {code}", code=error.code)
+        log.warn("the server reports an error: {code}", code=error.code)
 
     def sessionLost(self, reason: Failure) -> None:
         """There is no more to come."""

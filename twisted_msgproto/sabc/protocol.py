@@ -40,7 +40,7 @@ from ..net.factory import COMMON_LIMITS, PROCESS_OCTETS_MAX, MsgprotoServerFacto
 from ..net.sink import IMessageSink
 from .events import ConnectReceived, ConnectRefused, Event, SessionGranted
 from .machine import Client, Server
-from .session import LIMITS, PROTOCOL, Body, Response, SabcSession
+from .session import LIMITS, PROTOCOL, Body, Response, SabcSession, log
 from .tables import Connecting, Serving
 
 
@@ -131,7 +131,7 @@ class SabcServer(SabcSession):
         try:
             self.sessionEstablished()
         except Exception:
-            self.log.failure("{peer}: sessionEstablished failed", peer=self.peer)
+            log.failure("{peer}: sessionEstablished failed", peer=self.peer)
 
     def _rejected(self, failure: Failure) -> None:
         self._login = None
@@ -144,7 +144,7 @@ class SabcServer(SabcSession):
             self.machine.reject(now, error.code, str(error))
         else:
             if not failure.check(LoginFailed, UnauthorizedLogin, CancelledError, Refused):
-                self.log.failure("{peer}: authorisation failed", failure, peer=self.peer)
+                log.failure("{peer}: authorisation failed", failure, peer=self.peer)
             self.machine.reject(now)
         self._flush()
         self._timer.look()
@@ -156,7 +156,7 @@ class SabcServer(SabcSession):
         logout, self._logout = self._logout, None
         if logout is not None:
             maybeDeferred(logout).addErrback(
-                lambda failure: self.log.failure("{peer}: logout failed", failure, peer=self.peer)
+                lambda failure: log.failure("{peer}: logout failed", failure, peer=self.peer)
             )
 
     def drain(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import iscoroutine
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from typing import Protocol as Shape
 
 from twisted.internet.defer import Deferred
@@ -64,6 +64,8 @@ LIMITS: Final = (
     ),
 )
 """Everything a server or client of sABC bounds, beside what all servers bound."""
+
+log = Logger(namespace="twisted_msgproto.sabc")
 
 PARTS_A_TURN: Final = 16
 """So many pieces of a streamed body are sent before other work gets its turn."""
@@ -138,7 +140,6 @@ class SabcSession(Protocol):
         expires: when the session ends, in seconds since 1970-01-01 UTC, or None (``SA-11``).
     """
 
-    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.sabc")
     factory: Any
     machine: Server | Client
     session: str
@@ -308,14 +309,14 @@ class SabcSession(Protocol):
         elif isinstance(event, Fault):
             self._faulted(event)
         elif isinstance(event, FrameRefused):
-            self.log.info(
+            log.info(
                 "{peer}: a frame was refused: {text} ({code})",
                 peer=self.peer,
                 text=event.text,
                 code=event.code,
             )
         elif isinstance(event, FrameDiscarded | MessageAbandoned):
-            self.log.info(
+            log.info(
                 "{peer}: {what}: {id}",
                 peer=self.peer,
                 what="a frame without end was discarded"
@@ -329,7 +330,7 @@ class SabcSession(Protocol):
     def _faulted(self, fault: Fault) -> None:
         """The peer broke the protocol: one line and a counter (``SA-06``)."""
         self.factory.countFault(fault.reason)
-        self.log.warn(
+        log.warn(
             "{peer}: closed: {text} (starts with {octets})",
             peer=self.peer,
             text=fault.text,
@@ -342,7 +343,7 @@ class SabcSession(Protocol):
         try:
             hook(argument)
         except Exception:
-            self.log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook.__name__)
+            log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook.__name__)
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
@@ -375,7 +376,7 @@ class SabcSession(Protocol):
 
     def _notSafe(self, failure: Failure, batch: MessageBatch) -> None:
         """A batch will never be safe: its requests fail (``SA-16``)."""
-        self.log.failure("{peer}: not stored", failure, peer=self.peer)
+        log.failure("{peer}: not stored", failure, peer=self.peer)
         self.factory.counters["unsafe_batches"] += 1
         self._unsafe.add(id(batch))
 
@@ -407,13 +408,13 @@ class SabcSession(Protocol):
             try:
                 result = self.messageReceived(message)
             except Exception:
-                self.log.failure("{peer}: messageReceived failed", peer=self.peer)
+                log.failure("{peer}: messageReceived failed", peer=self.peer)
                 result = None
             if iscoroutine(result):
                 result = Deferred.fromCoroutine(result)
             if isinstance(result, Deferred):
                 result.addErrback(
-                    lambda failure: self.log.failure(
+                    lambda failure: log.failure(
                         "{peer}: messageReceived failed", failure, peer=self.peer
                     )
                 )
@@ -477,7 +478,7 @@ class SabcSession(Protocol):
                 return
             except ValueError:  # a code which no header can carry
                 failure = Failure()
-        self.log.failure("{peer}: requestReceived failed", failure, peer=self.peer)
+        log.failure("{peer}: requestReceived failed", failure, peer=self.peer)
         self.machine.fail(number, code, "request failed")
 
     # ── answers in ──────────────────────────────────────────────────────────────────────────────
