@@ -52,6 +52,14 @@ PROTOCOLS: Mapping[str, Registered] = {
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "256"),
         ),
+        Registered(
+            name="mtl",
+            title="MTL",
+            package="twisted_msgproto.mtl",
+            ports={"control": 5049, "data": 5050},
+            demo={"endpoint": ["tcp://127.0.0.1:*"]},
+            demo_send=("--destination", "ingest/demo"),
+        ),
     )
 }
 

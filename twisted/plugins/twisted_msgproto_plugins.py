@@ -17,6 +17,12 @@ umq = ServiceMaker(
     "A UMQ server: calls, topics, callbacks and attributes over WebSocket.",
     "umq",
 )
+mtl = ServiceMaker(
+    "MTL",
+    "twisted_msgproto.mtl.service",
+    "An MTL broker on ZeroMQ: control and data flows, profiles, confirmed content.",
+    "mtl",
+)
 msgproto = ServiceMaker(
     "msgproto gateway",
     "twisted_msgproto.gateway",

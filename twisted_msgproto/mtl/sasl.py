@@ -6,17 +6,17 @@ file checkers do), ANONYMOUS where anonymous access is allowed.  Write a :class:
 more.
 
 Unknown users cannot be told from wrong passwords: SCRAM's salt depends on the name in the same way
-for both, failures are answered alike and after the same time, and failed attempts are counted for
-names nobody has, too.
+for both, and :class:`~twisted_msgproto.net.authentication.Authentication` answers failures alike,
+after the same time, and counts them for names nobody has, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from twisted.cred.credentials import (
@@ -25,30 +25,21 @@ from twisted.cred.credentials import (
     ICredentials,
     IUsernameHashedPassword,
     IUsernamePassword,
-    UsernamePassword,
 )
-from twisted.cred.error import LoginFailed, UnauthorizedLogin
+from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from zope.interface import implementer
-from zope.interface.interface import InterfaceClass
 
 from ..core.errors import ConfigurationError
-from ..core.limits import Limit
+from ..net.authentication import Authentication, LoggedIn, Passcode
 from .machine.client import Credentials, SaslClient
-
-LIMITS: Final = (
-    Limit("attempts", 10, "attempts", "failed ones for one user name; then all fail for a time", 1),
-    Limit("attempts-window", 60.0, "s", "how long a failed attempt counts", 0.001),
-)
-
-USERS_REMEMBERED: Final = 10_000
-"""User names whose failed attempts are counted."""
+from .machine.server import Session
 
 SCRAM_ITERATIONS: Final = 4096
 """What RFC 7677 asks for; each attempt costs both sides that many rounds."""
 
-Login = Callable[[ICredentials], "Deferred[str | None]"]
-"""Gives the user behind credentials (None: nobody in particular); fails with LoginFailed."""
+Login = Callable[[ICredentials, str | None], "Deferred[LoggedIn]"]
+"""Asks the checkers about credentials and the name in them; fails with UnauthorizedLogin."""
 
 
 class SaslRefused(Exception):
@@ -64,24 +55,16 @@ class Challenge:
 
 @dataclass(slots=True)
 class Authenticated:
-    """The cycle ended well; ``user`` is None for an anonymous client."""
+    """The cycle ended well."""
 
-    user: str | None
+    login: LoggedIn
 
 
 class SaslCycle:
-    """One client's attempt, on the server's side.
-
-    Attributes:
-        user: the name which the client claims, once it has said it.
-        checked: the client has proved who it is, though a challenge may still follow.
-    """
-
-    user: str | None = None
-    checked: bool = False
+    """One client's attempt, on the server's side."""
 
     def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        """Look at a response; fails with SaslRefused or LoginFailed."""
+        """Look at a response; raises SaslRefused, or fails with it or with UnauthorizedLogin."""
         raise NotImplementedError
 
 
@@ -96,8 +79,8 @@ class SaslMechanism:
     name: ClassVar[str]
     reveals: ClassVar[bool] = False
 
-    def begin(self) -> SaslCycle:
-        """A new attempt."""
+    def begin(self, login: Login) -> SaslCycle:
+        """A new attempt of a client, whose credentials go to ``login``."""
         raise NotImplementedError
 
 
@@ -110,13 +93,9 @@ class Plain(SaslMechanism):
     name = "PLAIN"
     reveals = True
 
-    def __init__(self, login: Login) -> None:
-        """``login`` takes ``IUsernamePassword``."""
-        self._login = login
-
-    def begin(self) -> SaslCycle:
-        """A new attempt."""
-        return _PlainCycle(self._login)
+    def begin(self, login: Login) -> SaslCycle:
+        """A new attempt; ``login`` takes ``IUsernamePassword``."""
+        return _PlainCycle(login)
 
 
 class _PlainCycle(SaslCycle):
@@ -128,8 +107,8 @@ class _PlainCycle(SaslCycle):
         parts = response.split(b"\0")
         if len(parts) != 3 or not parts[1] or parts[0] not in (b"", parts[1]):
             raise SaslRefused("not a response of PLAIN")
-        self.user = _text(parts[1])
-        return self._login(UsernamePassword(parts[1], parts[2])).addCallback(Authenticated)
+        credentials = Passcode(_text(parts[1]), _text(parts[2]))
+        return self._login(credentials, credentials.username.decode()).addCallback(Authenticated)
 
 
 # ── ANONYMOUS ───────────────────────────────────────────────────────────────────────────────────
@@ -140,13 +119,9 @@ class AnonymousAccess(SaslMechanism):
 
     name = "ANONYMOUS"
 
-    def __init__(self, login: Login) -> None:
-        """``login`` takes ``IAnonymous``."""
-        self._login = login
-
-    def begin(self) -> SaslCycle:
-        """A new attempt."""
-        return _AnonymousCycle(self._login)
+    def begin(self, login: Login) -> SaslCycle:
+        """A new attempt; ``login`` takes ``IAnonymous``."""
+        return _AnonymousCycle(login)
 
 
 class _AnonymousCycle(SaslCycle):
@@ -155,7 +130,7 @@ class _AnonymousCycle(SaslCycle):
 
     def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
         """Anything will do."""
-        return self._login(Anonymous()).addCallback(lambda _: Authenticated(None))
+        return self._login(Anonymous(), None).addCallback(Authenticated)
 
 
 # ── SCRAM-SHA-256 ───────────────────────────────────────────────────────────────────────────────
@@ -170,18 +145,17 @@ class ScramSha256(SaslMechanism):
 
     name = "SCRAM-SHA-256"
 
-    def __init__(self, login: Login, secret: bytes) -> None:
-        """``login`` takes ``IUsernameHashedPassword``; ``secret`` makes the salts, for all users.
+    def __init__(self, secret: bytes) -> None:
+        """``secret`` makes the salts, for all users.
 
         Raises ConfigurationError if the library is missing.
         """
-        self._login = login
         self._secret = secret
         self._mechanism = _scramp().ScramMechanism(self.name)
 
-    def begin(self) -> SaslCycle:
-        """A new attempt."""
-        return _ScramCycle(self._login, self._secret, self._mechanism)
+    def begin(self, login: Login) -> SaslCycle:
+        """A new attempt; ``login`` takes ``IUsernameHashedPassword``."""
+        return _ScramCycle(login, self._secret, self._mechanism)
 
 
 class _ScramCycle(SaslCycle):
@@ -190,6 +164,7 @@ class _ScramCycle(SaslCycle):
         self._secret = secret
         self._mechanism = mechanism
         self._server: Any = None
+        self._user = ""
         self._salt = b""
         self._proven: Authenticated | None = None
 
@@ -203,9 +178,9 @@ class _ScramCycle(SaslCycle):
         if self._server is None:
             return succeed(Challenge(self._first(text).encode()))
         credentials = ScramCredentials(
-            (self.user or "").encode(), self._mechanism, self._server, self._salt, text
+            self._user.encode(), self._mechanism, self._server, self._salt, text
         )
-        return self._login(credentials).addCallback(self._prove)
+        return self._login(credentials, self._user).addCallback(self._prove)
 
     def _first(self, text: str) -> str:
         server = self._mechanism.make_server(self._authentication)
@@ -219,12 +194,12 @@ class _ScramCycle(SaslCycle):
 
     def _authentication(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         """Salt and iterations; the keys follow when a checker gives the password."""
-        self.user = user
+        self._user = user
         self._salt = hmac.digest(self._secret, user.encode(), hashlib.sha256)
         return self._salt, b"", b"", SCRAM_ITERATIONS
 
-    def _prove(self, user: str | None) -> Challenge:
-        self._proven, self.checked = Authenticated(user), True
+    def _prove(self, login: LoggedIn) -> Challenge:
+        self._proven = Authenticated(login)
         return Challenge(str(self._server.get_server_final()).encode())
 
 
@@ -274,35 +249,6 @@ def _text(octets: bytes) -> str:
 # ── What a server offers ────────────────────────────────────────────────────────────────────────
 
 
-class FailedAttempts:
-    """Counts failures per user name, over a sliding window of time."""
-
-    def __init__(self, limit: int, seconds: float) -> None:
-        self._limit = limit
-        self._seconds = seconds
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def too_many(self, user: str, now: float) -> bool:
-        """No attempt for ``user`` succeeds now."""
-        failures = self._failures.get(user)
-        if failures is None:
-            return False
-        while failures and failures[0] + self._seconds <= now:
-            failures.popleft()
-        return len(failures) >= self._limit
-
-    def failed(self, user: str, now: float) -> None:
-        """One more failure for ``user``."""
-        failures = self._failures.setdefault(user, deque(maxlen=self._limit))
-        failures.append(now)
-        self._failures.move_to_end(user)
-        while len(self._failures) > USERS_REMEMBERED:
-            self._failures.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._failures)
-
-
 class Authenticator:
     """A server's mechanisms, and the cycles which are under way.
 
@@ -313,77 +259,54 @@ class Authenticator:
     def __init__(
         self,
         mechanisms: Iterable[SaslMechanism],
-        attempts: FailedAttempts,
-        clock: Callable[[], float],
+        authentication: Authentication | None,
         *,
-        protected: bool,
-        force_plain: bool = False,
+        reveal: bool,
     ) -> None:
-        """``protected``: nobody can listen to the transport; else what reveals is not offered."""
+        """``authentication`` asks the checkers and counts failures.
+
+        ``reveal``: mechanisms are offered, too, which show the password to who can listen.
+        """
         self._mechanisms = {
-            mechanism.name: mechanism
-            for mechanism in mechanisms
-            if protected or force_plain or not mechanism.reveals
+            mechanism.name: mechanism for mechanism in mechanisms if reveal or not mechanism.reveals
         }
         self.names = tuple(self._mechanisms)
-        self._attempts = attempts
-        self._clock = clock
-        self._cycles: dict[Any, SaslCycle] = {}
+        self._authentication = authentication
+        self._cycles: dict[Session, SaslCycle] = {}
 
     def respond(
-        self, session: Any, mechanism: str, response: bytes, first: bool
+        self, session: Session, mechanism: str, response: bytes, first: bool
     ) -> Deferred[Challenge | Authenticated]:
-        """A client's response within its cycle; fails with SaslRefused or LoginFailed."""
+        """A client's response within its cycle; fails with SaslRefused or UnauthorizedLogin."""
         if first:
-            self._cycles[session] = self._mechanisms[mechanism].begin()
-        cycle = self._cycles[session]
-        looked: Deferred[Challenge | Authenticated] = maybeDeferred(self._look, cycle, response)
-        looked.addCallbacks(
-            self._stepped, self._failed, callbackArgs=(session,), errbackArgs=(session, cycle)
-        )
-        return looked
+            self._cycles[session] = self._mechanisms[mechanism].begin(partial(self._login, session))
+        return maybeDeferred(self._cycles[session].respond, response)
 
-    def _look(self, cycle: SaslCycle, response: bytes) -> Any:
-        result = cycle.respond(response)
-        return result.addCallback(self._allowed, cycle)
+    def _login(
+        self, session: Session, credentials: ICredentials, name: str | None
+    ) -> Deferred[LoggedIn]:
+        """ZeroMQ knows no addresses: failures are counted for the session and the name."""
+        assert self._authentication is not None
+        return self._authentication.login(credentials, session.name, name)
 
-    def _allowed(self, step: Challenge | Authenticated, cycle: SaslCycle) -> Any:
-        """Even the right password is of no use after too many wrong ones."""
-        if isinstance(step, Challenge) and not cycle.checked:
-            return step
-        if cycle.user is not None and self._attempts.too_many(cycle.user, self._clock()):
-            raise SaslRefused("too many failed attempts")
-        return step
-
-    def _stepped(self, step: Challenge | Authenticated, session: Any) -> Any:
-        if isinstance(step, Authenticated):
-            self.forget(session)
-        return step
-
-    def _failed(self, failure: Any, session: Any, cycle: SaslCycle) -> Any:
-        if self._cycles.get(session) is cycle:
-            self.forget(session)
-        if cycle.user is not None and failure.check(LoginFailed, SaslRefused):
-            self._attempts.failed(cycle.user, self._clock())
-        return failure
-
-    def forget(self, session: Any) -> None:
+    def forget(self, session: Session) -> None:
         """The session's cycle is over, or the session is."""
         self._cycles.pop(session, None)
 
 
-def mechanisms_for(
-    login: Login, interfaces: Iterable[InterfaceClass], secret: bytes
-) -> list[SaslMechanism]:
-    """The mechanisms which checkers of these credential interfaces can serve, strongest first."""
-    interfaces = set(interfaces)
+def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
+    """The mechanisms which the checkers of ``portal`` can serve, strongest first.
+
+    ``secret`` is a random text which makes SCRAM's salts.
+    """
+    interfaces = set(portal.listCredentialsInterfaces())
     found: list[SaslMechanism] = []
     if IUsernameHashedPassword in interfaces:
-        found.append(ScramSha256(login, secret))
+        found.append(ScramSha256(secret))
     if IUsernamePassword in interfaces:
-        found.append(Plain(login))
+        found.append(Plain())
     if IAnonymous in interfaces:
-        found.append(AnonymousAccess(login))
+        found.append(AnonymousAccess())
     return found
 
 
@@ -470,24 +393,3 @@ def credentials(
         return None
 
     return choose
-
-
-__all__ = [
-    "AnonymousAccess",
-    "AnonymousClient",
-    "Authenticated",
-    "Authenticator",
-    "Challenge",
-    "FailedAttempts",
-    "Plain",
-    "PlainClient",
-    "SaslCycle",
-    "SaslMechanism",
-    "SaslRefused",
-    "ScramClient",
-    "ScramCredentials",
-    "ScramSha256",
-    "UnauthorizedLogin",
-    "credentials",
-    "mechanisms_for",
-]

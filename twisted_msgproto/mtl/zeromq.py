@@ -422,6 +422,20 @@ def read_secret_key(path: str) -> bytes:
     return _key(text.strip(), path)
 
 
+def read_key(path: str) -> bytes:
+    """A key alone in a file, or the public key of a certificate of pyzmq's; ConfigurationError."""
+    text = _read(path)
+    if "public-key" in text:
+        text = text.partition("public-key")[2].partition('"')[2].partition('"')[0]
+    return _key(text.strip(), path)
+
+
+def public_key(secret: bytes) -> bytes:
+    """The public key of a secret one."""
+    found: bytes = zmq.curve_public(secret)
+    return found
+
+
 def read_authorized_keys(path: str) -> dict[bytes, str]:
     """Public keys, one in a line, each with a name if one follows; ``#`` begins a comment.
 

@@ -530,7 +530,7 @@ class Server:
         if self._awaits_answer(session, now):
             session.refused = True
             self.counters["failed_authentications"] += 1
-            self._refusals[session] = session.asked_at + self.limits["refusal-delay"]
+            self._refusals[session] = session.asked_at + self.limits["login-delay"]
 
     def _awaits_answer(self, session: Session, now: float) -> bool:
         self._now = now

@@ -134,6 +134,10 @@ class MtlFlow:
         if self._sending is None:
             self._sending = self._client.clock.callLater(0, self._sendNow)
 
+    def flush(self) -> None:
+        """Hand over now what otherwise goes out with the next turn of the reactor."""
+        self._send()
+
     def _sendNow(self) -> None:
         self._sending = None
         if not self._ended:
@@ -332,9 +336,12 @@ class MtlClient:
         limits: Mapping[str, object] | None = None,
         curve: CurveClient | None = None,
         clock: Any = None,
+        persistent: bool = True,
     ) -> None:
         """``endpoint`` is the control flow's ZeroMQ address; ``limits`` change
-        :data:`.CLIENT_LIMITS`.  Raises ConfigurationError for what is no address.
+        :data:`.CLIENT_LIMITS`.  ``persistent``: a flow which stood once waits for a server which
+        does not answer any more, for ever; else it ends with TimedOut.  Raises ConfigurationError
+        for what is no address.
         """
         if clock is None:
             from twisted.internet import reactor as clock
@@ -350,6 +357,7 @@ class MtlClient:
         self._sockets = Sockets(clock)
         self._bounds = Bounds(self.limits.integer("content-octets"), 100_000, 1 << 40, 1e9)
         self._closed = False
+        self._persistent = persistent
         self._renewals: dict[MtlFlow, Any] = {}
         self._control: Any = None
         self._connect()
@@ -508,11 +516,13 @@ class MtlClient:
         flow = self.flows.get(number)
         if waiter is not None:
             waiter.errback(error)
-        elif flow is not None and flow._opened is None and isinstance(error, TimedOut):
+        elif flow is None:
+            return
+        elif self._persistent and flow._opened is None and isinstance(error, TimedOut):
             # It stood once: go on trying, the server may come back.
             later = self.clock.callLater(RENEWAL_SECONDS, self._renewAgain, flow)
             self._renewals[flow] = later
-        elif flow is not None:
+        else:
             flow._end(error)
 
     def _renewAgain(self, flow: MtlFlow) -> None:

@@ -19,12 +19,14 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from twisted.cred.error import LoginFailed
+from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError, ConnectionClosed
 from ...core.message import MessageBatch
+from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
 from ...net.ingest import Delivery, IngestHooks
@@ -90,11 +92,22 @@ class MtlServer(IngestHooks):
     def sessionLost(self, reason: Failure) -> None:
         """The session has ended; the reason's text says how."""
 
+    # ── what the factory calls ──────────────────────────────────────────────────────────────────
+
+    _login: LoggedIn | None = None
+
+    def loggedIn(self, login: LoggedIn | None) -> None:
+        """The client is who it says (None: no more); who it was before is logged out."""
+        before, self._login = self._login, login
+        if before is not None:
+            before.logout()
+
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def withdrawAuthentication(self) -> None:
         """The client's credentials are good no more: its leases end, its next request gets 401."""
         factory = self.factory
+        self.loggedIn(None)
         factory.settle(factory.machine.withdraw(self.machineSession, factory.clock.seconds()))
 
 
@@ -107,14 +120,15 @@ class MtlServerFactory(MsgprotoServerFactory):
     """
 
     protocolName = PROTOCOL
-    LIMITS = (*SERVER_LIMITS, *sasl.LIMITS)
+    LIMITS = (*SERVER_LIMITS, *LOGIN_LIMITS)
     protocol = MtlServer  # type: ignore[assignment]
 
     def __init__(
         self,
         *arguments: Any,
         profiles: Iterable[Profile] | None = None,
-        mechanisms: Iterable[sasl.SaslMechanism] = (),
+        portal: Portal | None = None,
+        mechanisms: Iterable[sasl.SaslMechanism] | None = None,
         virtualHosts: Container[str] | None = None,
         curve: CurveServer | None = None,
         insecure: bool = False,
@@ -124,15 +138,22 @@ class MtlServerFactory(MsgprotoServerFactory):
     ) -> None:
         """Make a broker; ``arguments`` and ``options`` are those of the base.
 
-        ``profiles`` None: ``test``, ``queue`` and ``ingest``.  Without ``mechanisms`` nobody has to
-        authenticate.  ``virtualHosts`` None: any.  ``curve``: only clients with these keys.
-        ``insecure`` allows addresses off this machine without CURVE, ``forcePlain`` PLAIN there.
+        ``profiles`` None: ``test``, ``queue`` and ``ingest``.  ``portal`` gives avatars for
+        :class:`.IIdentity`; without one nobody has to authenticate.  ``mechanisms`` None: those
+        which its checkers can serve.  ``virtualHosts`` None: any.  ``curve``: only clients with
+        these keys.  ``insecure`` allows addresses off this machine without CURVE, ``forcePlain``
+        PLAIN there.
         """
         super().__init__(*arguments, **options)
         if profiles is None:
             profiles = (TestProfile(), QueueProfile(self.limits), IngestProfile())
         self._profiles = tuple(profiles)
-        self._offered = tuple(mechanisms)
+        self._portal = portal
+        self._offered: tuple[sasl.SaslMechanism, ...] = ()
+        if portal is not None:
+            if mechanisms is None:
+                mechanisms = sasl.mechanisms_for(portal, random(32))
+            self._offered = tuple(mechanisms)
         self._virtual_hosts = virtualHosts
         self._curve = curve
         self._insecure = insecure
@@ -148,15 +169,13 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._start(protected=True)
 
     def _start(self, protected: bool) -> None:
-        limits, clock = self.limits, self.clock
+        limits, clock, authentication = self.limits, self.clock, None
+        if self._portal is not None:
+            authentication = Authentication(self._portal, clock, limits)
         self._authenticator = sasl.Authenticator(
-            self._offered,
-            sasl.FailedAttempts(limits.integer("attempts"), limits["attempts-window"]),
-            clock.seconds,
-            protected=protected,
-            force_plain=self._force_plain,
+            self._offered, authentication, reveal=protected or self._force_plain
         )
-        if self._offered and not self._authenticator.names:
+        if self._portal is not None and not self._authenticator.names:
             raise ConfigurationError(
                 "no mechanism is left for clients to authenticate with: PLAIN is for CURVE and"
                 " addresses of this machine only, unless it is forced"
@@ -294,6 +313,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         server = session.application
         self._authenticator.forget(session)
         self.connectionClosed(server)
+        server.loggedIn(None)
         server.sessionLost(Failure(ConnectionClosed(f"the session ended: {reason}")))
 
     def _deliver(self, event: ContentReceived) -> None:
@@ -356,12 +376,19 @@ class MtlServerFactory(MsgprotoServerFactory):
         if isinstance(step, sasl.Challenge):
             self.machine.challenge(session, step.octets, now)
             self.settle(())
+            return
+        self._authenticator.forget(session)
+        events = self.machine.authorize(session, step.login.name, now)
+        if session.user != step.login.name or session.ended:
+            step.login.logout()  # it was too late
         else:
-            self.settle(self.machine.authorize(session, step.user, now))
+            session.application.loggedIn(step.login)
+        self.settle(events)
 
     def _refused(self, failure: Failure, session: Session) -> None:
         if failure.check(LoginFailed, sasl.SaslRefused) is None:
             log.failure("{session}: a checker failed", failure, session=session.name)
+        self._authenticator.forget(session)
         self.machine.refuse(session, self.clock.seconds())
         self.settle(())
 
