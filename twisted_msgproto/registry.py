@@ -45,6 +45,14 @@ PROTOCOLS: Mapping[str, Registered] = {
             demo_send=("--window", "512", "--compress", "3"),
         ),
         Registered(
+            name="micromsg2",
+            title="MicroMsg2",
+            package="twisted_msgproto.micromsg2",
+            ports={"tcp": 5045},
+            demo={"endpoint": [LOOPBACK]},
+            demo_send=("--window", "100"),
+        ),
+        Registered(
             name="umq",
             title="UMQ",
             package="twisted_msgproto.umq",

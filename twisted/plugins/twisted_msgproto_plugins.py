@@ -11,6 +11,12 @@ lumberjack = ServiceMaker(
     "A Lumberjack server: acknowledges a shipper's events when they are safe.",
     "lumberjack",
 )
+micromsg2 = ServiceMaker(
+    "MicroMsg2",
+    "twisted_msgproto.micromsg2.service",
+    "A MicroMsg2 server: takes messages in, and serves topics and queues to subscribers.",
+    "micromsg2",
+)
 umq = ServiceMaker(
     "UMQ",
     "twisted_msgproto.umq.service",
