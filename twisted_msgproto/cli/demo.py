@@ -226,7 +226,7 @@ class Demo:
                 for name, address in addresses.items():
                     say(f"  {name} listening on {address}")
                 reader, first = self._open_queue()
-                say("bridge: Spark starts and follows the queue")
+                say("bridge: Spark starts (some seconds) and follows the queue")
                 bridge = children.start(
                     "bridge", "bridge", "--queue", str(self.queue), "--table", str(self.table)
                 )

@@ -54,7 +54,11 @@ _COMPRESSED: Final = ord("C")
 
 _SHORT = struct.Struct(">BBI")  # version, type, number
 _LONG = struct.Struct(">HII")  # version and type as one number, sequence, length or count
+_HEAD_AND_SEQUENCE = struct.Struct(">HI")
 _LENGTH = struct.Struct(">I")
+
+HEADER_OCTETS: Final = _SHORT.size
+"""Of a ``C`` frame: version, type, length."""
 
 _KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
 """A key as it stands in a D frame, length first; the size of that; the key as text."""
@@ -161,19 +165,36 @@ def encode_json(
     return b"".join(parts)
 
 
+def encode_pairs(pairs: Mapping[str, str]) -> bytes:
+    """What stands behind the sequence number of a ``D`` frame: the count, then the pairs (LJ-03).
+
+    Surrogate escapes become the octets they stand for; UnicodeEncodeError for other surrogates.
+    """
+    parts = [_LENGTH.pack(len(pairs))]
+    for item in pairs.items():
+        for text in item:
+            octets = text.encode("utf-8", "surrogateescape")
+            parts += (_LENGTH.pack(len(octets)), octets)
+    return b"".join(parts)
+
+
+def encode_data_around(
+    sequences: Sequence[int], encoded_pairs: Iterable[bytes], version: int = VERSION_1
+) -> bytes:
+    """A run of ``D`` frames around what :func:`encode_pairs` gave for each."""
+    head = version << 8 | _DATA
+    pack = _HEAD_AND_SEQUENCE.pack
+    parts: list[bytes] = []
+    for sequence, octets in zip(sequences, encoded_pairs, strict=True):
+        parts += (pack(head, sequence), octets)
+    return b"".join(parts)
+
+
 def encode_data(
     sequences: Sequence[int], pairs: Iterable[Mapping[str, str]], version: int = VERSION_1
 ) -> bytes:
     """A run of ``D`` frames; surrogate escapes become the octets they stand for (``LJ-03``)."""
-    head = version << 8 | _DATA
-    parts: list[bytes] = []
-    for sequence, mapping in zip(sequences, pairs, strict=True):
-        parts.append(_LONG.pack(head, sequence, len(mapping)))
-        for item in mapping.items():
-            for text in item:
-                octets = text.encode("utf-8", "surrogateescape")
-                parts += (_LENGTH.pack(len(octets)), octets)
-    return b"".join(parts)
+    return encode_data_around(sequences, map(encode_pairs, pairs), version)
 
 
 def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -> bytes:
@@ -189,6 +210,53 @@ def _known_key(key: str) -> _KnownKey:
     """A key as it stands in a D frame, length first; the size of that; and the key."""
     octets = key.encode()
     return _LENGTH.pack(len(octets)) + octets, 4 + len(octets), key
+
+
+# ── Decoding acks ───────────────────────────────────────────────────────────────────────────────
+
+
+class AckDecoder:
+    """What a writer reads: ``A`` frames of either version, six octets each, and nothing else.
+
+    A reader which sends anything else is told apart at its first wrong octet, so a hostile one
+    makes a writer hold five octets at most (``LJ-02``, ``LJ-05``, ``LJ-21``).
+    """
+
+    __slots__ = ("_failed", "_start")
+
+    def __init__(self) -> None:
+        self._start = b""  # of a frame whose end has not come
+        self._failed = False
+
+    def feed(self, octets: bytes) -> list[Ack | Fault]:
+        """The acks among what has arrived so far, perhaps with a Fault as the last item."""
+        if self._failed:
+            return []
+        octets = self._start + octets
+        end = len(octets)
+        found: list[Ack | Fault] = []
+        for position in range(0, end, _SHORT.size):
+            fault = _no_ack(octets[position : position + 2])
+            if fault:
+                self._failed = True
+                found.append(Fault(*fault, octets[position : position + 16]))
+                return found
+            if position + _SHORT.size <= end:
+                version, _, sequence = _SHORT.unpack_from(octets, position)
+                found.append(Ack(version, sequence))
+        self._start = octets[end - end % _SHORT.size :]
+        return found
+
+
+def _no_ack(start: bytes) -> tuple[str, str] | None:
+    """Why a frame which starts with these one or two octets is no ack; None if it may be one."""
+    if start[0] not in VERSIONS:
+        return "version", f"version octet {start[0]:#04x}, not '1' or '2'"
+    if start[1:] in (b"", b"A"):
+        return None
+    if start[1] in Decoder.TYPES:
+        return "wrong-role", f"a frame {chr(start[1])!r} from a reader"
+    return "frame-type", f"frame type {start[1]:#04x}"
 
 
 # ── Decoding ────────────────────────────────────────────────────────────────────────────────────
@@ -646,3 +714,5 @@ class Decoder:
         _DATA: _scan_data,
         _COMPRESSED: _begin_compressed,
     }
+    TYPES: Final = frozenset(_SCANS)
+    """The type octets of all frames."""
