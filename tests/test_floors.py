@@ -22,7 +22,7 @@ THIRD_PARTY_OF = {
     "mtl": {"zmq", "txzmq", "scramp"},
 }
 NETWORK = {"twisted", "zope", "constantly", "cryptography", "OpenSSL", "service_identity"}
-OUTER_FLOOR = {"service.py", "command.py"}
+OUTER_FLOOR = {"service.py", "command.py", "bench.py"}
 """Floor 3 inside a protocol's package."""
 
 FORBIDDEN_WORDS = {"handler", "manager", "engine", "util", "utils", "helper", "helpers", "common"}

@@ -1,4 +1,4 @@
-"""The server protocol on a string transport and a clock: hooks, sink, timers, back-pressure, end."""
+"""The server protocol on a string transport and a clock: hooks, sink, timers, back-pressure."""
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred

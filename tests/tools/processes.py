@@ -96,7 +96,8 @@ class Launched:
 
     def address(self, name: str, *, seconds: float = PATIENCE_SECONDS) -> str:
         """Where the server ``name`` listens, as ``msgproto send`` takes it: ``tcp:HOST:PORT``."""
-        return self.line(rf"\b{name} listening on (\S+)", seconds=seconds)[1]
+        # `python -m twisted` logs as JSON where there is no terminal: quotes end the address.
+        return self.line(rf"\b{name} listening on ([^\s\"'\\]+)", seconds=seconds)[1]
 
     def port(self, name: str) -> int:
         """The TCP port of the server ``name``."""

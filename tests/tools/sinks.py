@@ -10,7 +10,7 @@ from twisted_msgproto.net.sink import IMessageSink
 
 @implementer(IMessageSink)
 class HeldSink:
-    """Keeps batches and their Deferreds until the test says that they are safe, or never will be."""
+    """Keeps batches and their Deferreds until the test says that they are safe or never will be."""
 
     def __init__(self):
         self.batches = []

@@ -54,7 +54,11 @@ _COMPRESSED: Final = ord("C")
 
 _SHORT = struct.Struct(">BBI")  # version, type, number
 _LONG = struct.Struct(">HII")  # version and type as one number, sequence, length or count
+_HEAD_AND_SEQUENCE = struct.Struct(">HI")
 _LENGTH = struct.Struct(">I")
+
+HEADER_OCTETS: Final = _SHORT.size
+"""Of a ``C`` frame: version, type, length."""
 
 _KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
 """A key as it stands in a D frame, length first; the size of that; the key as text."""
@@ -161,19 +165,36 @@ def encode_json(
     return b"".join(parts)
 
 
+def encode_pairs(pairs: Mapping[str, str]) -> bytes:
+    """What stands behind the sequence number of a ``D`` frame: the count, then the pairs (LJ-03).
+
+    Surrogate escapes become the octets they stand for; UnicodeEncodeError for other surrogates.
+    """
+    parts = [_LENGTH.pack(len(pairs))]
+    for item in pairs.items():
+        for text in item:
+            octets = text.encode("utf-8", "surrogateescape")
+            parts += (_LENGTH.pack(len(octets)), octets)
+    return b"".join(parts)
+
+
+def encode_data_around(
+    sequences: Sequence[int], encoded_pairs: Iterable[bytes], version: int = VERSION_1
+) -> bytes:
+    """A run of ``D`` frames around what :func:`encode_pairs` gave for each."""
+    head = version << 8 | _DATA
+    pack = _HEAD_AND_SEQUENCE.pack
+    parts: list[bytes] = []
+    for sequence, octets in zip(sequences, encoded_pairs, strict=True):
+        parts += (pack(head, sequence), octets)
+    return b"".join(parts)
+
+
 def encode_data(
     sequences: Sequence[int], pairs: Iterable[Mapping[str, str]], version: int = VERSION_1
 ) -> bytes:
     """A run of ``D`` frames; surrogate escapes become the octets they stand for (``LJ-03``)."""
-    head = version << 8 | _DATA
-    parts: list[bytes] = []
-    for sequence, mapping in zip(sequences, pairs, strict=True):
-        parts.append(_LONG.pack(head, sequence, len(mapping)))
-        for item in mapping.items():
-            for text in item:
-                octets = text.encode("utf-8", "surrogateescape")
-                parts += (_LENGTH.pack(len(octets)), octets)
-    return b"".join(parts)
+    return encode_data_around(sequences, map(encode_pairs, pairs), version)
 
 
 def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -> bytes:
@@ -189,6 +210,53 @@ def _known_key(key: str) -> _KnownKey:
     """A key as it stands in a D frame, length first; the size of that; and the key."""
     octets = key.encode()
     return _LENGTH.pack(len(octets)) + octets, 4 + len(octets), key
+
+
+# ── Decoding acks ───────────────────────────────────────────────────────────────────────────────
+
+
+class AckDecoder:
+    """What a writer reads: ``A`` frames of either version, six octets each, and nothing else.
+
+    A reader which sends anything else is told apart at its first wrong octet, so a hostile one
+    makes a writer hold five octets at most (``LJ-02``, ``LJ-05``, ``LJ-21``).
+    """
+
+    __slots__ = ("_failed", "_start")
+
+    def __init__(self) -> None:
+        self._start = b""  # of a frame whose end has not come
+        self._failed = False
+
+    def feed(self, octets: bytes) -> list[Ack | Fault]:
+        """The acks among what has arrived so far, perhaps with a Fault as the last item."""
+        if self._failed:
+            return []
+        octets = self._start + octets
+        end = len(octets)
+        found: list[Ack | Fault] = []
+        for position in range(0, end, _SHORT.size):
+            fault = _no_ack(octets[position : position + 2])
+            if fault:
+                self._failed = True
+                found.append(Fault(*fault, octets[position : position + 16]))
+                return found
+            if position + _SHORT.size <= end:
+                version, _, sequence = _SHORT.unpack_from(octets, position)
+                found.append(Ack(version, sequence))
+        self._start = octets[end - end % _SHORT.size :]
+        return found
+
+
+def _no_ack(start: bytes) -> tuple[str, str] | None:
+    """Why a frame which starts with these one or two octets is no ack; None if it may be one."""
+    if start[0] not in VERSIONS:
+        return "version", f"version octet {start[0]:#04x}, not '1' or '2'"
+    if start[1:] in (b"", b"A"):
+        return None
+    if start[1] in Decoder.TYPES:
+        return "wrong-role", f"a frame {chr(start[1])!r} from a reader"
+    return "frame-type", f"frame type {start[1]:#04x}"
 
 
 # ── Decoding ────────────────────────────────────────────────────────────────────────────────────
@@ -321,10 +389,10 @@ class Decoder:
         """Join ``octets`` to what waits; False if that is known to be less than a frame."""
         outer = self._levels[0]
         if self._gathered:
-            self._gathered += octets
-            if len(self._gathered) < self._needed:
+            if len(self._gathered) + len(octets) < self._needed:
+                self._gathered += octets
                 return False
-            outer.octets, outer.position = bytes(self._gathered), 0
+            outer.octets, outer.position = b"".join((self._gathered, octets)), 0
             self._gathered = bytearray()
         elif octets:
             rest = outer.octets[outer.position :]
@@ -397,36 +465,49 @@ class Decoder:
         return True
 
     def _scan_json(self, level: _Level) -> bool:
-        """A run of J frames: the loop in which a reader spends its time."""
-        octets, position, end = level.octets, level.position, len(level.octets)
-        length_max, unpack = self._json_octets_max, _LONG.unpack_from
+        """A run of J frames: the loop in which a reader spends its time.
+
+        What can be checked for a whole run is not checked for each frame: a body which is here in
+        full can be above its limit only if more octets than the limit are here.
+        """
+        octets, position = level.octets, level.position
+        unpack, header_size = _LONG.unpack_from, _LONG.size
         start = position
         # The budget bounds octets and, by their weight, the number of small documents.
-        scan_end = min(end - _LONG.size + 1, position + self._budget)
+        end = len(octets)
+        budget_end = min(end, position + self._budget)
         count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
         run_head = octets[position] << 8 | _JSON
         sequences: list[int] = []
         bodies: list[bytes] = []
         add_sequence, add_body = sequences.append, bodies.append
-        needed = 0
-        fault = ""
-        for _ in repeat(None, count_max):
-            if position >= scan_end:
-                break
-            head, sequence, length = unpack(octets, position)
-            if head != run_head:
-                break
-            if length > length_max:
-                fault = f"a document of {length} octets, at most {length_max}"
-                break
-            body_start = position + 10
-            body_end = body_start + length
-            if body_end > end:
-                needed = 10 + length
-                break
-            add_sequence(sequence)
-            add_body(octets[body_start:body_end])
-            position = body_end
+        length = needed = 0
+        try:
+            for _ in repeat(None, count_max):
+                head, sequence, length = unpack(octets, position)
+                if head != run_head:
+                    break
+                body_start = position + header_size
+                body_end = body_start + length
+                if body_end > end:
+                    needed = header_size + length
+                    break
+                add_sequence(sequence)
+                add_body(octets[body_start:body_end])
+                position = body_end
+                if position >= budget_end:
+                    break
+        except struct.error:
+            pass  # less than a header is left: the next step finds out what it begins
+        length_max = self._json_octets_max
+        too_long = needed and length > length_max
+        if end - start > length_max:
+            for row, body in enumerate(bodies):
+                if len(body) > length_max:
+                    too_long, length = True, len(body)
+                    position = start + sum(map(len, bodies[:row])) + header_size * row
+                    del sequences[row:], bodies[row:]
+                    break
         level.position = position
         if bodies:
             weight = position - start
@@ -434,8 +515,9 @@ class Decoder:
             self._frames.append(
                 Json(run_head >> 8, sequences, bodies, weight, len(self._levels) > 1)
             )
-        if fault:
-            return self._fault("json-limit", fault)
+        if too_long:
+            text = f"a document of {length} octets, at most {length_max}"
+            return self._fault("json-limit", text)
         return self._incomplete(level, needed) if needed else True
 
     def _scan_data(self, level: _Level) -> bool:
@@ -632,3 +714,5 @@ class Decoder:
         _DATA: _scan_data,
         _COMPRESSED: _begin_compressed,
     }
+    TYPES: Final = frozenset(_SCANS)
+    """The type octets of all frames."""

@@ -22,7 +22,7 @@ except ImportError:  # pragma: no cover - Windows has no flock; the queue says s
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 PIECES_PER_WRITE_MAX = 512
-"""Buffers given to one ``writev``; systems allow 1024."""
+"""Buffers given to one system call; systems allow 1024."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers which say that the disk, a quota or a file-size limit is used up: room may come."""
@@ -98,14 +98,34 @@ def sync_call(system: Any = os, control: Any = fcntl) -> tuple[str, Callable[[in
     return "fsync", system.fsync
 
 
+def write_call(system: Any = os) -> Callable[[int, Sequence[Any], int], int]:
+    """Writes buffers at a position of a file descriptor; in one system call where there is one."""
+    if hasattr(system, "pwritev"):
+        at: Callable[[int, Sequence[Any], int], int] = system.pwritev
+        return at
+
+    def seek_and_write(descriptor: int, pieces: Sequence[Any], position: int) -> int:
+        system.lseek(descriptor, position, os.SEEK_SET)
+        written: int = system.writev(descriptor, pieces)
+        return written
+
+    return seek_and_write
+
+
 class OSFile:
     """A file of the operating system."""
 
-    __slots__ = ("_descriptor", "_sync")
+    __slots__ = ("_descriptor", "_sync", "_write_at")
 
-    def __init__(self, descriptor: int, sync: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        sync: Callable[[int], object],
+        write_at: Callable[[int, Sequence[Any], int], int],
+    ) -> None:
         self._descriptor = descriptor
         self._sync = sync
+        self._write_at = write_at
 
     def size(self) -> int:
         """See :class:`File`."""
@@ -123,11 +143,12 @@ class OSFile:
 
     def write(self, position: int, pieces: Sequence[Any]) -> int:
         """See :class:`File`."""
-        os.lseek(self._descriptor, position, os.SEEK_SET)
+        if len(pieces) <= PIECES_PER_WRITE_MAX:
+            return self._write_at(self._descriptor, pieces, position)
         written = 0
         for start in range(0, len(pieces), PIECES_PER_WRITE_MAX):
             some = pieces[start : start + PIECES_PER_WRITE_MAX]
-            taken = os.writev(self._descriptor, some)
+            taken = self._write_at(self._descriptor, some, position + written)
             written += taken
             if taken < sum(memoryview(piece).nbytes for piece in some):
                 break
@@ -151,6 +172,7 @@ class OSDisk:
 
     def __init__(self) -> None:
         self.sync_name, self._sync = sync_call()
+        self._write_at = write_call()
 
     def make_directory(self, path: str) -> None:
         """See :class:`Disk`.  A directory of ours which others may enter is closed to them."""
@@ -171,7 +193,7 @@ class OSDisk:
     def open(self, path: str, *, write: bool = False) -> File:
         """See :class:`Disk`."""
         flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-        return OSFile(os.open(path, flags, FILE_MODE), self._sync)
+        return OSFile(os.open(path, flags, FILE_MODE), self._sync, self._write_at)
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`Disk`."""

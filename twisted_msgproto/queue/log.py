@@ -104,29 +104,27 @@ class SegmentLog:
         """Rises when published records were lost (see the document of the format)."""
         self.end = found.end
         """The offset after the last durable message."""
+        self.begin = next(iter(self._sizes), self.end)
+        """The first offset which is kept."""
+        self.octets = sum(self._sizes.values())
+        """What all segments hold together."""
         self.recovery = found.recovery
         """What was found at start."""
         self._first = next(reversed(self._sizes), self.end)
         if found.appendable:
             self._file = disk.open(self._path(self._first), write=True)
         else:
-            self._begin_segment()
+            try:
+                self._begin_segment()
+            except QueueFull as error:
+                # The disk is full: what is there can be read, and appending tries again.
+                self.recovery.lines.append(str(error))
         disk.sync_directory(directory)
         self._nameless = False
         self._publish()
         self._end_file.sync()
 
     # -- what there is ----------------------------------------------------------------------------
-
-    @property
-    def begin(self) -> int:
-        """The first offset which is kept."""
-        return next(iter(self._sizes))
-
-    @property
-    def octets(self) -> int:
-        """What all segments hold together."""
-        return sum(self._sizes.values())
 
     @property
     def segments(self) -> int:
@@ -136,7 +134,7 @@ class SegmentLog:
     @property
     def damaged(self) -> list[damage.Range]:
         """All ranges of offsets known to be damaged or lost, in order."""
-        return damage.merged(self._found.damaged)
+        return damage.merged(list(self._found.damaged))
 
     def _path(self, first: int) -> str:
         return os.path.join(self.directory, segment_name(first))
@@ -169,6 +167,7 @@ class SegmentLog:
             self._give_up_segment()
             raise
         self._sizes[self._first] = position + octets
+        self.octets += octets
         self.end = end
         self._publish()
         return end
@@ -208,7 +207,7 @@ class SegmentLog:
 
     def _writable(self, octets: int) -> File:
         """The file to append ``octets`` to, a new one if the segment is given up or at its end."""
-        used = self._sizes[self._first]
+        used = self._sizes.get(self._first, 0)
         if (
             self._file is not None
             and used > SEGMENT_HEADER_OCTETS
@@ -221,22 +220,27 @@ class SegmentLog:
         return self._file
 
     def _begin_segment(self) -> None:
-        """Begin a segment at the end.  A file of that name holds nothing that counts."""
-        path = self._path(self.end)
-        if self.end in self._sizes:
-            with contextlib.suppress(FileNotFoundError):
-                self._disk.remove(path)
+        """Begin a segment at the end.  A file of that name holds nothing that counts.
+
+        Raises QueueFull when there is no room for it, OSError when the disk fails.
+        """
         header = SegmentHeader(FORMAT_VERSION, self.identity, self.end, self.epoch).packed()
-        file = self._disk.open(path, write=True)
+        no_room = f"no room on the disk of {self.directory}"
+        file: File | None = None
         try:
+            file = self._disk.open(self._path(self.end), write=True)
             file.truncate(0)
             if file.write(0, [header]) < len(header):
-                raise QueueFull(f"no room on the disk of {self.directory}")
-        except BaseException:
-            file.close()
+                raise QueueFull(no_room)
+        except (OSError, QueueFull) as error:
+            if file is not None:
+                file.close()
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise QueueFull(f"{no_room}: {error}") from error
             raise
         self._file = file
         self._first = self.end
+        self.octets += len(header) - self._sizes.get(self.end, 0)
         self._sizes[self.end] = len(header)
         self._nameless = True
 
@@ -264,7 +268,9 @@ class SegmentLog:
 
     def _publish(self) -> None:
         """Let readers go up to the end.  A failure only keeps them from it until the next time."""
-        published = Published(self.end, self._first, self._sizes[self._first], self.epoch).packed()
+        published = Published(
+            self.end, self._first, self._sizes.get(self._first, 0), self.epoch
+        ).packed()
         assert self._end_file is not None
         try:
             self._end_file.write(0, [published])
@@ -293,7 +299,8 @@ class SegmentLog:
             if following > low:
                 break
             self._disk.remove(self._path(first))
-            del self._sizes[first]
+            self.octets -= self._sizes.pop(first)
+            self.begin = following
             removed += 1
         if removed:
             self._disk.sync_directory(self.directory)

@@ -1,7 +1,10 @@
-"""The queue's writer thread: :class:`QueueWriter`.
+"""The queue's writer: :class:`QueueWriter`.
 
-Batches come from any thread; one thread encodes them, writes and syncs a group, and calls back.
-A group is committed at once when no sync is under way, and what arrives during a sync is the next
+Batches come from any thread.  Two threads take turns: one gathers batches and encodes them while
+the other writes and syncs what it has encoded before.  So the disk and the encoding work at the
+same time, and a single message is encoded and written by one thread without being handed over.
+
+A group is committed at once when no sync is under way; what arrives during a sync is the next
 group: one message alone waits for nothing, many share a sync.
 """
 
@@ -13,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
 from twisted_msgproto.core.message import MessageBatch
@@ -26,11 +30,16 @@ from .recovery import Recovery
 
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
+AHEAD_MESSAGES = 512
+AHEAD_OCTETS = 128 << 10
+"""From here on what waits is encoded while the disk is busy; less is gathered until it is free."""
 RETRY_DELAY_S = 0.25
 """How long the writer waits before it looks for room again."""
 IDLE_S = 1.0
 """How often a writer with nothing to do looks for something to trim."""
 CLOSE_TIMEOUT_S = 4.0
+GIVE_UP_S = 1.0
+"""How long a closing writer waits for a disk which does not answer."""
 
 Callback = Callable[[BaseException | None], None]
 Entry = tuple[MessageBatch, Callback]
@@ -51,6 +60,8 @@ class QueueWriter:
       larger).
     * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
     * ``retry_delay``: seconds between looks for room when there is none.
+    * ``check_octets``: how much of the queue is checked before it takes messages (the newest part;
+      the rest is checked when there is nothing else to do).
     * ``report``: called in the writer thread with one line when something happens which an
       operator should know; default: the logger ``twisted_msgproto.queue``.
     """
@@ -65,6 +76,7 @@ class QueueWriter:
         group_messages: int = GROUP_MESSAGES,
         commit_delay: float = 0.0,
         retry_delay: float = RETRY_DELAY_S,
+        check_octets: int = segment_log.CHECK_OCTETS,
         disk: Disk = OS_DISK,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -74,7 +86,11 @@ class QueueWriter:
         self._retry_delay_s = retry_delay
         self._report = report or _logger.warning
         self._log = SegmentLog(
-            directory, max_bytes=max_bytes, segment_bytes=segment_bytes, disk=disk
+            directory,
+            max_bytes=max_bytes,
+            segment_bytes=segment_bytes,
+            check_octets=check_octets,
+            disk=disk,
         )
         self.directory = self._log.directory
         self.queue_id = self._log.queue_id
@@ -87,10 +103,16 @@ class QueueWriter:
         """Why nothing is written at present (no room), or None."""
         self._changed = threading.Condition()
         self._waiting: deque[Entry] = deque()
+        self._unencoded_messages = 0
+        self._unencoded_octets = 0
         self._waiting_messages = 0
         self._waiting_octets = 0
+        self._flushing = False
         self._closing = False
-        self._give_up = False
+        self._turn = threading.Lock()
+        self._trim_at = 0.0
+        self._ahead_messages = min(AHEAD_MESSAGES, group_messages)
+        self._give_up = threading.Event()
         self._failure: BaseException | None = None
         self._groups = 0
         self._messages = 0
@@ -102,8 +124,13 @@ class QueueWriter:
         self._append_last_us = 0
         # The first Arrow encoding of a process loads what takes more than 100 ms.
         encode([MessageBatch("", "", 0, count=1, fields=[{"": ""}], body=[b""], message_id=[0])])
-        self._thread = threading.Thread(target=self._run, name="msgproto-queue", daemon=True)
-        self._thread.start()
+        self._running = 2
+        self._threads = [
+            threading.Thread(target=self._run, name=f"msgproto-queue-{number}", daemon=True)
+            for number in (1, 2)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     # -- for any thread ---------------------------------------------------------------------------
 
@@ -130,17 +157,21 @@ class QueueWriter:
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
         """Give ``batch`` to the queue; never blocks.
 
-        ``callback`` is called once, in the writer thread: with None when the batch is durable,
-        with an exception when it is not and never will be.  Batches become durable in the order
-        of submission.  Raises QueueClosed after :meth:`close`, or if the thread has failed.
+        ``callback`` is called once, in a thread of the writer: with None when the batch is
+        durable, with an exception when it is not and never will be.  Batches become durable, and
+        callbacks are called one after another, in the order of submission.  Raises QueueClosed
+        after :meth:`close`, or if the writer has failed.
         """
         with self._changed:
             if self._closing or self._failure is not None:
                 raise QueueClosed(f"the queue {self.directory} is closed") from self._failure
             self._waiting.append((batch, callback))
+            self._unencoded_messages += batch.count
+            self._unencoded_octets += batch.octets
             self._waiting_messages += batch.count
             self._waiting_octets += batch.octets
-            self._changed.notify()
+            if not self._flushing or self._worth_encoding():
+                self._changed.notify()
 
     def statistics(self) -> dict[str, int]:
         """Counters and levels as they are now; a name ends with its unit."""
@@ -167,7 +198,7 @@ class QueueWriter:
         }
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Write what waits, stop the thread and give the lock back; True if all was written.
+        """Write what waits, stop the threads and give the lock back; True if all was written.
 
         After ``timeout`` seconds (a disk without room, a hanging disk) what still waits is called
         back with QueueClosed.  May be called again.
@@ -175,75 +206,124 @@ class QueueWriter:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            with self._changed:
-                self._give_up = True
-                self._changed.notify()
-            self._thread.join(self._retry_delay_s + 1)
-        return not self._give_up and self._failure is None
+        until = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            self._give_up.set()
+            for thread in self._threads:
+                thread.join(GIVE_UP_S)
+        return not self._give_up.is_set() and self._failure is None
 
-    # -- the writer thread ------------------------------------------------------------------------
+    # -- the threads ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        entries: list[Entry] | None = None
+        group: _Group | None = None
         try:
-            while (entries := self._next_group()) != []:
-                if entries is None:
-                    self._idle()
-                else:
-                    self._commit(entries)
+            while True:
+                # Only one gathers, until it has the disk: so groups keep their order.
+                with self._turn:
+                    group = self._gather()
+                if group is None:
+                    break
+                self._flush(group)
         except BaseException as error:  # a fault of ours: say so, and leave nobody waiting
             _logger.exception("the writer of the queue %s failed", self.directory)
-            self._failure = error
-            self._call_back([(entry, error) for entry in entries or ()])
-        finally:
             with self._changed:
-                self._closing = True
-                rest = list(self._waiting)
-                self._waiting.clear()
-            closed = QueueClosed(f"the queue {self.directory} was closed")
-            self._call_back([(entry, closed) for entry in rest])
-            self._log.close()
-
-    def _next_group(self) -> list[Entry] | None:
-        """Wait for batches and take a group of them; None when idle, empty when to end."""
+                self._failure = error
+                self._flushing = False
+            self._call_back(group.results if group is not None else [], error)
         with self._changed:
-            if not self._waiting and not self._closing and not self._changed.wait(IDLE_S):
-                return None
-            if self._commit_delay_s > 0:
-                until = time.monotonic() + self._commit_delay_s
-                while not self._closing and not self._enough():
-                    left = until - time.monotonic()
-                    if left <= 0:
-                        break
-                    self._changed.wait(left)
-            if not self._waiting:
-                return [] if self._closing else None
-            return self._take()
+            self._closing = True
+            self._changed.notify()
+            self._running -= 1
+            if self._running:
+                return
+            rest = [(entry, None) for entry in self._waiting]
+            self._waiting.clear()
+        self._call_back(rest, QueueClosed(f"the queue {self.directory} was closed"))
+        self._log.close()
 
-    def _enough(self) -> bool:
+    def _gather(self) -> _Group | None:
+        """Take batches and encode them until the disk is free for them; None at the end.
+
+        A group that is returned has the disk (``_flushing`` is set).
+        """
+        group = _Group()
+        while True:
+            with self._changed:
+                step = self._await_step(group)
+                if step is _Step.TAKE:
+                    taken = self._take(group)
+                elif step is not _Step.END:
+                    self._flushing = True
+            if step is _Step.TAKE:
+                self._encode(taken, group)
+            elif step is _Step.TIDY:
+                self._tidy()
+                with self._changed:
+                    self._flushing = False
+            else:
+                return group if step is _Step.FLUSH else None
+
+    def _await_step(self, group: _Group) -> _Step:
+        """Wait until something can be done for the group, and say what."""
+        changed = self._changed
+        while self._failure is None:
+            if self._flushing:
+                if self._worth_encoding() and not group.closed:
+                    return _Step.TAKE
+                changed.wait()
+            elif group.results:
+                return _Step.FLUSH
+            elif self._waiting:
+                self._delay()
+                return _Step.TAKE
+            elif self._closing:
+                return _Step.END
+            elif not changed.wait(IDLE_S) and not (self._waiting or self._closing):
+                return _Step.TIDY
+        self._call_back(group.results, self._failure)
+        return _Step.END
+
+    def _delay(self) -> None:
+        """Wait for more to come into the group, if the operator wants that."""
+        until = time.monotonic() + self._commit_delay_s
+        while (
+            not self._closing
+            and self._unencoded_octets < self._group_octets
+            and self._unencoded_messages < self._group_messages
+            and (left := until - time.monotonic()) > 0
+        ):
+            self._changed.wait(left)
+
+    def _worth_encoding(self) -> bool:
+        """Whether enough waits to be encoded while the disk is busy."""
         return (
-            self._waiting_octets >= self._group_octets
-            or self._waiting_messages >= self._group_messages
+            self._unencoded_messages >= self._ahead_messages
+            or self._unencoded_octets >= AHEAD_OCTETS
         )
 
-    def _take(self) -> list[Entry]:
-        """As many waiting batches as one group holds, at least one."""
-        waiting = self._waiting
-        entries = [waiting.popleft()]
-        octets = entries[0][0].octets
-        messages = entries[0][0].count
-        while waiting:
-            batch = waiting[0][0]
-            octets += batch.octets
+    def _take(self, group: _Group) -> list[Entry]:
+        """Waiting batches as many as fit into the group; at least one into an empty one."""
+        taken: list[Entry] = []
+        messages, octets = group.messages, group.octets
+        while self._waiting:
+            batch = self._waiting[0][0]
             messages += batch.count
-            if octets > self._group_octets or messages > self._group_messages:
+            octets += batch.octets
+            if (taken or group.results) and (
+                messages > self._group_messages or octets > self._group_octets
+            ):
+                group.closed = True
                 break
-            entries.append(waiting.popleft())
-        return entries
+            taken.append(self._waiting.popleft())
+            self._unencoded_messages -= batch.count
+            self._unencoded_octets -= batch.octets
+            group.messages, group.octets = messages, octets
+        return taken
 
-    def _idle(self) -> None:
+    def _tidy(self) -> None:
         """Nothing waits: trim, and check what the start left out."""
         try:
             self._log.trim()
@@ -253,35 +333,35 @@ class QueueWriter:
             self._disk_errors += 1
             self._report(f"queue {self.directory}: {error}")
 
-    def _commit(self, entries: list[Entry]) -> None:
-        """Encode a group, make it durable and call back."""
-        frames, results = self._encode(entries)
-        if frames:
-            error = self._append(frames)
-            if error is not None:
-                results = [(entry, error if known is None else known) for entry, known in results]
-        self._call_back(results)
+    def _flush(self, group: _Group) -> None:
+        """Make a group durable, call back, and leave the disk to the next one."""
+        error = self._append(group.frames) if group.frames else None
+        self._call_back(group.results, error)
+        if time.monotonic() >= self._trim_at:
+            self._trim_at = time.monotonic() + IDLE_S
+            self._tidy()
+        with self._changed:
+            self._flushing = False
+            self._changed.notify()
 
-    def _encode(self, entries: list[Entry]) -> tuple[list[Encoded], list[Result]]:
-        """The group's frame, and each batch's error so far (of those which cannot be encoded)."""
-        errors: dict[int, BaseException] = {}
-        good = [entry[0] for entry in entries if entry[0].count]
+    def _encode(self, taken: list[Entry], group: _Group) -> None:
+        """Add frames to the group; batches which cannot be encoded get their error."""
+        errors: list[BaseException | None] = [None] * len(taken)
         try:
+            good = [batch for batch, _ in taken if batch.count]
             frames = [encode(good)] if good else []
         except Exception:
-            # Somebody's batch is wrong.  Find out whose; its neighbours go on.
-            kept = []
-            for index, (batch, _) in enumerate(entries):
+            # Somebody's batch is wrong.  Its neighbours go on, each in a frame of its own.
+            frames = []
+            for index, (batch, _) in enumerate(taken):
                 try:
                     if batch.count:
-                        encode([batch])
-                        kept.append(batch)
+                        frames.append(encode([batch]))
                 except Exception as error:
                     errors[index] = error
-            frames = [encode(kept)] if kept else []
-        for frame in frames:
-            self._texts_replaced += frame.replaced
-        return frames, [(entry, errors.get(index)) for index, entry in enumerate(entries)]
+        group.frames.extend(frames)
+        group.results.extend(zip(taken, errors, strict=True))
+        self._texts_replaced += sum(frame.replaced for frame in frames)
 
     def _append(self, frames: list[Encoded]) -> BaseException | None:
         """Append to the log, waiting for room as long as it takes; the error if it failed."""
@@ -294,7 +374,7 @@ class QueueWriter:
                     self._stalls += 1
                     self._report(f"{error}; waiting for room")
                 self.stalled = str(error)
-                if not self._wait_for_room():
+                if self._give_up.wait(self._retry_delay_s):
                     return QueueClosed(f"the queue {self.directory} was closed: {error}")
             except OSError as error:
                 self._disk_errors += 1
@@ -311,24 +391,47 @@ class QueueWriter:
             self._report(f"queue {self.directory}: there is room again")
         return None
 
-    def _wait_for_room(self) -> bool:
-        """Wait a while before the next try; False when the writer is to give up."""
-        until = time.monotonic() + self._retry_delay_s
-        with self._changed:
-            while not self._give_up and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
-            return not self._give_up
+    def _call_back(self, results: Sequence[Result], error: BaseException | None) -> None:
+        """Tell each batch's submitter its own error, or ``error``, or None.
 
-    def _call_back(self, results: Sequence[Result]) -> None:
-        """Tell each batch's submitter; a callback's own fault stops at itself."""
-        with self._changed:
-            for (batch, _), error in results:
-                self._waiting_messages -= batch.count
-                self._waiting_octets -= batch.octets
-                if error is not None:
-                    self._failed_messages += batch.count
-        for (_, callback), error in results:
+        A callback's own fault stops at itself.
+        """
+        messages = octets = failed = 0
+        for (batch, callback), own in results:
+            result = error if own is None else own
+            messages += batch.count
+            octets += batch.octets
+            if result is not None:
+                failed += batch.count
             try:
-                callback(error)
+                callback(result)
             except Exception:
                 _logger.exception("a callback of the queue %s failed", self.directory)
+        with self._changed:
+            self._waiting_messages -= messages
+            self._waiting_octets -= octets
+            self._failed_messages += failed
+
+
+class _Step(Enum):
+    """What the gathering thread does next."""
+
+    TAKE = "encode some of what waits"
+    FLUSH = "the disk is free: write the group"
+    TIDY = "nothing to do: trim and check"
+    END = "closed"
+
+
+class _Group:
+    """What goes to the disk together: encoded frames, and who waits for them."""
+
+    __slots__ = ("closed", "frames", "messages", "octets", "results")
+
+    def __init__(self) -> None:
+        self.frames: list[Encoded] = []
+        self.results: list[Result] = []
+        # Each batch and what was wrong with it alone.
+        self.messages = 0
+        self.octets = 0
+        self.closed = False
+        # The next batch does not fit.

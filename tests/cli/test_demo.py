@@ -1,0 +1,159 @@
+"""``msgproto demo``: sent = acknowledged = landed, told from the table; no process left over."""
+
+import json
+import re
+import signal
+import tomllib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.tools.processes import Launched, Launcher, children, command_of, descendants
+from twisted_msgproto import cli
+from twisted_msgproto.cli import demo
+from twisted_msgproto.cli.demo import Count, Progress, gateway_file, landed_since, report
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.gateway import Configuration
+from twisted_msgproto.registry import PROTOCOLS
+
+spark = pytest.mark.xdist_group("spark")
+
+
+def test_the_gateway_file_runs_every_protocol(tmp_path: Path) -> None:
+    configuration = Configuration(tomllib.loads(gateway_file(tmp_path / 'a "queue"')))
+    assert list(configuration.servers) == list(PROTOCOLS)
+    assert configuration.queue["directory"] == str(tmp_path / 'a "queue"')
+
+
+@pytest.mark.parametrize(
+    ("counts", "twice", "status"),
+    [
+        ({"lumberjack": Count(5, 5, 5), "umq": Count(5, 5, 5)}, 0, 0),
+        ({"lumberjack": Count(5, 5, 5), "umq": Count(5, 5, 4)}, 0, 1),
+        ({"lumberjack": Count(5, 5, 6)}, 0, 1),
+        ({"lumberjack": Count(5, 4, 4)}, 0, 1),
+        ({"lumberjack": Count(5, 4, 5)}, 0, 1),
+        ({"lumberjack": Count(0, 0, 0)}, 0, 1),
+        ({"lumberjack": Count(5, 5, 5)}, 1, 1),
+        ({"lumberjack": Count(5, 5, 5), "surprise": Count(0, 0, 1)}, 0, 1),
+        ({}, 0, 1),
+    ],
+)
+def test_the_status_is_0_only_if_all_counts_agree(
+    tmp_path: Path, counts: dict[str, Count], twice: int, status: int
+) -> None:
+    assert report(tmp_path, counts, twice) == status
+
+
+def test_the_report_says_where_the_table_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(tmp_path, {"lumberjack": Count(1234, 1234, 1234)}, 0)
+    told = capsys.readouterr().out
+    assert re.search(r"lumberjack\s+1,234\s+1,234\s+1,234\n", told)
+    assert "sent = acknowledged = landed: 1,234" in told
+    assert f'spark.read.parquet("{tmp_path}/table")' in told
+
+
+def test_rows_of_an_earlier_run_or_another_gateway_do_not_count(tmp_path: Path) -> None:
+    from twisted_msgproto.spark.table import LandedTable
+
+    rows = pa.table(
+        {
+            "gateway": ["a", "a", "a", "b"],
+            "offset": [6, 7, 8, 9],
+            "protocol": ["lumberjack", "lumberjack", "umq", "lumberjack"],
+        }
+    )
+    pq.write_table(rows, tmp_path / "part.parquet")
+    log = tmp_path / "_spark_metadata" / "0"
+    log.parent.mkdir()
+    entry = {"path": (tmp_path / "part.parquet").as_uri(), "action": "add"}
+    log.write_text(f"v1\n{json.dumps(entry)}")
+    assert landed_since(LandedTable(tmp_path), "a", 7) == {"lumberjack": 1, "umq": 1}
+
+
+def test_without_a_terminal_progress_is_a_line_when_something_moved(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = Progress(10)
+    for landed in (0, 0, 3, 3, 10):
+        progress.show(10, landed)
+    told = capsys.readouterr().out.splitlines()
+    assert [re.sub(r"^ +[\d.]+ s: ", "", line) for line in told] == [
+        f"10 of 10 on disk, {landed} in the table" for landed in (0, 3, 10)
+    ]
+
+
+def test_a_directory_serves_one_demo_at_a_time(tmp_path: Path) -> None:
+    with demo.working_directory(tmp_path) as directory:
+        assert directory == tmp_path.resolve()
+        with pytest.raises(ConfigurationError, match="another demo runs in"):
+            demo.working_directory(tmp_path).__enter__()
+    with demo.working_directory(tmp_path):
+        pass
+
+
+def test_a_directory_which_cannot_be_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert cli.main(["demo", "--keep", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err == (
+        f"msgproto demo: cannot use {tmp_path / 'file'}: File exists\n"
+    )
+
+
+def test_temporary_directories_of_earlier_demos_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
+    with demo.working_directory(None) as running, demo.working_directory(None) as ended:
+        (ended / "something").touch()
+        assert running.exists()  # its lock is held
+    with demo.working_directory(None) as new:
+        assert [path.name for path in tmp_path.iterdir()] == [new.name]
+
+
+def test_a_process_that_fails_is_shown_with_the_end_of_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "gateway_file", lambda queue: "[nonsense]")
+    assert cli.main(["demo", "--keep", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("msgproto demo: the gateway process ended with status 1")
+    assert "unknown table [nonsense]" in told
+
+
+def counts_of(ended: Launched) -> list[tuple[int, ...]]:
+    rows = re.findall(r"^(?:\w+) +([\d,]+) +([\d,]+) +([\d,]+)$", ended.output, re.MULTILINE)
+    return [tuple(int(number.replace(",", "")) for number in row) for row in rows]
+
+
+@spark
+@pytest.mark.slow
+def test_the_demo_run_twice_in_one_directory_lands_each_runs_messages(launch: Launcher) -> None:
+    for _ in range(2):
+        ended = launch("demo", "--messages", "200", "--keep", "kept")
+        assert ended.wait(seconds=300) == 0, ended.output
+        total = 200 * len(PROTOCOLS)
+        assert counts_of(ended) == [(200, 200, 200)] * len(PROTOCOLS) + [(total, total, total)]
+    from twisted_msgproto.spark.table import LandedTable
+
+    table = LandedTable(launch.directory / "kept" / "table")
+    assert table.counts() == dict.fromkeys(sorted(PROTOCOLS), 400)
+    assert table.duplicates() == []
+
+
+@spark
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process_behind(launch: Launcher) -> None:
+    running = launch("demo", "--keep", "kept")
+    running.line("clients: ")
+    assert len(children(running.pid)) >= 2
+    left = descendants(running.pid)
+    running.signal(signal.SIGINT)
+    assert running.wait(seconds=60) == 130
+    assert [command for pid in left if (command := command_of(pid))] == []

@@ -1,0 +1,162 @@
+"""``msgproto send`` as people use it: real processes, a real server, honest counts."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tools.processes import Launched, Launcher
+from twisted_msgproto.queue import QueueReader
+
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+
+
+@pytest.fixture
+def server(launch: Launcher) -> Launched:
+    return launch("lumberjack", "-e", LOOPBACK, "--queue", "spool", module="twisted")
+
+
+def bodies(directory: Path) -> list[bytes]:
+    reader = QueueReader(directory)
+    return [
+        body.as_py()
+        for batch in reader.read(reader.begin(), reader.end())
+        for body in batch.column("body")
+    ]
+
+
+@pytest.mark.parametrize("options", [[], ["--window", "7"], ["--compress", "0"]])
+def test_lines_of_stdin_are_acknowledged_and_in_the_queue(
+    launch: Launcher, server: Launched, options: list[str]
+) -> None:
+    lines = [json.dumps({"n": n}) for n in range(100)]
+    address = server.address("lumberjack")
+    ended = launch.run("send", "lumberjack", address, *options, stdin="\n".join(lines))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("sent 100, acknowledged 100 in ")
+    assert bodies(launch.directory / "spool") == [line.encode() for line in lines]
+
+
+def test_made_up_messages_and_the_counts_as_json(launch: Launcher, server: Launched) -> None:
+    address = server.address("lumberjack")
+    words = ["send", "lumberjack", address, "--count", "1234", "--size", "200", "--json"]
+    ended = launch.run(*words)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["sent"], told["acknowledged"]) == (1234, 1234)
+    assert told["seconds"] > 0
+    assert ended.stderr == ""
+    came = bodies(launch.directory / "spool")
+    assert len(set(came)) == 1234
+    assert {len(body) for body in came} == {200}
+
+
+def test_a_line_is_sent_when_it_comes_not_at_the_end_of_the_input(
+    launch: Launcher, server: Launched
+) -> None:
+    sending = launch("send", "lumberjack", server.address("lumberjack"), stdin=subprocess.PIPE)
+    assert sending.process.stdin is not None
+    sending.process.stdin.write('{"first": 1}\n')
+    sending.process.stdin.flush()
+    reader = QueueReader(launch.directory / "spool")
+    waited = threading.Event()
+    for _ in range(600):
+        if reader.end() == 1:
+            break
+        waited.wait(0.05)
+    assert reader.end() == 1
+    sending.process.stdin.close()
+    assert sending.wait() == 0
+
+
+def test_nothing_to_send_is_no_failure(launch: Launcher, server: Launched) -> None:
+    ended = launch.run("send", "lumberjack", server.address("lumberjack"), stdin="")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("sent 0, acknowledged 0")
+
+
+def test_nobody_listening_is_one_line(launch: Launcher) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # bound, and not listening
+        port = bound.getsockname()[1]
+        ended = launch.run("send", "lumberjack", f"tcp:127.0.0.1:{port}", "--count", "3")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("msgproto send: ")
+    assert ended.stderr.count("\n") == 1
+    assert "sent 0, acknowledged 0" in ended.stdout
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[[bytes], str]]:
+    """A peer which answers the first octets it gets with these, then closes."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threads = []
+
+        def serve(answer: bytes) -> None:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(ConnectionResetError):
+                connection.recv(65536)
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
+
+        def start(answer: bytes) -> str:
+            threads.append(threading.Thread(target=serve, args=(answer,)))
+            threads[-1].start()
+            return f"tcp:127.0.0.1:{listening.getsockname()[1]}"
+
+        yield start
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"2A\0\0\0\0", b"HTTP/1.1 400"],
+    ids=["nothing", "only signs of life", "another protocol"],
+)
+def test_what_was_not_acknowledged_is_told_and_is_a_failure(
+    launch: Launcher, served: Callable[[bytes], str], answer: bytes
+) -> None:
+    words = ["send", "lumberjack", served(answer), "--count", "5", "--json"]
+    ended = launch.run(*words)
+    assert ended.returncode == 1
+    assert json.loads(ended.stdout)["acknowledged"] == 0
+    assert ended.stderr.startswith("msgproto send: ")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["lumberyard", "tcp:127.0.0.1:1"], "unknown protocol 'lumberyard'; known: lumberjack"),
+        (["lumberjack", "nonsense"], "not an endpoint: 'nonsense'"),
+        (["lumberjack", "tcp:127.0.0.1"], "HOST:PORT expected, not '127.0.0.1'"),
+        (["lumberjack", "tls:h:1", "--tls-ca", "nothing.pem"], "cannot read nothing.pem"),
+        (["lumberjack", "tcp:h:1", "--password-file", "no"], "cannot read the password file"),
+    ],
+)
+def test_an_operators_fault_is_one_line(launch: Launcher, words: list[str], complaint: str) -> None:
+    ended = launch.run("send", *words)
+    assert ended.returncode == 2
+    assert complaint in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--count", "0"], ["--size", "x"], ["--compress", "10"], []])
+def test_a_bad_option_is_a_usage_error(launch: Launcher, words: list[str]) -> None:
+    place = ["lumberjack", "tcp:h:1"] if words else []
+    ended = launch.run("send", *place, *words)
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_protocol_without_recv_says_so(launch: Launcher) -> None:
+    ended = launch.run("recv", "lumberjack", "tcp:h:1")
+    assert (ended.returncode, ended.stderr) == (2, "msgproto recv: lumberjack has no recv\n")

@@ -1,0 +1,603 @@
+"""The handshake of both sides: versions, extensions, refusals, time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.micromsg2.streams import (
+    capture,
+    cuts,
+    decode,
+    fault,
+    flatten,
+    handshake,
+    limits,
+    message,
+    offers,
+    pair,
+    proposal,
+    pump,
+    said,
+)
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.machine import IllegalTransition
+from twisted_msgproto.micromsg2.machine import (
+    IDENTITY,
+    STANDARD,
+    Ack,
+    BatchAck,
+    Client,
+    ErrorReceived,
+    Extension,
+    ExtensionSet,
+    Json,
+    Proposal,
+    Server,
+    SessionEstablished,
+    Side,
+)
+from twisted_msgproto.micromsg2.wire import BadText, Error, Handshake, encode_error
+
+
+def answered(
+    opening: bytes, ours: Proposal | None = None, **changes: object
+) -> tuple[Server, Handshake]:
+    """A server which has answered, and what it said."""
+    server = Server(ours, limits(**changes))
+    assert server.receive_data(opening, 0.0) == []
+    assert server.state is Side.ANSWERED
+    (reply,) = decode([server.data_to_send()], 1)
+    assert isinstance(reply, Handshake)
+    return server, reply
+
+
+def refusal(side: Server | Client, octets: bytes) -> str:
+    """What a side says to a handshake which it refuses."""
+    found = fault(side.receive_data(octets, 0.0))
+    assert side.fault is found
+    assert side.state is Side.FAILED
+    (error,) = decode([side.data_to_send()], 1)
+    assert isinstance(error, Error)
+    assert found.reason == error.code
+    assert found.text == error.text
+    assert side.receive_data(handshake(), 0.0) == []
+    return error.text
+
+
+def opened(ours: Proposal | None = None, **changes: object) -> tuple[Client, Handshake]:
+    """A client which has opened, and what it said."""
+    client = Client(ours, limits(**changes))
+    client.open()
+    (opening,) = decode([client.data_to_send()], 1)
+    assert isinstance(opening, Handshake)
+    return client, opening
+
+
+def closed(
+    reply: bytes, ours: Proposal | None = None, **changes: object
+) -> tuple[Client, Handshake]:
+    """A client which got ``reply`` and has closed the handshake, and what it said."""
+    client, _ = opened(ours, **changes)
+    (event,) = client.receive_data(reply, 0.0)
+    assert isinstance(event, SessionEstablished)
+    (last,) = decode([client.data_to_send()], 1)
+    assert isinstance(last, Handshake)
+    return client, last
+
+
+def names(last: Handshake) -> tuple[list[str], list[str]]:
+    return list(map(str, last.required)), list(map(str, last.optional))
+
+
+# ── the three messages ──────────────────────────────────────────────────────────────────────────
+
+
+def test_the_sources_complete_handshake_indexes_extensions_in_its_order() -> None:
+    """MM-04, MM-09: json 1, dotnet 2, batch-ack 3"""
+    client, server = Client(proposal("json;dotnet", "batch-ack")), Server(proposal("", "batch-ack"))
+    client.open()
+    opening = client.data_to_send()
+    server.receive_data(opening, 0.0)
+    reply = server.data_to_send()
+    (answer,) = decode([reply], 1)
+    assert isinstance(answer, Handshake)
+    assert names(answer) == ([], ["batch-ack"])
+    client.receive_data(reply, 0.0)
+    last = client.data_to_send()
+    (final,) = decode([last], 1)
+    assert isinstance(final, Handshake)
+    assert names(final) == (["json", "dotnet"], ["batch-ack:max-count=10"])
+    (event,) = server.receive_data(last, 0.0)
+    assert event == SessionEstablished(IDENTITY, ("json", "dotnet", "batch-ack"))
+    for side in (client, server):
+        assert [extension.name for extension in side.extensions] == ["json", "dotnet", "batch-ack"]
+        assert side.established
+        assert side.has("dotnet") and not side.has("xml")
+
+
+def test_the_identity_is_product_and_version_unless_it_is_chosen() -> None:
+    """MM-03"""
+    _, reply = answered(handshake())
+    assert reply.identity == IDENTITY
+    assert IDENTITY.startswith("twisted-msgproto/")
+    server, reply = answered(handshake(identity="me"), Proposal(identity="srver"))
+    assert reply.identity == "srver"
+    assert server.identity == "me"
+
+
+def test_flags_are_written_as_zero_and_ignored_when_read() -> None:
+    """MM-33"""
+    octets = bytearray(handshake())
+    octets[2] = 0xAA
+    server, reply = answered(bytes(octets))
+    assert reply.flags == 0
+    assert isinstance(server.receive_data(bytes(octets), 0.0)[0], SessionEstablished)
+
+
+@pytest.mark.parametrize("required", ["ack", "json;ack:max-count=3;x-unheard-of"])
+def test_the_reference_lists_everything_as_required(required: str) -> None:
+    """MM-04: an extension which was offered as optional may come back in either list"""
+    server, _ = answered(handshake("", required))
+    agreed = ";".join(offer for offer in required.split(";") if not offer.startswith("x-"))
+    (event,) = server.receive_data(handshake(agreed, ""), 0.0)
+    assert isinstance(event, SessionEstablished)
+
+
+@pytest.mark.parametrize("direction", ["C>S", "S>C"])
+def test_the_capture_is_replayed_in_both_roles(direction: str) -> None:
+    """MM-04, MM-05, MM-12, MM-22: whole and octet by octet, against each of our sides"""
+    octets = capture(direction)
+    count = 2 if direction == "C>S" else 1
+    whole: list[object] | None = None
+    for chunks in cuts(octets):
+        side: Server | Client = Server()
+        if direction == "S>C":
+            side = opened()[0]
+        found = flatten(event for chunk in chunks for event in side.receive_data(chunk, 0.0))
+        assert side.fault is None
+        whole = found if whole is None else whole
+        assert found == whole
+        written = decode([side.data_to_send()], count)
+        assert all(isinstance(frame, Handshake) for frame in written)
+        assert side.counters.received == 4
+        assert side.counters.untyped == (1 if direction == "C>S" else 0)
+    assert whole is not None
+    assert [row[0] for row in whole[1:]] == [1, 2, 3, 4]  # type: ignore[index]
+    assert whole[0] == SessionEstablished("hulk" if direction == "C>S" else "FastSocket v1.1", ())
+    second = whole[2]
+    fields = {"first_name": "jonas"} if direction == "C>S" else {}
+    assert second[1:4] == ("commands", fields, b"hello1")  # type: ignore[index]
+
+
+# ── versions (MM-05) ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("major", "minor"), [(1, 0), (1, 1), (1, 255), (2, 0), (3, 7), (255, 255)])
+def test_a_server_answers_1_0_whatever_is_announced(major: int, minor: int) -> None:
+    """MM-05"""
+    server, reply = answered(handshake(major=major, minor=minor))
+    assert (reply.major, reply.minor) == (1, 0)
+    assert isinstance(server.receive_data(handshake(minor=minor), 0.0)[0], SessionEstablished)
+
+
+@pytest.mark.parametrize("major", [0, 2, 3, 255])
+def test_the_third_handshake_must_say_the_lower_major(major: int) -> None:
+    """MM-05"""
+    server, _ = answered(handshake(major=2))
+    assert refusal(server, handshake(major=major)).startswith("unsupported-version: ")
+
+
+def test_a_server_refuses_major_0() -> None:
+    """MM-05"""
+    assert refusal(Server(), handshake(major=0)).startswith("unsupported-version: 0")
+
+
+@pytest.mark.parametrize("major", [0, 2, 255])
+def test_a_client_refuses_an_answer_which_is_not_the_lower_major(major: int) -> None:
+    """MM-05: it said 1, so nothing but 1 can be the lower of the two"""
+    client, _ = opened()
+    assert refusal(client, handshake(major=major)).startswith(f"unsupported-version: {major}")
+
+
+def test_a_client_takes_any_minor() -> None:
+    """MM-05"""
+    _, last = closed(handshake(minor=9))
+    assert (last.major, last.minor) == (1, 0)
+
+
+# ── required and optional (MM-06, MM-07) ────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["x-unheard-of", "microauth", "ssl"])
+def test_a_server_refuses_what_it_lacks(name: str) -> None:
+    """MM-06, MM-30: the text names the extension"""
+    assert refusal(Server(), handshake(f"json;{name}")) == f"unsupported-extension: {name}"
+
+
+@pytest.mark.parametrize("name", ["x-unheard-of", "microauth"])
+def test_a_client_refuses_what_it_lacks(name: str) -> None:
+    """MM-06, MM-30"""
+    client, _ = opened()
+    assert refusal(client, handshake(f"{name};json")) == f"unsupported-extension: {name}"
+
+
+def test_an_extension_can_be_withheld() -> None:
+    """MM-06"""
+    server = Server(Proposal(known=STANDARD.without("json")))
+    assert refusal(server, handshake("json")) == "unsupported-extension: json"
+
+
+def test_an_optional_extension_which_the_other_lacks_is_not_used() -> None:
+    """MM-07, MM-30"""
+    _, reply = answered(handshake("", "x-unheard-of;json;microauth"))
+    assert names(reply) == ([], ["json"])
+    _, last = closed(handshake("", "x-unheard-of;json"), proposal("", "json"))
+    assert names(last) == ([], ["json"])
+
+
+def test_a_server_suggests_what_it_is_told_to() -> None:
+    """MM-03, MM-07"""
+    _, reply = answered(handshake(), proposal("dotnet", "batch-ack:max-count=50"))
+    assert names(reply) == (["dotnet"], ["batch-ack:max-count=50"])
+
+
+def test_a_server_suggests_nothing_which_nobody_asked_for() -> None:
+    """MM-07: the reference uses whatever is suggested to it"""
+    _, reply = answered(handshake())
+    assert names(reply) == ([], [])
+
+
+def test_a_client_uses_only_what_it_wanted() -> None:
+    """MM-07: of the server's suggestions"""
+    _, last = closed(handshake("", "json;ack;batch-ack"), proposal("", "json"))
+    assert names(last) == ([], ["json"])
+    _, last = closed(handshake("", "json;batch-ack"), Proposal(accepted=frozenset({"batch-ack"})))
+    assert names(last) == ([], ["batch-ack:max-count=10"])
+
+
+def test_required_comes_first_and_each_list_keeps_its_order() -> None:
+    """MM-04, MM-09"""
+    client, last = closed(
+        handshake("xml;json", "protobuf;pub-sub"), proposal("dotnet;json", "pub-sub;protobuf")
+    )
+    assert names(last) == (["dotnet", "json", "xml"], ["protobuf", "pub-sub"])
+    assert [extension.name for extension in client.extensions] == [
+        "dotnet",
+        "json",
+        "xml",
+        "protobuf",
+        "pub-sub",
+    ]
+
+
+def test_what_the_client_requires_is_in_the_final_list_though_the_server_is_silent() -> None:
+    """MM-07"""
+    _, last = closed(handshake(), proposal("json"))
+    assert names(last) == (["json"], [])
+
+
+@pytest.mark.parametrize(
+    ("opening", "ours", "last"),
+    [
+        ("json", "", ""),
+        ("json", "", "xml"),
+        ("", "dotnet", ""),
+        ("json", "dotnet", "json"),
+        ("json", "dotnet", "dotnet"),
+    ],
+)
+def test_a_final_list_without_what_is_required_is_refused(
+    opening: str, ours: str, last: str
+) -> None:
+    """MM-07: no silent downgrade"""
+    server, _ = answered(handshake(opening), proposal(ours))
+    assert refusal(server, handshake(last)).startswith("extension-mismatch: ")
+
+
+@pytest.mark.parametrize("last", ["json", "x-unheard-of", "batch-ack"])
+def test_a_final_list_with_more_than_was_agreed_is_refused(last: str) -> None:
+    """MM-07: nothing outside the client's required list and the server's answer"""
+    server, _ = answered(handshake("xml", "dotnet"))
+    assert refusal(server, handshake("xml", last)).startswith("extension-mismatch: ")
+
+
+def test_a_final_list_may_leave_options_out() -> None:
+    """MM-07"""
+    server, _ = answered(handshake("", "json;dotnet"))
+    assert isinstance(server.receive_data(handshake("", "dotnet"), 0.0)[0], SessionEstablished)
+
+
+@pytest.mark.parametrize(
+    ("required", "optional"), [("json", "json"), ("pubsub", "pub-sub"), ("pubsub;pub-sub", "")]
+)
+def test_an_extension_listed_twice_is_refused(required: str, optional: str) -> None:
+    """MM-08: across both lists and under both names"""
+    text = refusal(Server(), handshake(required, optional))
+    assert text.startswith("protocol-error: ")
+    client, _ = opened()
+    assert refusal(client, handshake(required, optional)).startswith("protocol-error: ")
+
+
+def test_pubsub_is_another_spelling_of_pub_sub() -> None:
+    """MM-25"""
+    server, reply = answered(handshake("", "pubsub"))
+    assert names(reply) == ([], ["pubsub"])
+    (event,) = server.receive_data(handshake("", "pubsub"), 0.0)
+    assert event == SessionEstablished("hulk", ("pub-sub",))
+    client, last = closed(handshake("", "pubsub"), proposal("", "pub-sub"))
+    assert names(last) == ([], ["pubsub"])
+    assert client.has("pub-sub")
+
+
+# ── the number of acks (MM-18, MM-20) ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("properties", "count"),
+    [
+        ({}, 10),
+        ({"max-count": "100"}, 100),
+        ({"count": "7"}, 7),
+        ({"messagesperack": "20", "ackexpiretime": "500"}, 20),
+        ({"max-count": "32767"}, 32767),
+    ],
+)
+def test_the_number_is_read_in_every_spelling(properties: dict[str, str], count: int) -> None:
+    """MM-20: default 10"""
+    assert BatchAck(properties, limits()).count == count
+
+
+@pytest.mark.parametrize("text", ["0", "32768", "-1", "1.5", "ten", "", "٣", "000007", "1e3"])
+@pytest.mark.parametrize("key", ["max-count", "count", "messagesperack"])
+def test_a_number_which_cannot_be_is_refused(key: str, text: str) -> None:
+    """MM-20: 0, above 32767, and what is no number"""
+    with pytest.raises(BadText):
+        BatchAck.check({key: text}, limits())
+
+
+@pytest.mark.parametrize("offer", ["batch-ack:max-count=0", "ack:MessagesPerAck=32768"])
+def test_a_bad_number_is_refused_by_both_sides(offer: str) -> None:
+    """MM-20"""
+    assert refusal(Server(), handshake("", offer)).startswith("bad-extension: ")
+    client, _ = opened()
+    assert refusal(client, handshake("", offer)).startswith("bad-extension: ")
+    server, _ = answered(handshake(offer.partition(":")[0]))
+    assert refusal(server, handshake(offer)).startswith("bad-extension: ")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "agreed"),
+    [
+        ("batch-ack:max-count=100", "batch-ack:max-count=50", "batch-ack:max-count=50"),
+        ("batch-ack:max-count=50", "batch-ack:max-count=100", "batch-ack:max-count=50"),
+        ("batch-ack:max-count=50", "batch-ack", "batch-ack:max-count=50"),
+        ("batch-ack", "batch-ack:count=5", "batch-ack:max-count=5"),
+        ("batch-ack", "batch-ack", "batch-ack:max-count=10"),
+        ("ack", "ack", "ack"),
+        ("ack:max-count=20", "ack", "ack"),
+        ("ack:max-count=20", "ack:MessagesPerAck=30,AckExpireTime=500", "ack:max-count=20"),
+        ("ack:max-count=20", "ack:MessagesPerAck=3", "ack:max-count=3"),
+    ],
+)
+def test_the_client_picks_the_lower_number(ours: str, theirs: str, agreed: str) -> None:
+    """MM-18, MM-20"""
+    client, last = closed(handshake("", theirs), proposal("", ours))
+    assert names(last) == ([], [agreed])
+    number = agreed.partition("=")[2]
+    assert client.room == (int(number) if number else 1)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "required", "optional"),
+    [
+        ("batch-ack:max-count=5000", "", ["batch-ack:max-count=1024"], []),
+        ("batch-ack:max-count=50", "", [], []),
+        ("batch-ack:max-count=50", "batch-ack:max-count=20", ["batch-ack:max-count=20"], []),
+        ("batch-ack", "batch-ack:max-count=20", ["batch-ack:max-count=20"], []),
+        ("batch-ack", "", [], []),
+    ],
+)
+def test_the_server_names_another_number_if_it_has_one(
+    theirs: str, ours: str, required: list[str], optional: list[str]
+) -> None:
+    """MM-20: and does not repeat what the client requires when there is nothing to add"""
+    _, reply = answered(handshake(theirs), proposal("", ours))
+    assert names(reply) == (required, optional)
+
+
+def test_the_final_number_holds_up_to_the_servers_limit() -> None:
+    """MM-20: the reference client repeats its own"""
+    ours = proposal("", "batch-ack:max-count=5")
+    server, _ = answered(handshake("batch-ack:max-count=80"), ours, ack_count=80)
+    server.receive_data(handshake("batch-ack:max-count=80"), 0.0)
+    assert server.room == 80
+    server, _ = answered(handshake("batch-ack:max-count=80"), ours, ack_count=79)
+    text = refusal(server, handshake("batch-ack:max-count=80"))
+    assert text.startswith("bad-extension: batch-ack: 80")
+
+
+def test_the_default_limit_of_the_number_is_1024() -> None:
+    """MM-20"""
+    server, _ = answered(handshake("ack"))
+    assert refusal(server, handshake("ack:MessagesPerAck=1025")).startswith("bad-extension: ")
+
+
+def test_batch_ack_is_used_where_both_are_agreed() -> None:
+    """MM-20: a client leaves ack out then, unless it is required"""
+    ours = proposal("", "ack;batch-ack:max-count=7")
+    _, last = closed(handshake("", "ack;batch-ack"), ours)
+    assert names(last) == ([], ["batch-ack:max-count=7"])
+    client, last = closed(handshake("ack", "batch-ack"), ours)
+    assert names(last) == (["ack"], ["batch-ack:max-count=7"])
+    assert client.room == 7
+    _, last = closed(handshake("", "ack"), ours)
+    assert names(last) == ([], ["ack"])
+
+
+# ── the table ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_error_instead_of_a_handshake_ends_it_without_an_answer() -> None:
+    """MM-05, MM-06, MM-17"""
+    error = encode_error("unsupported-extension: json")
+    client, _ = opened()
+    early, late = Server(), answered(handshake())[0]
+    for side in (client, early, late):
+        events = side.receive_data(error + handshake(), 0.0)
+        assert events[0] == ErrorReceived("unsupported-extension", "unsupported-extension: json")
+        assert fault(events).reason == "refused-by-peer"
+        assert len(events) == 2
+        assert side.state is Side.FAILED
+        assert side.data_to_send() == b""
+
+
+@pytest.mark.parametrize("octets", [message(1), b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"])
+def test_what_is_no_handshake_is_refused(octets: bytes) -> None:
+    """MM-17, MM-33: a message's first octet is 0, a major version"""
+    server = Server()
+    events = server.receive_data(octets + bytes(400), 0.0)
+    assert fault(events).reason in ("protocol-error", "unsupported-version")
+    assert b"\4" in server.data_to_send()
+
+
+def test_a_second_handshake_of_a_server_is_a_frame_which_makes_no_sense() -> None:
+    """MM-33"""
+    client, _ = closed(handshake())
+    events = client.receive_data(handshake("json"), 0.0)
+    assert fault(events).reason == "protocol-error" or client.counters.unknown_commands
+
+
+def test_a_client_opens_once() -> None:
+    client, _ = opened()
+    with pytest.raises(IllegalTransition):
+        client.open()
+
+
+def test_a_client_reads_nothing_before_it_has_opened() -> None:
+    client = Client()
+    assert client.receive_data(handshake(), 0.0) == []
+    assert client.state is Side.IDLE
+
+
+@pytest.mark.parametrize("verb", ["send", "send_command", "send_extension", "send_error"])
+def test_nothing_is_sent_outside_a_session(verb: str) -> None:
+    """A verb in the wrong state is the caller's fault"""
+    for side in (Client(), opened()[0], Server(), answered(handshake())[0]):
+        arguments = {"send_command": ("a", {})}.get(verb, ("a", b"b"))
+        with pytest.raises(IllegalTransition):
+            getattr(side, verb)(*arguments)
+        assert side.room == 0
+
+
+# ── time (MM-32) ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("octets", [b"", b"\1\0", handshake(), handshake() + b"\1"])
+def test_a_handshake_has_its_time(octets: bytes) -> None:
+    """MM-32: a client which connects and says nothing, or not enough"""
+    server = Server()
+    assert server.tick(100.0) == 110.0
+    server.receive_data(octets, 105.0)
+    assert server.tick(109.9) == 110.0
+    server.data_to_send()
+    assert server.fault is None
+    assert server.tick(110.0) is None
+    assert server.fault is not None
+    assert server.fault.reason == "handshake-timeout"
+    assert said(server) == [server.fault.text]
+    assert server.tick(111.0) is None
+
+
+def test_a_client_waits_for_its_answer_only_so_long() -> None:
+    """MM-32"""
+    client, _ = opened(handshake=3)
+    assert client.tick(1.0) == 4.0
+    client.tick(4.0)
+    assert isinstance(client.fault, Fault)
+
+
+def test_time_does_not_matter_after_the_handshake() -> None:
+    """MM-32"""
+    client, server = pair()
+    assert client.tick(0.0) is None
+    assert server.tick(1e9) is None
+    assert client.fault is server.fault is None
+
+
+# ── extension sets (MM-10) ──────────────────────────────────────────────────────────────────────
+
+
+class Vendor(Extension):
+    name = "x-vendor"
+
+
+class NoVendor(Extension):
+    name = "vendor"
+
+
+class BadName(Extension):
+    name = "x-Bad"
+
+
+def test_a_vendors_extension_is_negotiated_like_any_other() -> None:
+    """MM-10: without touching the package"""
+    known = STANDARD.plus(Vendor)
+    client, server = pair(
+        Proposal(required=offers("x-vendor:level=3"), known=known), Proposal(known=known)
+    )
+    for side in (client, server):
+        extension = side.extension("x-vendor")
+        assert isinstance(extension, Vendor)
+        assert extension.properties == {"level": "3"}
+    assert refusal(Server(), handshake("x-vendor")) == "unsupported-extension: x-vendor"
+
+
+def test_a_vendors_name_begins_with_x() -> None:
+    """MM-10"""
+    for wrong in (NoVendor, BadName):
+        with pytest.raises(ValueError, match=r"vendor|x-Bad"):
+            STANDARD.plus(wrong)
+    with pytest.raises(ValueError, match="two"):
+        STANDARD.plus(Vendor, Vendor)
+
+
+def test_the_standard_set_is_what_the_source_defines() -> None:
+    """MM-30"""
+    assert list(STANDARD) == ["batch-ack", "ack", "pub-sub", "json", "dotnet", "xml", "protobuf"]
+    assert len(STANDARD) == 7
+    assert STANDARD["pubsub"] is STANDARD["pub-sub"]
+    assert "microauth" not in STANDARD
+    assert "json" not in STANDARD.without("json")
+    assert ExtensionSet([Ack, Json])["ack"] is Ack
+
+
+def test_a_proposal_offers_only_what_is_known_and_makes_sense() -> None:
+    with pytest.raises(ValueError, match="not known"):
+        proposal("x-vendor")
+    with pytest.raises(BadText):
+        proposal("", "batch-ack:max-count=0")
+    with pytest.raises(ValueError, match="twice"):
+        proposal("pub-sub", "pubsub")
+
+
+def test_both_sides_meet_over_every_combination_of_offers() -> None:
+    """MM-07, MM-09: whatever one requires and the other offers, both end with the same list"""
+    choices = ["", "json", "batch-ack:max-count=3", "pub-sub;json", "ack;batch-ack"]
+    for ours in choices:
+        for optional in choices:
+            for theirs in choices:
+                if names_of(ours) & names_of(optional) or names_of(theirs) & names_of(optional):
+                    continue
+                client = Client(proposal(ours, optional))
+                server = Server(proposal(theirs, optional))
+                client.open()
+                pump(client, server)
+                assert client.established and server.established, (ours, optional, theirs)
+                agreed = [extension.name for extension in client.extensions]
+                assert agreed == [extension.name for extension in server.extensions]
+                assert set(agreed) >= names_of(ours) | names_of(theirs)
+                assert client.room == server.room
+
+
+def names_of(text: str) -> set[str]:
+    return {offer.name for offer in offers(text)}

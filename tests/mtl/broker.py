@@ -1,0 +1,189 @@
+"""A broker's machine with its hands on the table: requests, commands and what comes back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.mtl.machine import (
+    SERVER_LIMITS,
+    Channel,
+    IngestProfile,
+    Profile,
+    QueueProfile,
+    Server,
+    TestProfile,
+)
+from twisted_msgproto.mtl.machine.server import ServerEvent
+from twisted_msgproto.mtl.wire import data
+
+OPEN = {"protocol": {"name": "MTL", "version": 1}, "virtual-host": "host"}
+FULL, NONE = "full", "none"
+
+ANYTHING: list[data.DataCommand] = [
+    data.Lease(900, "0" * 40),
+    data.Response(901, 200),
+    data.Summon(902, "a"),
+    data.Dismiss(903, "a"),
+    data.Content(904, "a", body=b"x"),
+    data.Confirm(905),
+    data.Reject(906, True, True),
+    data.Ping(),
+    data.Pong(),
+]
+
+
+def control_peer(number: int) -> bytes:
+    return b"\0C" + number.to_bytes(3, "big")
+
+
+def data_peer(number: int) -> bytes:
+    return b"\0D" + number.to_bytes(3, "big")
+
+
+class Broker:
+    """A :class:`Server` with a clock of its own.
+
+    ``events`` keeps every event; what was sent to a peer is taken with ``to(peer)``.
+    """
+
+    def __init__(
+        self,
+        profiles: Sequence[Profile] | None = None,
+        *,
+        mechanisms: Sequence[str] = (),
+        limits: dict[str, object] | None = None,
+        **options: Any,
+    ) -> None:
+        self.limits = Limits.of(SERVER_LIMITS).replace(limits or {})
+        if profiles is None:
+            profiles = [TestProfile(), QueueProfile(self.limits), IngestProfile()]
+        names = itertools.count(1)
+        self.server = Server(
+            profiles,
+            self.limits,
+            random=random.Random(7).randbytes,
+            session_names=lambda: f"session-{next(names)}",
+            mechanisms=mechanisms,
+            data_port=5050,
+            **options,
+        )
+        self.now = 1000.0
+        self.events: list[ServerEvent] = []
+        self.sent: dict[bytes, list[list[bytes]]] = {}
+        self._peers = itertools.count(1)
+
+    def collect(self, events: Sequence[ServerEvent] = ()) -> list[ServerEvent]:
+        self.events += events
+        for messages in self.server.data_to_send():
+            for peer, *frames in messages:
+                self.sent.setdefault(peer, []).append(frames)
+        return list(events)
+
+    def receive(self, channel: Channel, *messages: list[bytes]) -> list[ServerEvent]:
+        return self.collect(self.server.receive_parts(channel, messages, self.now))
+
+    def to(self, peer: bytes) -> list[list[bytes]]:
+        return self.sent.pop(peer, [])
+
+    # ── control ─────────────────────────────────────────────────────────────────────────────────
+
+    def ask_raw(self, peer: bytes, *frames: bytes) -> list[list[bytes]]:
+        self.receive(Channel.CONTROL, [peer, *frames])
+        return self.to(peer)
+
+    def ask(self, peer: bytes, command: str, body: object) -> tuple[int, dict[str, Any]]:
+        text = json.dumps(body).encode()
+        ((empty, code, reply),) = self.ask_raw(peer, b"", f"Connection.{command}".encode(), text)
+        assert empty == b""
+        return int(code), json.loads(reply)
+
+    def session(self, profile: str | None = "queue", host: str = "host") -> bytes:
+        """A control peer whose session is ready, with a profile."""
+        peer = control_peer(next(self._peers))
+        assert self.ask(peer, "Open", {**OPEN, "virtual-host": host})[0] == 201
+        if profile is not None:
+            assert self.ask(peer, "Profile", {"profile": profile})[0] == 200
+        return peer
+
+    def lease(
+        self, peer: bytes, way: str, resources: Sequence[str] = ("a",), confirm: str = FULL
+    ) -> str:
+        code, body = self.ask(peer, way, {"resources": list(resources), "confirm": confirm})
+        assert (code, body["port"]) == (202, 5050), body
+        return str(body["lease"])
+
+    # ── data ────────────────────────────────────────────────────────────────────────────────────
+
+    def command(self, peer: bytes, *commands: data.DataCommand) -> list[data.DataCommand]:
+        """Send commands in one read; what came back to that peer."""
+        self.receive(Channel.DATA, *([peer, *data.encode(command)] for command in commands))
+        return self.got(peer)
+
+    def got(self, peer: bytes) -> list[data.DataCommand]:
+        return [data.decode(*frames) for frames in self.to(peer)]
+
+    def connect(self, token: str) -> bytes:
+        """A data peer which has shown this lease."""
+        peer = data_peer(next(self._peers))
+        assert self.command(peer, data.Lease(1, token)) == [data.Response(1, 200)]
+        return peer
+
+    def flow(
+        self,
+        way: str,
+        resources: Sequence[str] = ("a",),
+        confirm: str = FULL,
+        profile: str = "queue",
+        host: str = "host",
+    ) -> bytes:
+        """A data peer which reads or writes, in a session of its own."""
+        return self.connect(self.lease(self.session(profile, host), way, resources, confirm))
+
+    def reader(self, resource: str = "a", confirm: str = FULL, **more: Any) -> bytes:
+        """A data peer which has summoned ``resource``; what it got at once is taken."""
+        peer = self.flow("Reader", (resource,), confirm, **more)
+        assert data.Response(2, 200) in self.command(peer, data.Summon(2, resource))
+        return peer
+
+    # ── time and the sink ───────────────────────────────────────────────────────────────────────
+
+    def wait(self, seconds: float) -> float | None:
+        """Let time pass, calling ``tick`` as it asks for."""
+        end, due = self.now + seconds, self._tick()
+        while due is not None and due <= end:
+            self.now = due
+            due = self._tick()
+        self.now = end
+        return self._tick()
+
+    def _tick(self) -> float | None:
+        events, due = self.server.tick(self.now)
+        self.collect(events)
+        return due
+
+    def safe(self, event: Any, safe: bool = True) -> None:
+        say = self.server.made_safe if safe else self.server.not_safe
+        say(event.flow, event.place, self.now)
+        self.collect()
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        prefix = "dropped:"
+        return {
+            name.removeprefix(prefix): count
+            for name, count in self.server.counters.items()
+            if name.startswith(prefix)
+        }
+
+
+def contents(*sequences: int, resource: str = "a") -> list[data.DataCommand]:
+    return [data.Content(number, resource, body=b"%d" % number) for number in sequences]
+
+
+def bodies(commands: Sequence[data.DataCommand]) -> list[bytes]:
+    return [command.body for command in commands if isinstance(command, data.Content)]

@@ -1,0 +1,530 @@
+"""MTL's frames: field tables, data headers, control requests and their envelopes."""
+
+import base64
+import json
+import random
+import struct
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pamqp.decode
+import pamqp.encode
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.mtl.wire import control, data, fields
+from twisted_msgproto.mtl.wire.control import Invalid
+from twisted_msgproto.mtl.wire.data import IllFormed
+
+LIMITS = Limits.of(control.LIMITS)
+
+# ── field tables ────────────────────────────────────────────────────────────────────────────────
+
+EVERYTHING = {
+    "text": "grüße",
+    "empty": "",
+    "octets": b"\x00\xff",
+    "yes": True,
+    "no": False,
+    "small": 1,
+    "negative": -5,
+    "32": 2**31 - 1,
+    "64": 2**63 - 1,
+    "-64": -(2**63),
+    "float": 1.5,
+    "decimal": Decimal("-3.14"),
+    "time": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    "nothing": None,
+    "list": [1, "a", [None], {"b": 2}],
+    "table": {"inner": {"deep": "x"}},
+}
+
+names = st.text(max_size=20)
+scalars = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+    | st.binary(max_size=20)
+    | st.none()
+    | st.decimals(-(10**6), 10**6, places=3)
+    | st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1)).map(
+        lambda moment: moment.replace(microsecond=0, tzinfo=UTC)
+    )
+)
+tables = st.dictionaries(
+    names,
+    st.recursive(
+        scalars,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=6,
+)
+
+
+def deep(kind: str, levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value] if kind == "A" else {"x": value}
+    return value
+
+
+def test_a_table_of_every_type_comes_back() -> None:
+    """MT-23"""
+    assert fields.decode_table(fields.encode_table(EVERYTHING)) == EVERYTHING
+
+
+@given(tables)
+def test_tables_come_back(table: dict[str, Any]) -> None:
+    """MT-23"""
+    if _depth(table) <= fields.DEPTH_MAX:
+        assert fields.decode_table(fields.encode_table(table)) == table
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
+
+
+def test_the_empty_table_is_four_octets_of_0() -> None:
+    """MT-23"""
+    assert fields.encode_table({}) == bytes.fromhex("00000000") == fields.EMPTY
+    assert fields.decode_table(fields.EMPTY) == {}
+
+
+def test_an_independent_library_reads_our_tables() -> None:
+    """MT-23"""
+    used, table = pamqp.decode.field_table(fields.encode_table(EVERYTHING))
+    assert used == len(fields.encode_table(EVERYTHING))
+    table = {key: bytes(v) if isinstance(v, bytearray) else v for key, v in table.items()}
+    assert table == EVERYTHING
+
+
+def test_we_read_the_tables_of_an_independent_library() -> None:
+    """MT-23"""
+    numbers = {str(n): n for n in (0, 200, -200, 40_000, -40_000, 3_000_000_000, 2**40, -(2**40))}
+    theirs = {**EVERYTHING, **numbers, "octets": bytearray(b"\x00\xff")}
+    assert fields.decode_table(pamqp.encode.field_table(theirs)) == {**EVERYTHING, **numbers}
+
+
+@pytest.mark.parametrize(
+    ("octets", "value"),
+    [
+        (b"t\x01", True), (b"b\xff", -1), (b"B\xff", 255), (b"s\xff\xfe", -2), (b"U\xff\xfe", -2),
+        (b"u\xff\xfe", 65534), (b"I\xff\xff\xff\xfd", -3), (b"i\xff\xff\xff\xff", 2**32 - 1),
+        (b"l" + b"\xff" * 8, -1), (b"L" + b"\xff" * 8, -1), (b"f?\xc0\0\0", 1.5),
+        (b"d?\xf8" + bytes(6), 1.5), (b"D\x02\xff\xff\xff\xff", Decimal("-0.01")),
+        (b"S\0\0\0\x02ab", "ab"), (b"S\0\0\0\x01\xff", "�"), (b"x\0\0\0\x01\xff", b"\xff"),
+        (b"T" + bytes(8), datetime(1970, 1, 1, tzinfo=UTC)), (b"T" + b"\xff" * 8, 2**64 - 1),
+        (b"V", None), (b"A\0\0\0\x04t\x01t\0", [True, False]), (b"F\0\0\0\x03\x01aV", {"a": None}),
+    ],
+)  # fmt: skip
+def test_every_letter_of_the_deployed_set_is_read(octets: bytes, value: object) -> None:
+    """MT-23"""
+    table = struct.pack(">I", 2 + len(octets)) + b"\x01k" + octets
+    assert fields.decode_table(table) == {"k": value}
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"", b"\0\0\0", b"\0\0\0\1", b"\0\0\0\0\0", b"\0\0\0\1\1", b"\0\0\0\2\1k", b"\0\0\0\2\5k",
+        b"\0\0\0\3\1kt", b"\0\0\0\4\1kt\2", b"\0\0\0\3\1kZ", b"\0\0\0\4\1kI\0",
+        b"\0\0\0\x08\1kS\0\0\0\2a", b"\0\0\0\x07\1kS\xff\xff\xff\xff", b"\0\0\0\3\1\xffV",
+        b"\0\0\0\x09\1kF\0\0\0\2\5k", b"\0\0\0\x08\1kA\0\0\0\1I", b"\0\0\0\x08\1kA\0\0\0\1t",
+        b"\0\0\0\x05\1kD\0\0", b"\0\0\0\x05\1kT\0\0", b"\0\0\0\x04\1kx\0",
+        b"\0\0\0\x0c\1kA\0\0\0\1t\1tt\1",
+    ],
+)  # fmt: skip
+def test_what_is_no_table_is_refused(octets: bytes) -> None:
+    """MT-23, MT-13"""
+    with pytest.raises(fields.IllFormedTable):
+        fields.decode_table(octets)
+
+
+@pytest.mark.parametrize("kind", ["A", "F"])
+def test_tables_have_at_most_8_levels(kind: str) -> None:
+    """MT-23"""
+    assert fields.decode_table(fields.encode_table({"x": deep(kind, 7)})) == {"x": deep(kind, 7)}
+    with pytest.raises(ValueError, match="deeper than 8"):
+        fields.encode_table({"x": deep(kind, 8)})
+    inner = pamqp.encode.field_table({"x": deep(kind, 8)})
+    with pytest.raises(fields.IllFormedTable, match="deeper than 8"):
+        fields.decode_table(inner)
+
+
+def test_tables_have_at_most_128_fields() -> None:
+    """MT-23: those of inner tables and arrays count too."""
+    most = {str(number): number for number in range(128)}
+    assert fields.decode_table(fields.encode_table(most)) == most
+    for more in ({**most, "x": 1}, {"x": list(range(128))}, {"x": most}):
+        with pytest.raises(ValueError, match="more than 128"):
+            fields.encode_table(more)
+        with pytest.raises(fields.IllFormedTable, match="more than 128"):
+            fields.decode_table(pamqp.encode.field_table(more))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**63, -(2**63) - 1, Decimal("1E-256"), Decimal("NaN"), Decimal(2**31), Decimal("1E30"),
+     datetime(2020, 1, 1)],
+)  # fmt: skip
+def test_what_no_field_can_hold_is_the_callers_fault(value: Any) -> None:
+    """MT-23"""
+    with pytest.raises(ValueError, match=r"no field holds|without its zone"):
+        fields.encode_table({"x": value})
+
+
+def test_types_without_a_letter_and_long_names_are_the_callers_fault() -> None:
+    """MT-23"""
+    with pytest.raises(TypeError):
+        fields.encode_table({"x": object()})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="255 octets"):
+        fields.encode_table({"ä" * 128: 1})
+    assert fields.decode_table(fields.encode_table({"x": Decimal("2E3")})) == {"x": Decimal(2000)}
+
+
+def test_of_a_name_which_stands_twice_the_last_value_counts() -> None:
+    """MT-23"""
+    assert fields.decode_table(b"\0\0\0\x08\1kt\1\1kt\0") == {"k": False}
+    once = fields.encode_table({"a": 1})
+    assert fields.decode_table(fields.with_field(once, "a", "2")) == {"a": "2"}
+    full = fields.encode_table({str(number): None for number in range(128)})
+    with pytest.raises(ValueError, match="already"):
+        fields.with_field(full, "x", 1)
+
+
+def test_values_which_are_no_text_become_json_text() -> None:
+    """MT-23: the ``fields`` column holds texts."""
+    texts = fields.as_texts(fields.encode_table(EVERYTHING))
+    assert texts["text"] == "grüße"
+    assert texts["yes"] == "true"
+    assert texts["nothing"] == "null"
+    assert texts["time"] == '"2026-01-02T03:04:05Z"'
+    assert base64.b64decode(json.loads(texts["octets"])) == b"\0\xff"
+    assert json.loads(texts["list"]) == EVERYTHING["list"]
+    assert json.loads(texts["decimal"]) == -3.14
+
+
+# ── data headers ────────────────────────────────────────────────────────────────────────────────
+
+HUGE = 2**64 - 1
+SPEC = [
+    (data.Lease(1, "abc"), "01 0000000000000001 03 616263", b""),
+    (data.Response(2, 200), "02 0000000000000002", b"200"),
+    (data.Summon(3, "r"), "03 0000000000000003 01 72", b""),
+    (data.Dismiss(HUGE, "r"), "04 ffffffffffffffff 01 72", b""),
+    (data.Content(5, "r", body=b"x"), "05 0000000000000005 01 72 00000000", b"x"),
+    (data.Content(5, ""), "05 0000000000000005 00 00000000", b""),
+    (data.Confirm(6, True), "06 0000000000000006 01", b""),
+    (data.Reject(7, False, True), "07 0000000000000007 00 01", b""),
+    (data.Ping(), "08", b""),
+    (data.Pong(), "09", b""),
+]
+
+
+@pytest.mark.parametrize(("command", "header", "body"), SPEC)
+def test_headers_are_as_the_text_says(command: data.DataCommand, header: str, body: bytes) -> None:
+    """MT-13, MT-14, MT-16 … MT-22"""
+    assert data.encode(command) == [bytes.fromhex(header), body]
+    assert data.decode(bytes.fromhex(header), body) == command
+
+
+sequences = st.integers(0, HUGE)
+short = st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=60).filter(
+    lambda text: len(text.encode()) <= 255
+)
+commands = st.one_of(
+    st.builds(data.Lease, sequences, short),
+    st.builds(data.Response, sequences, st.integers(0, 999)),
+    st.builds(data.Summon, sequences, short),
+    st.builds(data.Dismiss, sequences, short),
+    st.builds(data.Content, sequences, short, tables.map(
+        lambda table: fields.encode_table(table) if _depth(table) <= 8 else fields.EMPTY
+    ), st.binary(max_size=50)),
+    st.builds(data.Confirm, sequences, st.booleans()),
+    st.builds(data.Reject, sequences, st.booleans(), st.booleans()),
+    st.just(data.Ping()),
+    st.just(data.Pong()),
+)  # fmt: skip
+
+
+@given(commands)
+def test_commands_come_back(command: data.DataCommand) -> None:
+    """MT-13"""
+    assert data.decode(*data.encode(command)) == command
+
+
+@given(commands, st.randoms(use_true_random=False))
+def test_a_changed_header_is_a_command_or_ill_formed(
+    command: data.DataCommand, chance: random.Random
+) -> None:
+    """MT-13: nothing but IllFormed leaves the decoder, and what it takes is a command."""
+    header, body = data.encode(command)
+    changed = bytearray(header)
+    for _ in range(chance.randint(1, 3)):
+        where = chance.randrange(len(changed) + 1)
+        change = chance.randrange(3)
+        if change == 0 or where == len(changed):
+            changed.insert(where, chance.randrange(256))
+        elif change == 1:
+            changed[where] = chance.choice([0, 1, 255, chance.randrange(256)])
+        elif len(changed) > 1:
+            del changed[where]
+    try:
+        found = data.decode(bytes(changed), body)
+    except IllFormed as error:
+        assert error.reason in {
+            "type", "header-length", "string", "properties", "boolean", "code",
+        }  # fmt: skip
+        return
+    assert data.encode(found)[0] == bytes(changed)
+
+
+@pytest.mark.parametrize(("command", "header", "body"), SPEC)
+def test_every_cut_and_every_trailing_octet_is_ill_formed(
+    command: data.DataCommand, header: str, body: bytes
+) -> None:
+    """MT-13"""
+    octets = bytes.fromhex(header)
+    for cut in range(len(octets)):
+        with pytest.raises(IllFormed):
+            data.decode(octets[:cut], body)
+    with pytest.raises(IllFormed):
+        data.decode(octets + b"\0", body)
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "reason"),
+    [
+        ("00", b"", "type"),
+        ("0a", b"", "type"),
+        ("ff0000", b"", "type"),
+        ("06 0000000000000006 02", b"", "boolean"),
+        ("07 0000000000000006 00 ff", b"", "boolean"),
+        ("07 0000000000000006 03 01", b"", "boolean"),
+        ("03 0000000000000003 01 ff", b"", "string"),
+        ("03 0000000000000003 01 00", b"", "string"),
+        ("03 0000000000000003 01 7f", b"", "string"),
+        ("03 0000000000000003 02 c285", b"", "string"),
+        ("05 0000000000000003 01 0a 00000000", b"", "string"),
+        ("05 0000000000000003 01 72 00000001", b"", "properties"),
+        ("02 0000000000000002", b"", "code"),
+        ("02 0000000000000002", b"2000", "code"),
+        ("02 0000000000000002", b"2 0", "code"),
+    ],
+)
+def test_ill_formed_commands_say_what_they_are_counted_under(
+    header: str, body: bytes, reason: str
+) -> None:
+    """MT-13, MT-22"""
+    with pytest.raises(IllFormed) as caught:
+        data.decode(bytes.fromhex(header), body)
+    assert caught.value.reason == reason
+
+
+def test_a_body_where_none_is_used_is_not_looked_at() -> None:
+    """MT-13"""
+    assert data.decode(b"\x08", b"anything") == data.Ping()
+
+
+def test_what_no_header_can_hold_is_the_callers_fault() -> None:
+    """MT-22"""
+    for command in (
+        data.Summon(-1, "r"), data.Summon(2**64, "r"), data.Summon(1, "ä" * 128),
+        data.Summon(1, "a\nb"), data.Lease(1, "\x80"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"64 bits|255 octets|control character"):
+            data.encode(command)
+    assert data.decode(*data.encode(data.Summon(1, "ä" * 127 + "b"))).resource == "ä" * 127 + "b"  # type: ignore[union-attr]
+
+
+# ── the control flow ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("frames", "count"),
+    [
+        ([b"", b"c", b"{}"], 1),
+        ([b"id", b"", b"c", b"{}"], 2),
+        ([b"1", b"2", b"3", b"4", b"", b"c", b"{}"], 5),
+        ([b"", b"", b"{}"], 1),
+        ([b"", b"c", b""], 1),
+    ],
+)
+def test_the_envelope_ends_with_the_first_empty_frame(frames: list[bytes], count: int) -> None:
+    """MT-01, MT-12"""
+    assert control.split_envelope(frames) == count
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [], [b""], [b"", b"c"], [b"c", b"{}"], [b"x", b"c", b"{}"], [b"", b"c", b"{}", b"x"],
+        [b"", b"", b"c", b"{}"], [b"x", b"c", b"", b"{}"], [b"1", b"2", b"3", b"4", b"5", b"", b"c",
+        b"{}"], *([b"x"] * count for count in range(100)),
+        *([b""] * count for count in (4, 5, 8, 99)),
+    ],
+)  # fmt: skip
+def test_other_frames_are_no_request(frames: list[bytes]) -> None:
+    """MT-01, MT-03, MT-12"""
+    with pytest.raises(IllFormed, match=r"frame") as caught:
+        control.split_envelope(frames)
+    assert caught.value.reason == "frames"
+
+
+def test_command_names_are_read_in_any_case() -> None:
+    """MT-04"""
+    assert control.parse_command(b"CONNECTION.oPEN") in control.COMMANDS
+    for octets in (b"\xff", b"a\x00", b"x" * 256):
+        with pytest.raises(IllFormed):
+            control.parse_command(octets)
+
+
+@pytest.mark.parametrize("octets", [b"", b"{", b"nul", b"\xff", b"{'a': 1}", b"NaN"])
+def test_a_body_which_is_no_json_is_ill_formed(octets: bytes) -> None:
+    """MT-03"""
+    with pytest.raises(IllFormed) as caught:
+        control.parse_body(octets, LIMITS)
+    assert caught.value.reason == "json"
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [b"[]", b"1", b"null", b'"x"', b'{"a":1,"a":2}', b'{"a":' * 20 + b"1" + b"}" * 20,
+     b'{"a":"' + b"x" * 70_000 + b'"}', b'{"a":"\\ud800"}'],
+)  # fmt: skip
+def test_json_which_is_no_object_or_above_a_limit_is_refused_with_400(octets: bytes) -> None:
+    """MT-02"""
+    with pytest.raises(Invalid) as caught:
+        control.parse_body(octets, LIMITS)
+    assert caught.value.code == 400
+
+
+REQUESTS: list[control.Request] = [
+    control.Open("host"),
+    control.Open(""),
+    control.Authorize("PLAIN", b"\0user\0pass\xff"),
+    control.Authorize("X", b""),
+    control.SelectProfile("queue"),
+    control.RequestReader(("a", "b"), "full"),
+    control.RequestWriter((), "none"),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_requests_come_back(request_: control.Request) -> None:
+    """MT-05, MT-08, MT-09, MT-10"""
+    name, octets = control.encode_request(request_)
+    kind = control.COMMANDS[control.parse_command(name)]
+    body = control.parse_body(octets, LIMITS)
+    assert control.parse_request(kind, {**body, "later": 1}, LIMITS) == request_
+
+
+def test_names_of_profiles_and_mechanisms_are_read_in_any_case() -> None:
+    """MT-04"""
+    kind = control.SelectProfile
+    assert control.parse_request(kind, {"profile": "TeSt"}, LIMITS) == kind("test")
+    body = {"mechanism": "plain", "response": ""}
+    found = control.parse_request(control.Authorize, body, LIMITS)
+    assert found == control.Authorize("PLAIN", b"")
+
+
+def test_a_resource_which_is_named_twice_counts_once() -> None:
+    """MT-10"""
+    body = {"resources": ["b", "a", "b"], "confirm": "none"}
+    found = control.parse_request(control.RequestReader, body, LIMITS)
+    assert found == control.RequestReader(("b", "a"), "none")
+
+
+MTL = {"name": "MTL", "version": 1}
+GOOD: dict[type, dict[str, Any]] = {
+    control.Open: {"protocol": MTL, "virtual-host": "h"},
+    control.Authorize: {"mechanism": "PLAIN", "response": "AA=="},
+    control.SelectProfile: {"profile": "test"},
+    control.RequestReader: {"resources": ["a"], "confirm": "none"},
+    control.RequestWriter: {"resources": ["a"], "confirm": "none"},
+}
+WRONG: list[tuple[type, dict[str, Any], int]] = [
+    (control.Open, {"protocol": None}, 400),
+    (control.Open, {"protocol": "MTL"}, 400),
+    (control.Open, {"protocol": {"name": "MTL"}}, 400),
+    (control.Open, {"protocol": {"name": "mtl2", "version": 1}}, 400),
+    (control.Open, {"protocol": {"name": "MTL", "version": 2}}, 400),
+    (control.Open, {"protocol": {"name": "MTL", "version": True}}, 400),
+    (control.Open, {"protocol": {"name": "MTL", "version": 1.0}}, 400),
+    (control.Open, {"virtual-host": 5}, 400),
+    (control.Authorize, {"mechanism": ""}, 400),
+    (control.Authorize, {"response": "A"}, 400),
+    (control.Authorize, {"response": "AA==\n"}, 400),
+    (control.Authorize, {"response": "ä"}, 400),
+    (control.Authorize, {"response": None}, 400),
+    (control.SelectProfile, {"profile": ["test"]}, 400),
+    (control.RequestReader, {"resources": "a"}, 400),
+    (control.RequestReader, {"resources": ["a", 1]}, 400),
+    (control.RequestReader, {"resources": [""]}, 400),
+    (control.RequestReader, {"resources": ["a\n"]}, 400),
+    (control.RequestReader, {"resources": ["x" * 256]}, 400),
+    (control.RequestReader, {"resources": [str(n) for n in range(257)]}, 400),
+    (control.RequestReader, {"confirm": None}, 400),
+    (control.RequestReader, {"confirm": "some"}, 501),
+    (control.RequestWriter, {"confirm": "FULL"}, 501),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "code"), WRONG)
+def test_a_wrong_field_is_refused(kind: type, change: dict[str, Any], code: int) -> None:
+    """MT-03, MT-05, MT-10"""
+    assert control.parse_request(kind, GOOD[kind], LIMITS)
+    with pytest.raises(Invalid) as caught:
+        control.parse_request(kind, {**GOOD[kind], **change}, LIMITS)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_missing_field_is_refused(kind: type) -> None:
+    """MT-03"""
+    for key in GOOD[kind]:
+        with pytest.raises(Invalid) as caught:
+            control.parse_request(kind, {k: v for k, v in GOOD[kind].items() if k != key}, LIMITS)
+        assert caught.value.code == 400
+
+
+def test_another_version_is_told_what_we_speak() -> None:
+    """MT-05"""
+    body = {"protocol": {"name": "MTL", "version": 2}, "virtual-host": ""}
+    with pytest.raises(Invalid) as caught:
+        control.parse_request(control.Open, body, LIMITS)
+    assert caught.value.more == {"protocol": {"name": "MTL", "version": 1}}
+
+
+def test_replies_come_back() -> None:
+    """MT-02"""
+    frames = control.encode_reply(202, port=5, lease="x")
+    reply = control.parse_reply([b"", *frames], LIMITS)
+    assert reply == control.Reply(202, {"status": "Data Lease", "port": 5, "lease": "x"})
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[], [b"200", b"{}"], [b"x", b"200", b"{}"], [b"", b"200"], [b"", b"20", b"{}"],
+     [b"", b"100", b"{}"], [b"", b"600", b"{}"], [b"", b"2x0", b"{}"], [b"", b"200", b"{"],
+     [b"", b"200", b"[]"], [b"", b"200", b"{}", b""]],
+)  # fmt: skip
+def test_what_is_no_reply_is_ill_formed(frames: list[bytes]) -> None:
+    """MT-02"""
+    with pytest.raises(IllFormed):
+        control.parse_reply(frames, LIMITS)
+
+
+def test_a_challenge_is_base64() -> None:
+    """MT-08"""
+    assert control.decode_challenge(control.encode_base64(b"\0\xff")) == b"\0\xff"
+    for text in (None, 5, "A", "*"):
+        with pytest.raises(IllFormed):
+            control.decode_challenge(text)

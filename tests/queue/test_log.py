@@ -1,0 +1,455 @@
+"""The append side without its thread: segments, room, broken disks, trimming."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.sim.disk import SimulatedDisk
+from tests.tools.queues import batch, frame, ids, rows
+from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
+from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue.columns import encode
+from twisted_msgproto.queue.format import SEGMENT_HEADER_OCTETS, Identity
+
+DIRECTORY = "/gateway/queue"
+FRAME = 400
+"""Octets of a frame with one small message, rounded up."""
+
+
+def a_log(disk: SimulatedDisk, **options: int) -> SegmentLog:
+    return SegmentLog(DIRECTORY, disk=disk, **options)
+
+
+def commit(disk: SimulatedDisk, consumer: str, offset: int) -> None:
+    QueueReader(DIRECTORY, disk=disk).commit(consumer, offset)
+
+
+def segments(disk: SimulatedDisk) -> list[int]:
+    return [int(name[:20]) for name in sorted(disk.names(DIRECTORY)) if name.endswith(".segment")]
+
+
+def found(disk: SimulatedDisk) -> list[int]:
+    return ids(rows(DIRECTORY, disk=disk))
+
+
+def test_an_append_is_synced_before_its_end_is_published() -> None:
+    """QUEUE_AND_SPARK, "Queue": the durable end is published only after the sync returned."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    disk.journal.clear()
+    assert log.append([frame(0, 3)]) == 3
+    name = "0" * 20 + ".segment"
+    assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]
+    assert (log.begin, log.end) == (0, 3)
+
+
+def test_a_new_segment_s_name_is_synced_before_its_first_group_counts() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    disk.journal.clear()
+    log.append([frame(1)])
+    name = f"{1:020d}.segment"
+    assert [entry for entry in disk.journal if entry[1] != "consumers"] == [
+        ("sync", "end"),
+        ("open", name),
+        ("truncate", name),
+        ("write", name),
+        ("write", name),
+        ("sync", name),
+        ("sync_directory", "queue"),
+        ("write", "end"),
+    ]
+
+
+def test_several_frames_share_one_sync() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    disk.journal.clear()
+    assert log.append([frame(0, 2), frame(2, 3)]) == 5
+    assert [entry[0] for entry in disk.journal] == ["write", "sync", "write"]
+    assert found(disk) == [0, 1, 2, 3, 4]
+
+
+def test_segments_end_at_their_size_and_offsets_run_on() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=3 * FRAME)
+    for number in range(10):
+        log.append([frame(number)])
+    assert log.segments > 3
+    assert segments(disk)[0] == 0
+    assert log.octets == sum(
+        len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")
+    )
+    assert found(disk) == list(range(10))
+
+
+def test_a_group_larger_than_a_segment_gets_one_of_its_own() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0, octets=10 * FRAME)])
+    log.append([frame(1)])
+    assert segments(disk) == [0, 1]
+    assert found(disk) == [0, 1]
+
+
+def test_a_log_goes_on_where_it_was_closed() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0, 2)])
+    log.close()
+    log.close()
+    again = a_log(disk)
+    assert (again.queue_id, again.epoch, again.end) == (log.queue_id, 0, 2)
+    assert again.recovery.lines == []
+    again.append([frame(2)])
+    assert segments(disk) == [0]
+    assert found(disk) == [0, 1, 2]
+
+
+def test_a_second_writer_is_told_who_has_the_queue() -> None:
+    """A lock file keeps a second writer out, with one clear line naming the process."""
+    disk = SimulatedDisk()
+    disk.process = 4711
+    log = a_log(disk)
+    with pytest.raises(QueueLocked, match=r"open for writing already \(process 4711\)"):
+        a_log(disk)
+    log.close()
+    a_log(disk).close()
+
+
+def test_an_error_while_opening_is_one_line_and_gives_the_lock_back() -> None:
+    disk = SimulatedDisk()
+    disk.fail_next("open", errno.EACCES, "/end")
+    with pytest.raises(QueueError, match="cannot open the queue"):
+        a_log(disk)
+    disk.fail_next("names", errno.EIO, "queue")
+    with pytest.raises(QueueError, match="cannot open the queue"):
+        a_log(disk)
+    disk.fail_next("make_directory", errno.EROFS)
+    with pytest.raises(QueueError, match="Read-only"):
+        a_log(disk)
+    a_log(disk).close()
+
+
+# -- no room ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", range(0, 700, 7))
+def test_a_full_disk_changes_nothing_and_the_same_group_goes_in_later(room: int) -> None:
+    """Disk full, short writes included: nothing is published, it resumes when space is back."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    group = [frame(1, octets=500)]
+    disk.capacity = disk.used() + room
+    with pytest.raises(QueueFull, match="no room on the disk"):
+        log.append(group)
+    assert log.end == 1
+    assert found(disk) == [0]
+    disk.capacity = None
+    assert log.append(group) == 2
+    assert found(disk) == [0, 1]
+
+
+@pytest.mark.parametrize("room", [0, 1, SEGMENT_HEADER_OCTETS - 1, SEGMENT_HEADER_OCTETS, 100])
+def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    disk.capacity = disk.used() + room
+    for _ in range(3):
+        with pytest.raises(QueueFull, match="no room on the disk"):
+            log.append([frame(1)])
+    disk.capacity = None
+    log.append([frame(1)])
+    assert log.octets == sum(
+        len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")
+    )
+    assert found(disk) == [0, 1]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_every_way_of_having_no_room_is_no_room(operation: str, number: int) -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    disk.fail_next(operation, number, ".segment")
+    with pytest.raises(QueueFull):
+        log.append([frame(0)])
+    log.append([frame(0)])
+    assert found(disk) == [0]
+    assert segments(disk) == [0]
+
+
+def test_no_room_to_sync_writes_the_group_again() -> None:
+    """A failed sync may have forgotten what was written before it."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    disk.fail_next("sync", errno.ENOSPC, ".segment")
+    with pytest.raises(QueueFull):
+        log.append([frame(0)])
+    log.append([frame(0)])
+    disk.lose_power(random.Random(1))
+    assert a_log(disk).end == 1
+    assert found(disk) == [0]
+
+
+def test_a_disk_full_at_start_does_not_keep_the_queue_from_opening() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    log.close()
+    disk.capacity = disk.used()
+    again = a_log(disk)
+    with pytest.raises(QueueFull):
+        again.append([frame(1)])
+    disk.capacity = None
+    again.append([frame(1)])
+    assert found(disk) == [0, 1]
+
+
+@pytest.mark.parametrize("missing", ["segment", "all"])
+def test_a_full_disk_lets_a_queue_open_which_needs_a_new_segment(missing: str) -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    log.append([frame(1)])
+    log.close()
+    for name in [f"{1:020d}.segment"] if missing == "segment" else disk.names(DIRECTORY):
+        if name.endswith(".segment"):
+            disk.spoil(f"{DIRECTORY}/{name}", b"")
+    disk.fail_next("truncate", errno.ENOSPC, ".segment", times=2)
+    again = a_log(disk)
+    assert any("no room" in line for line in again.recovery.lines)
+    with pytest.raises(QueueFull):
+        again.append([frame(7)])
+    again.append([frame(7)])
+    assert again.end == 3
+    assert ids(rows(DIRECTORY, 2, 3, disk=disk)) == [7]
+
+
+# -- a broken disk ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_broken_write_costs_its_group_and_another_segment_begins(
+    operation: str, before: int
+) -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    for number in range(before):
+        log.append([frame(number)])
+    disk.fail_next(operation, errno.EIO, ".segment")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.append([frame(before)])
+    assert log.end == before
+    log.append([frame(before)])
+    assert found(disk) == list(range(before + 1))
+    assert segments(disk) == ([0, before] if before else [0])
+    log.close()
+    assert a_log(disk).recovery.lines == []
+
+
+def test_a_broken_write_whose_remains_cannot_be_cut_off_leaves_no_trace() -> None:
+    """Records at or above the next segment's first offset do not count."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    disk.fail_next("sync", errno.EIO, ".segment")
+    disk.fail_next("truncate", errno.EIO, ".segment")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.append([frame(100, 2)])
+    log.append([frame(1)])
+    log.append([frame(2)])
+    assert found(disk) == [0, 1, 2]
+    log.close()
+    again = a_log(disk)
+    assert again.recovery.lines == []
+    assert found(disk) == [0, 1, 2]
+
+
+def test_a_segment_that_cannot_be_begun_is_begun_by_the_next_append() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    for operation in ("open", "truncate", "write", "sync_directory"):
+        disk.fail_next(operation, errno.EIO, "queue")
+        with pytest.raises(OSError, match="Input/output error"):
+            log.append([frame(1)])
+        assert log.end == 1
+    log.append([frame(1)])
+    assert found(disk) == [0, 1]
+
+
+def test_an_end_that_cannot_be_published_is_published_with_the_next_group() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    disk.fail_next("write", errno.EIO, "/end")
+    assert log.append([frame(0)]) == 1
+    assert log.publish_failures == 1
+    assert QueueReader(DIRECTORY, disk=disk).end() == 0
+    log.append([frame(1)])
+    assert found(disk) == [0, 1]
+
+
+# -- trimming -----------------------------------------------------------------------------------
+
+
+def a_long_log(disk: SimulatedDisk, count: int = 10) -> SegmentLog:
+    log = a_log(disk, segment_bytes=FRAME)
+    for number in range(count):
+        log.append([frame(number)])
+    assert segments(disk) == list(range(count))
+    return log
+
+
+def test_without_consumers_nothing_is_trimmed() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk)
+    assert log.trim() == 0
+    assert found(disk) == list(range(10))
+
+
+def test_segments_below_every_consumer_s_offset_are_trimmed_and_no_others() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk)
+    before = log.octets
+    commit(disk, "spark", 7)
+    commit(disk, "slow", 4)
+    assert log.trim() == 4
+    assert (log.begin, log.segments, log.trimmed_segments) == (4, 6, 4)
+    assert log.octets < before
+    assert found(disk) == list(range(4, 10))
+    commit(disk, "slow", 10)
+    assert log.trim() == 3
+    assert log.begin == 7
+
+
+def test_a_segment_is_kept_until_its_last_message_is_committed() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0, 5)])
+    log.append([frame(5)])
+    commit(disk, "spark", 4)
+    assert log.trim() == 0
+    commit(disk, "spark", 5)
+    assert log.trim() == 1
+    assert log.begin == 5
+
+
+def test_the_newest_segment_stays_so_that_offsets_go_on() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 3)
+    commit(disk, "spark", 3)
+    assert log.trim() == 2
+    assert log.trim() == 0
+    log.close()
+    again = a_log(disk)
+    assert (again.begin, again.end) == (2, 3)
+
+
+def test_a_consumer_whose_file_is_damaged_keeps_everything() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk)
+    commit(disk, "spark", 10)
+    disk.spoil(f"{DIRECTORY}/consumers/spark", b"offset 00000000000000000009 que")
+    assert QueueReader(DIRECTORY, disk=disk).consumers() == {"spark": 0}
+    assert log.trim() == 0
+
+
+# -- max_bytes ----------------------------------------------------------------------------------
+
+
+def test_at_its_limit_the_queue_waits_for_its_slowest_consumer() -> None:
+    """max-bytes: back-pressure; what a consumer has not committed is never deleted."""
+    disk = SimulatedDisk()
+    log = a_log(disk, max_bytes=8 * FRAME)
+    with pytest.raises(QueueFull, match="no consumer is registered"):
+        for number in range(100):
+            log.append([frame(number)])
+    end = log.end
+    assert end >= 6
+    assert log.octets <= 8 * FRAME
+    commit(disk, "fast", end)
+    commit(disk, "slow", 1)
+    with pytest.raises(QueueFull, match="waiting for 'slow'"):
+        log.append([frame(end)])
+    assert found(disk) == list(range(end))
+    commit(disk, "slow", end // 2)
+    log.append([frame(end)])
+    assert log.begin > 0
+    assert found(disk) == list(range(log.begin, end + 1))
+
+
+def test_at_its_limit_a_queue_whose_every_message_is_committed_goes_on() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, max_bytes=4 * FRAME)
+    log.append([frame(0, octets=2 * FRAME)])
+    commit(disk, "spark", 1)
+    log.append([frame(1, octets=2 * FRAME)])
+    assert segments(disk) == [1]
+    assert found(disk) == [1]
+
+
+def test_a_group_above_the_limit_goes_into_an_empty_queue() -> None:
+    """Or it could never be written at all."""
+    disk = SimulatedDisk()
+    log = a_log(disk, max_bytes=2 * FRAME)
+    log.append([frame(0, octets=10 * FRAME)])
+    assert found(disk) == [0]
+    with pytest.raises(QueueFull):
+        log.append([frame(1)])
+
+
+# -- the operating system's disk ----------------------------------------------------------------
+
+
+def test_directories_are_for_their_owner_alone(tmp_path: Path) -> None:
+    """Directory 0700, files 0600."""
+    directory = tmp_path / "above" / "q"
+    log = SegmentLog(directory)
+    log.append([frame(0)])
+    QueueReader(directory).commit("spark", 0)
+    log.close()
+    for parent, directories, files in os.walk(directory):
+        assert os.stat(parent).st_mode & 0o777 == 0o700
+        for name in (*directories, *files):
+            mode = os.stat(os.path.join(parent, name)).st_mode & 0o777
+            assert mode == (0o700 if name in directories else 0o600), name
+
+
+def test_a_directory_which_others_may_enter_is_closed_to_them(tmp_path: Path) -> None:
+    directory = tmp_path / "q"
+    directory.mkdir(mode=0o755)
+    SegmentLog(directory).close()
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_second_log_of_one_directory_is_refused(tmp_path: Path) -> None:
+    log = SegmentLog(tmp_path / "q")
+    with pytest.raises(QueueLocked, match=rf"\(process {os.getpid()}\)"):
+        SegmentLog(tmp_path / "q")
+    log.close()
+    SegmentLog(tmp_path / "q").close()
+
+
+def test_a_file_where_the_queue_should_be_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "q").write_text("no directory")
+    with pytest.raises(QueueError, match="cannot open the queue"):
+        SegmentLog(tmp_path / "q")
+
+
+def test_the_identity_may_be_given(tmp_path: Path) -> None:
+    """A simulated world is the same every time: randomness comes from outside."""
+    identity = Identity("ab" * 16, b"01234567")
+    log = SegmentLog(tmp_path / "q", make_identity=lambda: identity)
+    log.append([encode([batch(0)])])
+    log.close()
+    assert QueueReader(tmp_path / "q").queue_id == "ab" * 16

@@ -1,0 +1,613 @@
+"""What a start finds and what it does: docs/queue-format.md, the table of cases, row by row."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+from tests.sim.disk import SimulatedDisk
+from tests.tools.queues import frame, ids, rows
+from twisted_msgproto.core.errors import QueueError, QueueMismatch
+from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue.format import (
+    SEGMENT_HEADER_OCTETS,
+    Identity,
+    Published,
+    Segment,
+    SegmentHeader,
+    seal,
+)
+from twisted_msgproto.queue.verify import verify
+
+DIRECTORY = "/queue"
+FIRST = f"{DIRECTORY}/{0:020d}.segment"
+COUNTS = [2, 1, 3]
+"""Messages in each group of :func:`a_queue`."""
+RANGES = [(0, 2), (2, 3), (3, 6)]
+
+
+def a_queue(disk: SimulatedDisk, **options: int) -> SegmentLog:
+    """Three groups with 2, 1 and 3 messages; closed."""
+    log = SegmentLog(DIRECTORY, disk=disk, **options)
+    first = 0
+    for count in COUNTS:
+        log.append([frame(first, count)])
+        first += count
+    log.close()
+    return log
+
+
+def frames(disk: SimulatedDisk, path: str = FIRST) -> list[tuple[int, int]]:
+    """Where each frame of a segment begins and ends."""
+    identity = QueueReader(DIRECTORY, disk=disk).identity
+    segment = Segment(disk.open(path), identity.frame_seed, 0)
+    return [
+        (item.position, item.end_position)  # type: ignore[misc]
+        for item in segment.walk(SEGMENT_HEADER_OCTETS, 0)
+    ]
+
+
+def reopened(disk: SimulatedDisk, **options: int) -> SegmentLog:
+    return SegmentLog(DIRECTORY, disk=disk, **options)
+
+
+def found(disk: SimulatedDisk) -> list[int]:
+    return ids(rows(DIRECTORY, disk=disk))
+
+
+def missing(*lost: tuple[int, int], end: int = 6) -> list[int]:
+    """All ids but those in the ranges ``lost``."""
+    return [n for n in range(end) if not any(lo <= n < hi for lo, hi in lost)]
+
+
+def goes_on(disk: SimulatedDisk, log: SegmentLog, *lost: tuple[int, int]) -> None:
+    """Appending works, its offsets are new, and the next start tells nothing again."""
+    end = log.end
+    assert log.append([frame(end, 2)]) == end + 2
+    assert found(disk) == missing(*lost, end=end + 2)
+    assert QueueReader(DIRECTORY, disk=disk).damaged() == list(lost)
+    log.close()
+    again = reopened(disk)
+    assert again.recovery.quarantined == []
+    assert (again.end, again.epoch, again.recovery.epoch_raised) == (end + 2, log.epoch, False)
+    assert again.damaged == list(lost)
+    assert found(disk) == missing(*lost, end=end + 2)
+    again.close()
+
+
+# -- nothing is wrong -------------------------------------------------------------------------
+
+
+def test_a_whole_queue_is_opened_without_a_word() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk)
+    log = reopened(disk)
+    assert log.recovery.lines == []
+    goes_on(disk, log)
+
+
+# -- behind the published end -----------------------------------------------------------------
+
+
+def test_a_torn_tail_is_cut_at_every_octet() -> None:
+    """An incomplete record above the published end is cut off: it was never acknowledged."""
+    sample = SimulatedDisk()
+    a_queue(sample)
+    start, end = frames(sample)[-1]
+    for length in range(start, end):
+        disk = SimulatedDisk()
+        log = SegmentLog(DIRECTORY, disk=disk)
+        log.append([frame(0, 2)])
+        log.append([frame(2, 1)])
+        published = disk.octets_of(f"{DIRECTORY}/end")
+        log.append([frame(3, 3)])
+        log.close()
+        disk.spoil(f"{DIRECTORY}/end", published)
+        disk.spoil(FIRST, disk.octets_of(FIRST)[:length])
+        again = reopened(disk)
+        assert (again.end, again.epoch) == (3, 0)
+        assert again.recovery.truncated_octets == length - start
+        assert len(again.recovery.lines) == (length > start)
+        assert again.recovery.quarantined == []
+        assert len(disk.octets_of(FIRST)) == start
+        goes_on(disk, again)
+
+
+def test_a_torn_tail_of_wrong_octets_is_cut() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk)
+    disk.spoil(FIRST, disk.octets_of(FIRST) + b"\0" * 777)
+    log = reopened(disk)
+    assert log.recovery.truncated_octets == 777
+    assert log.recovery.lines == [f"cut 777 octets of an unfinished record from {FIRST}"]
+    goes_on(disk, log)
+
+
+def test_a_whole_record_above_the_published_end_is_kept_and_synced() -> None:
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    log.append([frame(0, 2)])
+    published = disk.octets_of(f"{DIRECTORY}/end")
+    log.append([frame(2, 4)])
+    log.close()
+    disk.spoil(f"{DIRECTORY}/end", published)
+    disk.journal.clear()
+    again = reopened(disk)
+    assert again.end == 6
+    assert again.recovery.kept_records == 4
+    # What a killed process wrote without syncing must be durable before it is published.
+    operations = [(what, name) for what, name in disk.journal if what in ("sync", "write")]
+    assert operations.index(("sync", "0" * 20 + ".segment")) < operations.index(("write", "end"))
+    goes_on(disk, again)
+
+
+def test_a_record_written_but_not_synced_by_a_killed_process_survives_power_loss_later() -> None:
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    disk.fail_next("sync", errno.EINTR, ".segment")
+    content = disk._content(FIRST)
+    with pytest.raises(OSError, match="Interrupted"):
+        log.append([frame(0, 2)])
+    # The process is killed between write and sync: the octets are with the system only.
+    group = frame(0, 2)
+    pieces, _ = log._framed([group])
+    content.change("write", SEGMENT_HEADER_OCTETS, b"".join(map(bytes, pieces)))
+    disk.crash()
+    assert reopened(disk).end == 2
+    disk.lose_power(random.Random(1))
+    assert reopened(disk).end == 2
+    assert found(disk) == [0, 1]
+
+
+def test_damage_above_the_published_end_which_a_valid_record_follows_is_no_torn_tail() -> None:
+    """The published end on disk may be old: what lies above it may have been acknowledged."""
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    log.append([frame(0, 2)])
+    published = disk.octets_of(f"{DIRECTORY}/end")
+    log.append([frame(2, 1)])
+    log.append([frame(3, 3)])
+    log.close()
+    disk.spoil(f"{DIRECTORY}/end", published)
+    octets = bytearray(disk.octets_of(FIRST))
+    octets[frames(disk)[1][0] + 40] ^= 1
+    disk.spoil(FIRST, bytes(octets))
+    again = reopened(disk)
+    assert again.recovery.quarantined == [(2, 3)]
+    assert (again.end, again.epoch) == (6, 0)
+    goes_on(disk, again, (2, 3))
+
+
+# -- below the published end ------------------------------------------------------------------
+
+
+def test_every_flipped_bit_costs_its_own_record_and_is_told_once() -> None:
+    """FAULTS: bit flips over every octet of a segment; FAULTS "no manual step"."""
+    sample = SimulatedDisk()
+    a_queue(sample)
+    whole = sample.octets_of(FIRST)
+    places = frames(sample)
+    for at in range(len(whole)):
+        disk = SimulatedDisk()
+        queue_id = a_queue(disk).queue_id
+        octets = bytearray(disk.octets_of(FIRST))
+        assert len(octets) == len(whole)
+        octets[at] ^= 1 << at % 8
+        disk.spoil(FIRST, bytes(octets))
+        log = reopened(disk)
+        hit = [RANGES[index] for index, (lo, hi) in enumerate(places) if lo <= at < hi]
+        assert (log.end, log.epoch) == (6, 0)
+        assert log.recovery.quarantined == hit
+        assert log.recovery.quarantined_records == sum(hi - lo for lo, hi in hit)
+        assert found(disk) == missing(*hit)
+        if hit:
+            start, end = next(place for place in places if place[0] <= at < place[1])
+            copy = disk.octets_of(f"{DIRECTORY}/quarantine/{0:020d}-{start}")
+            assert copy == bytes(octets[start:end])
+            line = f"queue {queue_id} offsets {hit[0][0]} to {hit[0][1] - 1}"
+            assert sum(line in text for text in log.recovery.lines) == 1
+        else:
+            assert "damaged segment header" in log.recovery.lines[0]
+        goes_on(disk, log, *hit)
+
+
+def test_every_cut_costs_what_was_cut_off_and_raises_the_epoch() -> None:
+    """FAULTS: truncation over every octet; offsets which were published are never used again."""
+    sample = SimulatedDisk()
+    a_queue(sample)
+    size = len(sample.octets_of(FIRST))
+    ends = [end for _, end in frames(sample)]
+    for length in range(size):
+        disk = SimulatedDisk()
+        a_queue(disk)
+        disk.spoil(FIRST, disk.octets_of(FIRST)[:length])
+        left = sum(length >= end for end in ends)
+        lost = (RANGES[left][0], 6)
+        log = reopened(disk)
+        assert log.recovery.epoch_raised
+        assert (log.end, log.epoch) == (6, 1)
+        assert log.recovery.quarantined == [lost]
+        assert found(disk) == missing(lost)
+        goes_on(disk, log, lost)
+
+
+def test_a_lost_segment_raises_the_epoch() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, segment_bytes=1)
+    disk.remove(f"{DIRECTORY}/{3:020d}.segment")
+    again = reopened(disk)
+    assert (again.end, again.epoch) == (6, 1)
+    assert again.recovery.quarantined == [(3, 6)]
+    assert again.queue_id == log.queue_id
+    assert QueueReader(DIRECTORY, disk=disk).epoch == 1
+    goes_on(disk, again, (3, 6))
+
+
+def test_a_lost_segment_between_others_is_damage() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    disk.remove(f"{DIRECTORY}/{2:020d}.segment")
+    log = reopened(disk)
+    assert (log.end, log.epoch) == (6, 0)
+    assert log.recovery.quarantined == [(2, 3)]
+    goes_on(disk, log, (2, 3))
+
+
+def test_when_all_segments_are_gone_the_offsets_go_on() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk)
+    disk.remove(FIRST)
+    log = reopened(disk)
+    assert (log.begin, log.end, log.epoch) == (6, 6, 1)
+    log.append([frame(6)])
+    assert found(disk) == [6]
+
+
+def test_the_epoch_rises_each_time_published_records_are_lost_and_never_else() -> None:
+    """QUEUE_AND_SPARK: power loss with the published end ahead of the data."""
+    disk = SimulatedDisk()
+    for rises in range(4):
+        log = reopened(disk)
+        assert log.epoch == rises
+        for number in range(3):
+            log.append([frame(number)])
+        log.close()
+        assert reopened(disk).epoch == rises
+        disk.crash()
+        # The disk had confirmed what it then lost.
+        path = max(path for path in disk.paths() if path.endswith(".segment"))
+        disk.spoil(path, disk.octets_of(path)[:-1])
+        log = reopened(disk)
+        assert (log.epoch, log.end) == (rises + 1, 3 * (rises + 1))
+        log.close()
+
+
+def test_a_damaged_last_record_with_the_rest_in_place_does_not_raise_the_epoch() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk)
+    octets = bytearray(disk.octets_of(FIRST))
+    start, end = frames(disk)[-1]
+    octets[start:end] = b"\xff" * (end - start)
+    disk.spoil(FIRST, bytes(octets))
+    log = reopened(disk)
+    assert (log.end, log.epoch) == (6, 0)
+    assert log.recovery.quarantined == [(3, 6)]
+    goes_on(disk, log, (3, 6))
+
+
+def test_damage_in_an_older_segment_is_found_up_to_its_end() -> None:
+    path = f"{DIRECTORY}/{2:020d}.segment"
+    for kept, more in ((SEGMENT_HEADER_OCTETS, 0), (-1, 0), (SEGMENT_HEADER_OCTETS, 300), (0, 0)):
+        disk = SimulatedDisk()
+        a_queue(disk, segment_bytes=1)
+        disk.spoil(path, disk.octets_of(path)[:kept] + b"\0" * more)
+        log = reopened(disk)
+        assert log.recovery.quarantined == [(2, 3)]
+        assert (log.end, log.epoch) == (6, 0)
+        goes_on(disk, log, (2, 3))
+
+
+def test_remains_of_a_failed_write_behind_an_older_segment_s_records_are_no_damage() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    path = f"{DIRECTORY}/{2:020d}.segment"
+    disk.spoil(path, disk.octets_of(path) + b"half a frame")
+    log = reopened(disk)
+    assert log.recovery.lines == []
+    goes_on(disk, log)
+
+
+def test_octets_between_records_which_cost_nothing_are_told_and_passed_over() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk)
+    octets = disk.octets_of(FIRST)
+    place = frames(disk)[1][0]
+    disk.spoil(FIRST, octets[:place] + b"\xff" * 16 + octets[place:])
+    log = reopened(disk)
+    assert log.recovery.quarantined == []
+    assert log.recovery.lines == [f"16 damaged octets in {FIRST} at {place}: no message is lost"]
+    assert found(disk) == missing()
+    goes_on(disk, log)
+
+
+def test_records_missing_without_remains_are_damage() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk)
+    octets = disk.octets_of(FIRST)
+    start, end = frames(disk)[1]
+    disk.spoil(FIRST, octets[:start] + octets[end:])
+    log = reopened(disk)
+    assert log.recovery.quarantined == [(2, 3)]
+    assert not disk.exists(f"{DIRECTORY}/quarantine")
+    goes_on(disk, log, (2, 3))
+
+
+def test_more_damage_later_is_told_with_its_own_range_only() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk)
+    for index in (1, 0):
+        octets = bytearray(disk.octets_of(FIRST))
+        octets[frames_of(octets)[index] + 40] ^= 1
+        disk.spoil(FIRST, bytes(octets))
+        log = reopened(disk)
+        assert log.recovery.quarantined == [RANGES[index]]
+        log.close()
+    assert log.damaged == [(0, 3)]
+    assert found(disk) == [3, 4, 5]
+
+
+def frames_of(octets: bytes | bytearray) -> list[int]:
+    """Where frames begin, by their marker alone."""
+    places = []
+    place = octets.find(b"\x93MPF")
+    while place >= 0:
+        places.append(place)
+        place = octets.find(b"\x93MPF", place + 1)
+    return places
+
+
+def test_a_trimmed_range_is_damaged_no_more() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    disk.remove(f"{DIRECTORY}/{2:020d}.segment")
+    log = reopened(disk)
+    QueueReader(DIRECTORY, disk=disk).commit("spark", 6)
+    log.trim()
+    log.close()
+    again = reopened(disk)
+    assert again.damaged == []
+    assert QueueReader(DIRECTORY, disk=disk).damaged() == []
+
+
+def test_a_disk_too_full_for_the_copies_costs_only_the_copies() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk)
+    octets = bytearray(disk.octets_of(FIRST))
+    octets[frames_of(octets)[0] + 40] ^= 1
+    disk.spoil(FIRST, bytes(octets))
+    disk.capacity = disk.used()
+    log = reopened(disk)
+    assert log.recovery.quarantined == [(0, 2)]
+    assert sum("could not" in line for line in log.recovery.lines) == 2
+    assert found(disk) == [2, 3, 4, 5]
+    log.close()
+    disk.capacity = None
+    # What could not be noted is told again.
+    assert reopened(disk).recovery.quarantined == [(0, 2)]
+
+
+# -- identity, epoch, end ---------------------------------------------------------------------
+
+
+def test_a_damaged_or_missing_identity_is_made_again_from_the_segments() -> None:
+    for spoil in (b"", b"msgproto-queue 1 x\n", None):
+        disk = SimulatedDisk()
+        queue_id = a_queue(disk).queue_id
+        if spoil is None:
+            disk.remove(f"{DIRECTORY}/identity")
+        else:
+            disk.spoil(f"{DIRECTORY}/identity", spoil)
+        with pytest.raises(QueueError, match="no queue in"):
+            QueueReader(DIRECTORY, disk=disk)
+        log = reopened(disk)
+        assert log.queue_id == queue_id
+        assert log.recovery.lines == [f"made the queue's identity {queue_id} again"]
+        goes_on(disk, log)
+
+
+def test_a_queue_of_which_nothing_says_its_name_is_put_aside_and_a_new_one_begins() -> None:
+    disk = SimulatedDisk()
+    queue_id = a_queue(disk, segment_bytes=1).queue_id
+    old = {path: disk.octets_of(path) for path in disk.paths() if path.endswith(".segment")}
+    for path, octets in old.items():
+        disk.spoil(path, b"\0" * 64 + octets[64:])
+    disk.spoil(f"{DIRECTORY}/identity", b"")
+    log = reopened(disk)
+    assert log.queue_id != queue_id
+    assert (log.begin, log.end) == (6, 6)
+    assert log.recovery.epoch_raised
+    assert sum("/quarantine/" in path for path in disk.paths()) == len(old)
+    log.append([frame(6)])
+    assert found(disk) == [6]
+
+
+def test_a_damaged_or_missing_epoch_is_made_again() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    disk.remove(f"{DIRECTORY}/{3:020d}.segment")
+    reopened(disk).close()
+    for spoil in (b"", seal("epoch x"), None):
+        if spoil is None:
+            disk.remove(f"{DIRECTORY}/epoch")
+        else:
+            disk.spoil(f"{DIRECTORY}/epoch", spoil)
+        log = reopened(disk)
+        assert log.epoch == 1
+        assert log.recovery.lines == ["made the queue's epoch 1 again"]
+        log.close()
+        assert QueueReader(DIRECTORY, disk=disk).epoch == 1
+
+
+def test_a_damaged_or_missing_end_is_made_again() -> None:
+    for spoil in (b"", b"\0" * 48, None):
+        disk = SimulatedDisk()
+        a_queue(disk)
+        if spoil is None:
+            disk.remove(f"{DIRECTORY}/end")
+        else:
+            disk.spoil(f"{DIRECTORY}/end", spoil)
+        log = reopened(disk)
+        assert (log.end, log.epoch, log.recovery.lines) == (6, 0, [])
+        assert log.recovery.kept_records == 0
+        goes_on(disk, log)
+
+
+def test_with_a_damaged_epoch_and_end_the_epoch_comes_from_the_segments() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    disk.remove(f"{DIRECTORY}/{3:020d}.segment")
+    reopened(disk).close()
+    disk.spoil(f"{DIRECTORY}/epoch", b"")
+    disk.spoil(f"{DIRECTORY}/end", b"")
+    assert reopened(disk).epoch == 1
+
+
+def test_another_format_version_is_refused_in_one_line() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk)
+    header = SegmentHeader(2, log.identity, 0, 0).packed()
+    disk.spoil(FIRST, header + disk.octets_of(FIRST)[64:])
+    with pytest.raises(QueueError, match="format version 2; this program knows 1"):
+        reopened(disk)
+    disk.spoil(f"{DIRECTORY}/identity", seal("msgproto-queue 3"))
+    with pytest.raises(QueueError, match="format version 3; this program knows 1"):
+        QueueReader(DIRECTORY, disk=disk)
+
+
+def test_a_segment_of_another_queue_is_refused_in_one_line() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk)
+    other = SegmentHeader(1, Identity("f" * 32, b"01234567"), 0, 0).packed()
+    disk.spoil(FIRST, other + disk.octets_of(FIRST)[64:])
+    with pytest.raises(QueueMismatch, match="belongs to the queue fffff"):
+        reopened(disk)
+
+
+def test_a_published_end_of_a_later_queue_state_is_lost_data() -> None:
+    """The directory was restored from an old copy, but for its end."""
+    disk = SimulatedDisk()
+    a_queue(disk)
+    size = len(disk.octets_of(FIRST))
+    disk.spoil(f"{DIRECTORY}/end", Published(10, 0, size + 500, 0).packed())
+    log = reopened(disk)
+    assert (log.end, log.epoch) == (10, 1)
+    assert log.recovery.quarantined == [(6, 10)]
+    assert found(disk) == missing()
+
+
+# -- older segments ---------------------------------------------------------------------------
+
+
+def test_older_segments_are_checked_later_and_their_damage_is_told_then() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    damaged = f"{DIRECTORY}/{0:020d}.segment"
+    octets = bytearray(disk.octets_of(damaged))
+    octets[-9] ^= 1
+    octets[20] ^= 1
+    disk.spoil(damaged, bytes(octets))
+    log = reopened(disk, check_octets=0)
+    assert log.recovery.lines == []
+    assert log.unchecked == 2
+    assert log.check_older() == []
+    told = log.check_older()
+    assert len(told) == 2
+    assert "damaged segment header" in told[0]
+    assert "offsets 0 to 1" in told[1]
+    assert log.unchecked == 0
+    assert log.check_older() == []
+    assert log.damaged == [(0, 2)]
+    assert QueueReader(DIRECTORY, disk=disk).damaged() == [(0, 2)]
+    goes_on(disk, log, (0, 2))
+
+
+def test_older_segments_which_were_trimmed_need_no_check() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    log = reopened(disk, check_octets=0)
+    QueueReader(DIRECTORY, disk=disk).commit("spark", 6)
+    log.trim()
+    assert log.check_older() == []
+    assert log.unchecked == 0
+
+
+def test_as_much_as_asked_is_checked_at_once_newest_first() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    sizes = [len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")]
+    for octets, unchecked in ((0, 2), (sizes[2], 1), (sizes[2] + sizes[1], 0), (10**6, 0)):
+        log = reopened(disk, check_octets=octets)
+        assert log.unchecked == unchecked
+        log.close()
+
+
+# -- crashes at any time ----------------------------------------------------------------------
+
+
+def test_power_lost_at_any_time_loses_nothing_that_was_appended() -> None:
+    """Acknowledged = synced: 400 lives of a queue on a disk that forgets and fails."""
+    for seed in range(20):
+        source = random.Random(seed)
+        disk = SimulatedDisk()
+        expected: dict[int, int] = {}
+        maybe: dict[int, int] = {}
+        number = 0
+        queue_id = None
+        for _ in range(20):
+            log = reopened(disk, segment_bytes=2000)
+            assert queue_id in (None, log.queue_id), "the queue forgot its name"
+            queue_id = log.queue_id
+            assert not log.recovery.epoch_raised
+            assert log.recovery.quarantined == []
+            here = {row["offset"]: int(row["message_id"]) for row in rows(DIRECTORY, disk=disk)}
+            assert {n: here.get(n) for n in expected if n >= log.begin} == {
+                n: value for n, value in expected.items() if n >= log.begin
+            }
+            # A record which was never acknowledged may be there all the same, once.
+            assert set(here.items()) <= set(expected.items()) | set(maybe.items())
+            expected = here
+            maybe = {}
+            for _ in range(source.randint(0, 12)):
+                count = source.randint(1, 4)
+                if source.random() < 0.1:
+                    operation = source.choice(["write", "sync"])
+                    disk.fail_next(operation, errno.EIO, ".segment")
+                try:
+                    end = log.append([frame(number, count)])
+                    expected |= {end - count + n: number + n for n in range(count)}
+                except OSError:
+                    maybe |= {log.end + n: number + n for n in range(count)}
+                number += count
+                if source.random() < 0.1:
+                    reader = QueueReader(DIRECTORY, disk=disk)
+                    reader.commit("spark", source.randint(log.begin, reader.end()))
+                    log.trim()
+            disk._faults.clear()
+            if source.random() < 0.5:
+                # Killed in the midst of an append: written in part, not synced.
+                pieces, _ = log._framed([frame(number, 3)])
+                octets = b"".join(map(bytes, pieces))
+                if log._file is not None:
+                    part = octets[: source.randint(0, len(octets))]
+                    log._file.write(log._sizes[log._first], [part])
+                    maybe |= {log.end + n: number + n for n in range(3)}
+                number += 3
+            if source.random() < 0.7:
+                disk.lose_power(source)
+            else:
+                disk.crash()
+        reopened(disk).close()
+        report = verify(DIRECTORY, disk=disk)
+        assert (report.damaged, report.lines) == ([], [])

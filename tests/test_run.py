@@ -1,0 +1,326 @@
+"""``./run``: sets up once, says what it does, and then is the sub-command.
+
+What installs the world runs for real in continuous integration; here pip and Java are scripts.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).parent.parent
+RUN = PROJECT / "run"
+
+PYPROJECT = """
+[build-system]
+requires = ["setuptools"]
+[project]
+name = "x"
+version = "1"
+dependencies = ["a>=1"]
+description = "text"
+[project.optional-dependencies]
+all = ["b"]
+[tool.ruff]
+line-length = 100
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module, with its root in ``tmp_path`` and no Java to be found."""
+    loader = SourceFileLoader("run_script", str(RUN))
+    spec = spec_from_loader("run_script", loader)
+    assert spec is not None
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    venv = tmp_path / ".venv"
+    for name, value in {
+        "ROOT": tmp_path,
+        "VENV": venv,
+        "PYTHON": venv / "bin" / "python",
+        "STAMP": venv / "installed.json",
+        "LOG": venv / "install.log",
+    }.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module, "java_places", lambda: [])
+    return module
+
+
+class World:
+    """Notes what the set-up does to it."""
+
+    def __init__(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run = run
+        self.done: list[str] = []
+        self.java = True
+        monkeypatch.setattr(run, "make_venv", self.make_venv)
+        monkeypatch.setattr(run, "install", self.install)
+        monkeypatch.setattr(run, "has_java", lambda: self.java)
+        monkeypatch.setattr(run, "java_places", lambda: ["java"] if self.java else [])
+
+    def make_venv(self) -> None:
+        self.done.append("venv")
+        shutil.rmtree(self.run.VENV, ignore_errors=True)
+        self.run.PYTHON.parent.mkdir(parents=True)
+        self.run.PYTHON.touch()
+
+    def install(self, extras: set[str]) -> None:
+        self.done.append("install " + ",".join(sorted(extras)))
+
+    def since(self) -> list[str]:
+        done, self.done = self.done, []
+        return done
+
+
+@pytest.fixture
+def world(run: ModuleType, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(run, monkeypatch)
+
+
+def test_the_set_up_happens_once(world: World) -> None:
+    world.run.set_up()
+    assert world.since() == ["venv", "install all"]
+    world.run.set_up()
+    assert world.since() == []
+
+
+def test_a_changed_requirement_installs_again_into_the_same_environment(world: World) -> None:
+    world.run.set_up()
+    world.since()
+    (world.run.ROOT / "pyproject.toml").write_text(PYPROJECT.replace("a>=1", "a>=2"))
+    world.run.set_up()
+    assert world.since() == ["install all"]
+
+
+def test_what_is_no_requirement_installs_nothing(world: World) -> None:
+    world.run.set_up()
+    world.since()
+    changed = PYPROJECT.replace("text", "other").replace("100", "99")
+    (world.run.ROOT / "pyproject.toml").write_text(changed)
+    world.run.set_up()
+    assert world.since() == []
+
+
+@pytest.mark.parametrize("name", ["python", "root"])
+def test_another_python_or_place_makes_a_new_environment(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    world.run.set_up()
+    world.since()
+    stamp = world.run.STAMP.read_text()
+    old, new = {
+        "python": (sys.version.split()[0], "3.11.0"),
+        "root": (str(world.run.ROOT), "/elsewhere"),
+    }[name]
+    assert old in stamp
+    world.run.STAMP.write_text(stamp.replace(old, new, 1))
+    world.run.set_up()
+    assert world.since() == ["venv", "install all"]
+
+
+def test_a_set_up_which_broke_off_is_done_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(extras: set[str]) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(world.run, "install", broken)
+        with pytest.raises(KeyboardInterrupt):
+            world.run.set_up()
+    world.since()
+    world.run.set_up()
+    assert world.since() == ["venv", "install all"]
+
+
+def test_without_java_the_extra_java_comes_too_and_stays(world: World) -> None:
+    world.java = False
+    world.run.set_up()
+    assert world.since() == ["venv", "install all,java"]
+    world.run.set_up()
+    assert world.since() == []
+    world.java = True
+    (world.run.ROOT / "pyproject.toml").write_text(PYPROJECT.replace("a>=1", "a>=2"))
+    world.run.set_up()
+    assert world.since() == ["install all,java"]
+
+
+def test_when_java_has_gone_it_is_brought(world: World) -> None:
+    world.run.set_up()
+    world.since()
+    world.java = False
+    world.run.set_up()
+    assert world.since() == ["install all,java"]
+
+
+def test_the_documents_have_an_extra_of_their_own(world: World) -> None:
+    world.run.set_up()
+    world.since()
+    world.run.set_up("docs")
+    assert world.since() == ["install all,docs"]
+    world.run.set_up()
+    world.run.set_up("docs")
+    assert world.since() == []
+
+
+def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_pip_which_fails_ends_with_its_last_words(
+    run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script(run.PYTHON, "echo collecting; echo 'no such package' >&2; exit 1")
+    with pytest.raises(run.Stop, match=r"all it said is in .*install\.log"):
+        run.install({"all"})
+    assert "  pip: no such package\n" in capsys.readouterr().err
+    assert run.LOG.read_text() == "collecting\nno such package\n"
+
+
+def test_pip_is_quiet_but_the_set_up_says_what_it_does(
+    run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(run.PYTHON, 'echo "$@"')
+    run.install({"all", "java"})
+    said = capsys.readouterr()
+    assert said.out == ""
+    first, last = said.err.splitlines()
+    assert first == "run: installing twisted_msgproto with all, java (once; some minutes)"
+    assert last.startswith("run: installed in ")
+    assert f"--editable {run.ROOT}[all,java]" in run.LOG.read_text()
+    monkeypatch.setattr(run, "SAY_SECONDS", 0.0)
+    run.install({"all"})
+    assert "s: -m pip install" in capsys.readouterr().err
+
+
+def test_a_failed_set_up_is_one_line_and_status_1(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(extras: set[str]) -> None:
+        raise world.run.Stop("it is so")
+
+    monkeypatch.setattr(world.run, "install", broken)
+    assert world.run.main(["demo"]) == 1
+    assert capsys.readouterr().err == "run: it is so\n"
+
+
+def test_ctrl_c_in_the_set_up_is_one_line(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(extras: set[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(world.run, "install", interrupted)
+    assert world.run.main(["demo"]) == 130
+    assert capsys.readouterr().err.startswith("run: interrupted")
+
+
+@pytest.mark.parametrize(
+    ("told", "major"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_402"', 1),
+        ('openjdk version "25" 2025-09-16', 25),
+        ("nonsense", 0),
+    ],
+)
+def test_the_version_of_java(run: Any, tmp_path: Path, told: str, major: int) -> None:
+    java = script(tmp_path / "java", f"echo '{told}' >&2")
+    assert run.java_version(str(java)) == major
+
+
+def test_a_java_which_cannot_be_run_is_none(run: Any, tmp_path: Path) -> None:
+    assert run.java_version(str(tmp_path / "java")) == 0
+
+
+@pytest.mark.parametrize(
+    ("home", "path", "found"),
+    [(17, None, True), (11, 21, True), (11, None, False), (None, 8, False)],
+)
+def test_java_is_looked_for_in_java_home_and_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: int | None, path: int | None, found: bool
+) -> None:
+    loader = SourceFileLoader("run_script", str(RUN))
+    spec = spec_from_loader("run_script", loader)
+    assert spec is not None
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    run: Any = module_from_spec(spec)
+    loader.exec_module(run)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    if home:
+        script(tmp_path / "home/bin/java", f"echo 'openjdk version \"{home}.0.1\"'")
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    if path:
+        script(tmp_path / "path/java", f"echo 'openjdk version \"{path}.0.1\"'")
+    assert run.has_java() is found
+
+
+def test_what_each_sub_command_runs(run: Any) -> None:
+    python = str(run.PYTHON)
+    everything = [python, "-m", "pytest", "-n", "2", "--dist", "loadgroup"]
+    assert run.command_line(["test"]) == everything
+    assert run.command_line(["test", "-k", "x"]) == [python, "-m", "pytest", "-k", "x"]
+    assert run.command_line(["docs"])[:3] == [python, "-m", "sphinx"]
+    assert run.command_line(["demo", "--messages", "5"]) == [
+        *(python, "-m", "twisted_msgproto", "demo", "--messages", "5")
+    ]
+    assert run.command_line([]) == [python, "-m", "twisted_msgproto"]
+
+
+def test_the_sub_command_takes_its_place_in_the_environment(world: World) -> None:
+    """The exit status and the output are the sub-command's; PATH begins with the environment's."""
+    copied = world.run.ROOT / "run"
+    shutil.copy(RUN, copied)
+    world.run.set_up()
+    script(world.run.PYTHON, 'echo "$@"; echo "$PATH"; exit 7')
+    path = world.run.ROOT / "java-path"
+    script(path / "java", "echo 'openjdk version \"21\"'")
+    ended = subprocess.run(
+        [sys.executable, str(copied), "queue", "ls"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"},
+    )
+    assert (ended.returncode, ended.stderr) == (7, "")
+    words, path_line = ended.stdout.splitlines()
+    assert words == "-m twisted_msgproto queue ls"
+    assert path_line.startswith(str(world.run.VENV / "bin"))
+
+
+def test_it_is_stdlib_only_and_an_old_python_can_read_it_far_enough_to_complain() -> None:
+    tree = ast.parse(RUN.read_text(), feature_version=(3, 7))
+    names = {
+        alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    } | {
+        (node.module or "").split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert names <= sys.stdlib_module_names
+    check = next(i for i, node in enumerate(tree.body) if isinstance(node, ast.If))
+    before = [node for node in tree.body[:check] if not isinstance(node, ast.Expr)]
+    assert [ast.unparse(node) for node in before] == ["import sys"]
+
+
+def test_both_entries_can_be_executed() -> None:
+    assert os.access(RUN, os.X_OK)
+    assert os.access(PROJECT / ".ci" / "run", os.X_OK)
+    subprocess.run(["bash", "-n", str(PROJECT / ".ci" / "run")], check=True)

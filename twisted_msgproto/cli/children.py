@@ -1,0 +1,162 @@
+"""Processes which a sub-command starts and never leaves behind.
+
+Each child leads a process group of its own: Ctrl-C on the terminal reaches only the parent, which
+ends its children in the right order; what a child has started ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+
+END_SECONDS = 20.0
+"""How long a child may take over its last work after SIGTERM; then it is killed."""
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Child:
+    """``python -m twisted_msgproto …`` with all it says in a file.
+
+    Attributes:
+        name: what messages call it.
+        log: the file with its stdout and stderr.
+        process: the Popen.
+    """
+
+    def __init__(self, name: str, words: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        # Run from a working tree, the children find the package where we found it.
+        package_root = str(Path(__file__).parent.parent.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [package_root, os.environ.get("PYTHONPATH")])
+        )
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "twisted_msgproto", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self.process.poll()
+
+    def lines(self) -> list[str]:
+        """All whole lines it has said so far."""
+        text = self.log.read_text(errors="backslashreplace")
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def send_signal(self, number: int) -> None:
+        """Signal the whole group; nothing if it is gone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def terminate(self) -> None:
+        """Ask the child itself to end in peace."""
+        if self.status is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit status, or None if it still runs after ``seconds``."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
+
+
+class Children:
+    """The children of one sub-command; as a context manager it ends those which still run.
+
+    While they are being ended, further signals wait: an impatient second Ctrl-C leaves nothing
+    behind either.
+    """
+
+    def __init__(self, logs: Path) -> None:
+        """``logs`` is the directory for the children's output."""
+        self.logs = logs
+        self.all: list[Child] = []
+
+    def start(self, name: str, *words: str) -> Child:
+        """Start ``msgproto WORDS``."""
+        with signals_held():  # or an interrupt might leave a child which nobody knows
+            child = Child(name, words, self.logs / f"{name}.log")
+            self.all.append(child)
+        return child
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING_SIGNALS}
+        try:
+            self.end(self.all)
+        finally:
+            for number, action in before.items():
+                signal.signal(number, action)
+
+    @staticmethod
+    def end(children: Sequence[Child], seconds: float = END_SECONDS) -> None:
+        """End all of ``children`` at once: ask, wait, then kill what is left of their groups."""
+        for child in children:
+            child.terminate()
+        deadline = time.monotonic() + seconds
+        for child in children:
+            child.wait(max(0.0, deadline - time.monotonic()))
+        for child in children:
+            # Also when the child itself has ended: what it started may outlive it.
+            child.send_signal(signal.SIGKILL)
+            child.process.wait()
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Signals that come during the block take effect at its end, as KeyboardInterrupt.
+
+    They are noted, not blocked: a child would inherit a mask.
+    """
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+    if came:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that tidying up happens."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

@@ -1,0 +1,372 @@
+"""The main job, end to end, on this machine.
+
+One gateway process with a server of every protocol, one Spark bridge process, and a real client
+process for each protocol.  Every message is acknowledged when it is on disk; the demo waits until
+the table holds them all, reads the table back and compares.  The exit status is 0 only if
+sent = acknowledged = landed for every protocol.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError
+from twisted_msgproto.gateway import toml_value
+from twisted_msgproto.registry import PROTOCOLS
+
+from .children import Child, Children, signals_as_interrupts
+from .clients import FAILED, positive
+
+if TYPE_CHECKING:
+    from twisted_msgproto.queue import QueueReader
+    from twisted_msgproto.spark.table import LandedTable
+
+SUMMARY = "one gateway, one Spark bridge, real clients: sent = acknowledged = landed"
+
+MESSAGES = 1_000
+"""Messages per protocol when nobody says."""
+
+START_SECONDS = 120.0
+"""How long the gateway may take until it listens, and the bridge until it runs."""
+
+STILL_SECONDS = 120.0
+"""The demo gives up when nothing has moved for so long."""
+
+LOOK_SECONDS = 0.2
+"""How often the demo looks at its processes, its queue and its table."""
+
+QUIET_SECONDS = 10.0
+"""While nothing moves, a line of progress this often (Spark takes some seconds to start)."""
+
+BAR_WIDTH = 30
+"""Characters of the bar on a terminal."""
+
+TAIL_LINES = 8
+"""How much of a failed process's log is shown."""
+
+
+class DemoFailed(MsgprotoError):
+    """The demo cannot go on; the text says why."""
+
+
+@dataclass(slots=True)
+class Count:
+    """What became of one protocol's messages."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    landed: int = 0
+
+    @property
+    def agrees(self) -> bool:
+        """All were acknowledged and all landed."""
+        return self.sent == self.acknowledged == self.landed > 0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--messages",
+        metavar="N",
+        type=positive,
+        default=MESSAGES,
+        help=f"messages per protocol (default {MESSAGES})",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="DIR",
+        type=Path,
+        help="queue, table and logs go there and stay; a second run adds to them"
+        " (default: a directory under the system's temporary one, until the next demo)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; 0 if all counts agree."""
+    with signals_as_interrupts(), working_directory(arguments.keep) as directory:
+        try:
+            counts, twice = Demo(directory, arguments.messages).run()
+        except DemoFailed as error:
+            print(f"msgproto demo: {error}", file=sys.stderr)
+            return FAILED
+        return report(directory, counts, twice)
+
+
+@contextlib.contextmanager
+def working_directory(keep: Path | None) -> Iterator[Path]:
+    """A directory of this demo alone; ConfigurationError if it cannot be had."""
+    if keep is None:
+        keep = temporary_directory()
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        lock = lock_directory(keep)
+    except OSError as error:
+        raise ConfigurationError(f"cannot use {keep}: {error.strerror}") from None
+    if lock is None:
+        raise ConfigurationError(f"another demo runs in {keep}")
+    with lock:
+        yield keep.resolve()
+
+
+def lock_directory(directory: Path) -> IO[bytes] | None:
+    """Hold ``directory`` until the result is closed; None if another process does."""
+    lock = (directory / "demo.lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def temporary_directory() -> Path:
+    """A new directory under the system's temporary one; what earlier demos left there goes."""
+    prefix = f"msgproto-demo-{os.getuid()}-"
+    for old in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        if old.is_symlink() or old.stat().st_uid != os.getuid():
+            continue
+        with contextlib.suppress(OSError):
+            lock = lock_directory(old)
+            if lock is not None:  # nobody works in it
+                with lock:
+                    shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=prefix))
+
+
+def gateway_file(queue: Path) -> str:
+    """A gateway.toml with a server of every protocol, on ports which the system chooses."""
+    lines = ["[queue]", f"directory = {toml_value(str(queue))}"]
+    for protocol in PROTOCOLS.values():
+        lines += ["", f"[{protocol.name}]"]
+        lines += [f"{key} = {toml_value(value)}" for key, value in protocol.demo.items()]
+    return "\n".join([*lines, ""])
+
+
+class Progress:
+    """Says how far the demo is: a line when something moved, rewritten in place on a terminal."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._live = sys.stdout.isatty()
+        self._began = time.monotonic()
+        self._due = 0.0
+        self._shown = (0, 0)
+        self._open = False  # a line without an end stands on the terminal
+
+    def say(self, text: str) -> None:
+        """A line which stays."""
+        self.end_line()
+        print(text, flush=True)
+
+    def show(self, on_disk: int, landed: int) -> None:
+        """How many messages are on disk and in the table by now."""
+        now = time.monotonic()
+        if now < self._due and self._shown == (on_disk, landed):
+            return
+        # Elsewhere than on a terminal every line stays: a quiet wait is told now and then only.
+        self._due = now + (LOOK_SECONDS if self._live else QUIET_SECONDS)
+        self._shown = (on_disk, landed)
+        text = (
+            f"  {now - self._began:5.1f} s: {on_disk:,} of {self._total:,} on disk,"
+            f" {landed:,} in the table"
+        )
+        if self._live:
+            bar = round(BAR_WIDTH * min(landed, self._total) / self._total)
+            print(f"\r  [{'█' * bar:<{BAR_WIDTH}}]{text} ", end="", flush=True)
+            self._open = True
+        else:
+            print(text, flush=True)
+
+    def end_line(self) -> None:
+        """End the rewritten line."""
+        if self._open:
+            print(flush=True)
+            self._open = False
+
+
+class Demo:
+    """One run: start the processes, send, wait until all has landed, count."""
+
+    def __init__(self, directory: Path, messages: int) -> None:
+        """``messages`` is per protocol."""
+        self.messages = messages
+        self.queue = directory / "queue"
+        self.table = directory / "table"
+        self.file = directory / "gateway.toml"
+        self.logs = directory / "logs"
+        self.progress = Progress(messages * len(PROTOCOLS))
+        self._moved = (0.0, (0, 0))  # when something moved last, and where it stood
+
+    def run(self) -> tuple[dict[str, Count], int]:
+        """The counts per protocol, and how many offsets stand in the table more than once.
+
+        Raises DemoFailed when a process ends or nothing moves any more.
+        """
+        self.logs.mkdir(exist_ok=True)
+        self.file.write_text(gateway_file(self.queue))
+        say = self.progress.say
+        try:
+            with Children(self.logs) as children:
+                say(f"gateway: a server each for {', '.join(PROTOCOLS)}, one queue")
+                gateway = children.start("gateway", "gateway", "--config", str(self.file))
+                addresses = self._addresses(gateway)
+                for name, address in addresses.items():
+                    say(f"  {name} listening on {address}")
+                reader, first = self._open_queue()
+                say("bridge: Spark starts (some seconds) and follows the queue")
+                bridge = children.start(
+                    "bridge", "bridge", "--queue", str(self.queue), "--table", str(self.table)
+                )
+                say(f"clients: {self.messages:,} messages of each protocol")
+                clients = {
+                    name: children.start(
+                        f"send-{name}",
+                        *("send", name, address, "--count", str(self.messages), "--json"),
+                        *PROTOCOLS[name].demo_send,
+                    )
+                    for name, address in addresses.items()
+                }
+                self._wait(reader, first, clients, [gateway, bridge])
+                # The bridge first: it is to see the gateway's last offsets.
+                Children.end([bridge])
+                Children.end([gateway])
+            self.progress.end_line()
+            return self._counted(reader.queue_id, first, clients)
+        finally:
+            self.progress.end_line()
+
+    def _addresses(self, gateway: Child) -> dict[str, str]:
+        """Where each protocol listens first, as the gateway's log says it."""
+        deadline = time.monotonic() + START_SECONDS
+        addresses: dict[str, str] = {}
+        while len(addresses) < len(PROTOCOLS):
+            self._must_run(gateway)
+            if time.monotonic() > deadline:
+                raise failed(gateway, f"does not listen after {START_SECONDS:.0f} s")
+            time.sleep(LOOK_SECONDS / 4)
+            for line in gateway.lines():
+                match = re.search(r"(\w+) listening on (\S+)$", line)
+                if match and match[1] in PROTOCOLS:
+                    addresses.setdefault(match[1], match[2])
+        return {name: addresses[name] for name in PROTOCOLS}
+
+    def _open_queue(self) -> tuple[QueueReader, int]:
+        from twisted_msgproto.queue import QueueReader
+
+        reader = QueueReader(self.queue)
+        return reader, reader.end()
+
+    def _wait(
+        self, reader: QueueReader, first: int, clients: dict[str, Child], servers: list[Child]
+    ) -> None:
+        """Until all clients have ended and the table holds what they had acknowledged."""
+        from twisted_msgproto.spark.table import LandedTable
+
+        table = LandedTable(self.table)
+        before = table.count()
+        self._moved = (time.monotonic(), (0, 0))
+        while True:
+            for server in servers:
+                self._must_run(server)
+            ended = all(client.status is not None for client in clients.values())
+            on_disk = reader.end() - first
+            landed = table.count() - before
+            self.progress.show(on_disk, landed)
+            if ended:
+                for client in clients.values():
+                    if client.status != 0:
+                        raise failed(client, f"ended with status {client.status}")
+                # Only now by offset: a run with --keep may also land what an earlier one left.
+                if landed >= on_disk:
+                    by_offset = sum(landed_since(table, reader.queue_id, first).values())
+                    if by_offset >= on_disk:
+                        return
+            now = time.monotonic()
+            if (on_disk, landed) != self._moved[1]:
+                self._moved = (now, (on_disk, landed))
+            elif now - self._moved[0] > STILL_SECONDS:
+                raise DemoFailed(
+                    f"nothing has moved for {STILL_SECONDS:.0f} s: {on_disk} on disk,"
+                    f" {landed} landed; the logs are in {self.logs}"
+                )
+            time.sleep(LOOK_SECONDS)
+
+    @staticmethod
+    def _must_run(server: Child) -> None:
+        if server.status is not None:
+            raise failed(server, f"ended with status {server.status}")
+
+    def _counted(
+        self, queue_id: str, first: int, clients: dict[str, Child]
+    ) -> tuple[dict[str, Count], int]:
+        """What the clients say and what the table says about this run."""
+        from twisted_msgproto.spark.table import LandedTable
+
+        counts = {}
+        for name, client in clients.items():
+            told = json.loads(client.lines()[-1])
+            counts[name] = Count(told["sent"], told["acknowledged"])
+        table = LandedTable(self.table)
+        for name, landed in landed_since(table, queue_id, first).items():
+            counts.setdefault(name, Count()).landed = landed
+        return counts, len(table.duplicates())
+
+
+def landed_since(table: LandedTable, gateway: str, first: int) -> dict[str, int]:
+    """Rows per protocol in the table which this gateway wrote from offset ``first`` on."""
+    import pyarrow.compute as pc
+
+    rows = table.read(["gateway", "offset", "protocol"])
+    mine = pc.and_(
+        pc.equal(rows.column("gateway"), gateway), pc.greater_equal(rows.column("offset"), first)
+    )
+    grouped = rows.filter(mine).group_by("protocol").aggregate([([], "count_all")])
+    names, numbers = grouped.column("protocol"), grouped.column("count_all")
+    return dict(zip(names.to_pylist(), numbers.to_pylist(), strict=True))
+
+
+def failed(child: Child, what: str) -> DemoFailed:
+    """Why the demo ends, with the last lines of the process that is the cause."""
+    tail = "".join(f"\n  {line[:300]}" for line in child.lines()[-TAIL_LINES:])
+    return DemoFailed(f"the {child.name} process {what}; its log {child.log} ends:{tail}")
+
+
+def report(directory: Path, counts: dict[str, Count], twice: int) -> int:
+    """Print the counts, where the table is and how to query it; 0 if they agree."""
+    columns = f"{'':<12}{'sent':>12}{'acknowledged':>16}{'landed':>12}"
+    print(f"\nread back from the table:\n\n{columns}")
+    total = Count()
+    for name, count in counts.items():
+        print(f"{name:<12}{count.sent:>12,}{count.acknowledged:>16,}{count.landed:>12,}")
+        total.sent += count.sent
+        total.acknowledged += count.acknowledged
+        total.landed += count.landed
+    print(f"{'total':<12}{total.sent:>12,}{total.acknowledged:>16,}{total.landed:>12,}\n")
+    agrees = bool(counts) and all(count.agrees for count in counts.values()) and twice == 0
+    if agrees:
+        print(f"sent = acknowledged = landed: {total.sent:,}, each exactly once")
+    else:
+        print(f"the counts do NOT agree; {twice} offsets stand in the table more than once")
+    table = directory / "table"
+    code = f"from twisted_msgproto.spark.table import LandedTable; print(LandedTable({str(table)!r}"
+    print(
+        f"\ntable: {table} (Parquet), logs: {directory / 'logs'}\n"
+        "query it with Spark:\n"
+        f'  spark.read.parquet("{table}").groupBy("protocol", "kind").count().show()\n'
+        "or without:\n"
+        f'  {sys.executable} -c "{code}).read())"'
+    )
+    return 0 if agrees else FAILED

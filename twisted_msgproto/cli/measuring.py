@@ -1,0 +1,239 @@
+"""How the benchmarks measure: ratios in one run, in interleaved pairs, never a figure alone.
+
+The speed of a shared machine drifts by more than what is to be measured.  So every piece of work
+stands beside another one which is done in the same round, and what counts is the median of the
+rounds' ratios.  A protocol lists its comparisons in ``bench.py`` as :class:`Comparison` rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+ROUNDS = 5
+"""Pairs in one comparison; the median of their ratios is what counts."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What one piece of work cost.
+
+    ``wall`` and ``cpu`` are in seconds, ``rss`` is the largest resident size in octets (0: not
+    measured), ``latencies`` are seconds from sending to the acknowledgement, where measured.
+    """
+
+    messages: int
+    wall: float
+    cpu: float
+    rss: int = 0
+    latencies: list[float] = field(default_factory=list)
+
+    @property
+    def cpu_per_million(self) -> float:
+        """CPU seconds per million messages."""
+        return self.cpu / self.messages * 1e6
+
+    @property
+    def per_second(self) -> float:
+        """Messages per second of wall time."""
+        return self.messages / self.wall
+
+    def percentile(self, share: float) -> float | None:
+        """The latency which ``share`` of the messages keep, in seconds; None if not measured."""
+        if not self.latencies:
+            return None
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One row of the table of figures to reach: our work beside another's.
+
+    ``figure`` says which of the two is compared: CPU seconds per million messages (less is better),
+    or messages per second (more is better); the ratio is always ours / beside.  ``mark`` and
+    ``goal`` bound the ratio; None where the row only informs.
+    """
+
+    name: str
+    beside: str
+    figure: Literal["cpu", "rate"]
+    ours: Callable[[], Figures]
+    other: Callable[[], Figures]
+    mark: float | None = None
+    goal: float | None = None
+
+
+@dataclass(slots=True)
+class Result:
+    """A measured comparison: every round's figures, and the ratio which counts."""
+
+    comparison: Comparison
+    ours: list[Figures]
+    other: list[Figures]
+
+    @property
+    def ratios(self) -> list[float]:
+        """Each round's ratio, ours / beside."""
+        pairs = zip(self.ours, self.other, strict=True)
+        if self.comparison.figure == "cpu":
+            return [mine.cpu_per_million / theirs.cpu_per_million for mine, theirs in pairs]
+        return [mine.per_second / theirs.per_second for mine, theirs in pairs]
+
+    @property
+    def ratio(self) -> float:
+        """The median ratio."""
+        return median(self.ratios)
+
+    def keeps(self, bound: float | None) -> bool | None:
+        """Whether the ratio keeps ``bound``; None if there is none."""
+        if bound is None:
+            return None
+        return self.ratio <= bound if self.comparison.figure == "cpu" else self.ratio >= bound
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain values, for ``--json``."""
+        latencies = [latency for figures in self.ours for latency in figures.latencies]
+        merged = Figures(1, 1.0, 0.0, latencies=latencies)
+        return {
+            "name": self.comparison.name,
+            "beside": self.comparison.beside,
+            "figure": self.comparison.figure,
+            "ratio": self.ratio,
+            "ratios": self.ratios,
+            "mark": self.comparison.mark,
+            "goal": self.comparison.goal,
+            "keeps_mark": self.keeps(self.comparison.mark),
+            "messages_per_second": median(figures.per_second for figures in self.ours),
+            "cpu_seconds_per_million": median(figures.cpu_per_million for figures in self.ours),
+            "beside_messages_per_second": median(figures.per_second for figures in self.other),
+            "beside_cpu_seconds_per_million": median(
+                figures.cpu_per_million for figures in self.other
+            ),
+            "rss_octets_max": max(figures.rss for figures in self.ours),
+            "latency_p50_seconds": merged.percentile(0.50),
+            "latency_p99_seconds": merged.percentile(0.99),
+        }
+
+
+def measure(
+    comparison: Comparison, rounds: int = ROUNDS, said: Callable[[str], None] = lambda line: None
+) -> Result:
+    """Run the pairs of a comparison, one warm-up of each first."""
+    comparison.ours()
+    comparison.other()
+    result = Result(comparison, [], [])
+    for number in range(rounds):
+        # Which goes first alternates, so that a drift within a round favours neither.
+        pair: Sequence[tuple[list[Figures], Callable[[], Figures]]] = (
+            (result.ours, comparison.ours),
+            (result.other, comparison.other),
+        )
+        for figures, work in pair if number % 2 == 0 else reversed(pair):
+            figures.append(work())
+        said(f"{comparison.name}: round {number + 1}/{rounds}, ratio {result.ratios[-1]:.2f}")
+    return result
+
+
+@contextmanager
+def timed(messages: int) -> Iterator[Figures]:
+    """Measure the block in this process: its CPU and wall time for ``messages`` messages."""
+    figures = Figures(messages, 0.0, 0.0)
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield figures
+    figures.wall = time.perf_counter() - wall
+    figures.cpu = time.process_time() - cpu
+
+
+class Subject:
+    """A server process which is measured from outside: ``python -m MODULE serve ARGUMENTS``.
+
+    The process prints its port as its first line (``{"port": N}``) and answers each line on its
+    standard input with what it has used so far (see :func:`answer_usage`).
+    """
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self.port: int = self._read()["port"]
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the measured server ended with {self._process.wait()}")
+        values: dict[str, Any] = json.loads(line)
+        return values
+
+    def usage(self) -> dict[str, Any]:
+        """What the process has used since it began: ``cpu`` seconds, ``rss`` octets, …"""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        return self._read()
+
+    def measure(self, messages: int, work: Callable[[], list[float]]) -> Figures:
+        """Run ``work`` against the process (it returns latencies); what that cost the process."""
+        before = self.usage()
+        wall = time.perf_counter()
+        latencies = work()
+        wall = time.perf_counter() - wall
+        after = self.usage()
+        return Figures(messages, wall, after["cpu"] - before["cpu"], after["rss"], latencies)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def usage() -> dict[str, Any]:
+    """What this process (all its threads) has used so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    with open(f"/proc/{os.getpid()}/statm") as file:
+        resident = int(file.read().split()[1]) * resource.getpagesize()
+    return {"cpu": used.ru_utime + used.ru_stime, "rss": used.ru_maxrss << 10, "resident": resident}
+
+
+def answer_usage(reactor: Any, port: int, more: Callable[[], dict[str, Any]] = dict) -> None:
+    """Be a :class:`Subject`: print the port, answer lines with usage, end when the input ends."""
+    from twisted.internet.protocol import connectionDone
+    from twisted.internet.stdio import StandardIO
+    from twisted.protocols.basic import LineOnlyReceiver
+    from twisted.python.failure import Failure
+
+    class Asked(LineOnlyReceiver):
+        delimiter = b"\n"
+
+        def connectionMade(self) -> None:
+            self._say({"port": port})
+
+        def lineReceived(self, line: bytes) -> None:
+            self._say({**usage(), **more()})
+
+        def _say(self, values: dict[str, Any]) -> None:
+            self.transport.write(json.dumps(values).encode() + b"\n")  # type: ignore[union-attr]
+
+        def connectionLost(self, reason: Failure = connectionDone) -> None:
+            if reactor.running:
+                reactor.stop()
+
+    StandardIO(Asked(), reactor=reactor)

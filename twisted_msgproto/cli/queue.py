@@ -1,0 +1,166 @@
+"""Look into a durable queue: list it, check it, print its messages, trim it.
+
+Reading a queue never needs its lock; only ``trim`` takes it, and refuses while a gateway writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.core.message import Message
+
+from .rows import row
+
+SUMMARY = "look into a queue: ls, verify, dump, trim"
+
+DAMAGED = 1
+"""Exit status of ``verify`` when something is damaged."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    actions = parser.add_subparsers(dest="action", metavar="ls|verify|dump|trim", required=True)
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        known = actions.add_parser(name, help=text, description=text)
+        known.add_argument("directory", metavar="DIR", type=Path, help="the queue's directory")
+        return known
+
+    ls = action("ls", "segments, offsets, consumers")
+    ls.add_argument("--json", action="store_true", help="one JSON object")
+    verify = action("verify", "read every record; exit status 1 if anything is damaged")
+    verify.add_argument("--json", action="store_true", help="one JSON object")
+    dump = action("dump", "print a message a line as JSON with the table's column names")
+    dump.add_argument("--from", dest="lo", metavar="OFFSET", type=int, help="default: the first")
+    dump.add_argument("--to", dest="hi", metavar="OFFSET", type=int, help="exclusive; default: end")
+    dump.add_argument("--count", metavar="N", type=int, help="end after N messages")
+    trim = action("trim", "remove the segments which every consumer has committed")
+    trim.add_argument(
+        "--forget", metavar="CONSUMER", help="first forget this consumer and what it still needs"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked; QueueError for what is no queue, or one that is locked (trim)."""
+    try:
+        return ACTIONS[arguments.action](arguments)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise QueueError(f"cannot read the queue {arguments.directory}: {error}") from error
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.queue import QueueReader
+    from twisted_msgproto.queue.disk import OS_DISK
+    from twisted_msgproto.queue.verify import segments
+
+    reader = QueueReader(arguments.directory)
+    end = reader.end()
+    found = segments(OS_DISK, reader.directory, end)
+    consumers = reader.consumers()
+    damaged = reader.damaged()
+    if arguments.json:
+        facts = {
+            "queue_id": reader.queue_id,
+            "epoch": reader.epoch,
+            "begin": reader.begin(),
+            "end": end,
+            "octets": sum(segment.octets for segment in found),
+            "segments": [
+                {"name": part.name, "begin": part.lo, "end": part.hi, "octets": part.octets}
+                for part in found
+            ],
+            "consumers": consumers,
+            "damaged": damaged,
+        }
+        print(json.dumps(facts))
+        return 0
+    print(f"queue {reader.queue_id} epoch {reader.epoch}")
+    print(f"offsets {reader.begin()} to {end}, {sum(part.octets for part in found)} octets")
+    for part in found:
+        print(f"segment {part.name} offsets {part.lo} to {part.hi}, {part.octets} octets")
+    for name, offset in consumers.items():
+        print(f"consumer {name} has committed {offset}, {end - offset} behind")
+    for lo, hi in damaged:
+        print(f"damaged offsets {lo} to {hi} ({hi - lo} messages)")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.queue.verify import verify
+
+    report = verify(arguments.directory)
+    if arguments.json:
+        facts = asdict(report)
+        facts |= {"octets": report.octets, "messages": report.messages, "groups": report.groups}
+        print(json.dumps(facts))
+    else:
+        for line in report.lines:
+            print(line)
+        for lo, hi in report.damaged:
+            print(f"damaged: queue {report.queue_id} offsets {lo} to {hi} ({hi - lo} messages)")
+        print(
+            f"queue {report.queue_id}: offsets {report.begin} to {report.end}, "
+            f"{report.messages} messages in {report.groups} groups, {report.octets} octets, "
+            f"{'damaged' if report.damaged or report.lines else 'all whole'}"
+        )
+    return DAMAGED if report.damaged or report.lines else 0
+
+
+def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, Any]]:
+    """The queue's messages lo ≤ offset < hi (default: all) as rows of JSON values."""
+    import pyarrow as pa
+
+    from twisted_msgproto.queue import QueueReader
+
+    reader = QueueReader(directory)
+    begin, end = reader.begin(), reader.end()
+    first = begin if lo is None else lo
+    last = end if hi is None else min(hi, end)
+    for batch in reader.read(first, max(first, last)):
+        times = batch.column("received_at").cast(pa.int64()).to_pylist()
+        values = batch.drop_columns(["received_at"]).to_pylist()
+        for time, value in zip(times, values, strict=True):
+            place = {"gateway": value.pop("gateway"), "offset": value.pop("offset")}
+            if value["fields"] is not None:
+                value["fields"] = dict(value["fields"])
+            yield place | row(Message(received_at=time, **value))
+
+
+def _dump(arguments: argparse.Namespace) -> int:
+    for number, found in enumerate(rows(arguments.directory, arguments.lo, arguments.hi)):
+        if number == arguments.count:
+            break
+        print(json.dumps(found, ensure_ascii=False))
+    return 0
+
+
+def _trim(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.queue import QueueReader, SegmentLog
+    from twisted_msgproto.queue.consumers import remove
+    from twisted_msgproto.queue.disk import OS_DISK
+
+    QueueReader(arguments.directory)  # or else an empty directory would become a queue
+    log = SegmentLog(arguments.directory)
+    try:
+        for line in log.recovery.lines:
+            print(line)
+        if arguments.forget is not None:
+            remove(OS_DISK, os.fspath(arguments.directory), arguments.forget)
+        removed = log.trim()
+        print(f"removed {removed} segments; the queue begins at offset {log.begin}")
+    finally:
+        log.close()
+    return 0
+
+
+ACTIONS = {"ls": _ls, "verify": _verify, "dump": _dump, "trim": _trim}
+"""What each action does."""

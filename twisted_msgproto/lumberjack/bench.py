@@ -1,0 +1,340 @@
+"""What Lumberjack costs: the reader through a real socket, alone and into the durable queue.
+
+The load comes from this process with plain sockets and octets which were encoded before; the
+server is a process of its own, and its CPU time is what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import socket
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from ..cli.measuring import Comparison, Figures, Subject, answer_usage, timed
+from . import wire
+
+BODY_OCTETS = 300
+WINDOW = 2048
+MESSAGES = 200_000
+
+
+# ── Loads: octets which were encoded before the clock runs ──────────────────────────────────────
+
+
+@cache
+def documents(count: int) -> list[bytes]:
+    """Documents of 300 octets, as compressible as log lines are."""
+    source = random.Random(1)
+    words = [source.randbytes(4).hex() for _ in range(500)]
+    bodies = []
+    for number in range(count):
+        text = f'{{"n":{number},"message":"'
+        while len(text) < BODY_OCTETS - 2:
+            text += source.choice(words) + " "
+        bodies.append((text[: BODY_OCTETS - 2] + '"}').encode())
+    return bodies
+
+
+@cache
+def json_window(size: int = WINDOW) -> bytes:
+    """A W frame and ``size`` J frames."""
+    return wire.encode_window(size) + wire.encode_json(range(1, size + 1), documents(size))
+
+
+@cache
+def data_window(size: int = WINDOW) -> bytes:
+    """A W frame and ``size`` D frames of five pairs, which weigh what the J frames weigh."""
+    # 10 octets of header either way; five keys of 6 octets, ten lengths, the rest is values.
+    value = "v" * ((BODY_OCTETS - 5 * (4 + 6 + 4)) // 5)
+    pairs = [{f"field{key}": value for key in range(5)}] * size
+    return wire.encode_window(size, wire.VERSION_1) + wire.encode_data(range(1, size + 1), pairs)
+
+
+@cache
+def zlib_window(size: int = WINDOW, level: int = 3) -> bytes:
+    """A W frame and one C frame with ``size`` J frames."""
+    frames = wire.encode_json(range(1, size + 1), documents(size))
+    return wire.encode_window(size) + wire.encode_compressed(frames, level)
+
+
+# ── The load generator ──────────────────────────────────────────────────────────────────────────
+
+
+def drive(
+    port: int, window: bytes, windows: int, connections: int = 1, in_flight: int = 1
+) -> list[float]:
+    """Send ``windows`` windows over ``connections``, each with ``in_flight`` not yet acked.
+
+    Returns the seconds from sending to the ack, a window each.
+    """
+    import selectors
+
+    selector = selectors.DefaultSelector()
+    latencies: list[float] = []
+    remaining = windows
+
+    class Flow:
+        def __init__(self) -> None:
+            self.socket = socket.create_connection(("127.0.0.1", port))
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.socket.setblocking(False)
+            self.started: list[float] = []
+            self.unsent = memoryview(b"")
+            self.heard = b""
+            selector.register(self.socket, selectors.EVENT_READ, self)
+
+        def send(self) -> None:
+            nonlocal remaining
+            while True:
+                if not self.unsent:
+                    if len(self.started) >= in_flight or not remaining:
+                        break
+                    remaining -= 1
+                    self.started.append(time.perf_counter())
+                    self.unsent = memoryview(window)
+                try:
+                    self.unsent = self.unsent[self.socket.send(self.unsent) :]
+                except BlockingIOError:
+                    break
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.unsent else 0)
+            selector.modify(self.socket, wanted, self)
+
+        def hear(self) -> None:
+            octets = self.socket.recv(65536)
+            if not octets:
+                raise RuntimeError("the reader closed the connection")
+            self.heard += octets
+            while len(self.heard) >= 6:
+                (sequence,) = struct.unpack_from(">I", self.heard, 2)
+                self.heard = self.heard[6:]
+                if sequence:  # 0 is a keep-alive
+                    latencies.append(time.perf_counter() - self.started.pop(0))
+
+    flows = [Flow() for _ in range(connections)]
+    for flow in flows:
+        flow.send()
+    while len(latencies) < windows:
+        for key, events in selector.select():
+            flow = key.data
+            if events & selectors.EVENT_READ:
+                flow.hear()
+            flow.send()
+    for flow in flows:
+        flow.socket.close()
+    selector.close()
+    return latencies
+
+
+# ── What stands beside ──────────────────────────────────────────────────────────────────────────
+
+
+def scan(window: bytes, windows: int, size: int) -> Figures:
+    """A checked scan of J frames in memory: unpack, compare, slice, keep."""
+    unpack, length_max = struct.Struct(">BBII").unpack_from, 16 << 20
+    with timed(windows * size) as figures:
+        for _ in range(windows):
+            bodies: list[bytes] = []
+            sequences: list[int] = []
+            position, end = 6, len(window)
+            while position < end:
+                version, kind, sequence, length = unpack(window, position)
+                if version != 0x32 or kind != 0x4A or length > length_max:
+                    raise ValueError("not a J frame")
+                start = position + 10
+                position = start + length
+                if position > end:
+                    raise ValueError("cut short")
+                bodies.append(window[start:position])
+                sequences.append(sequence)
+    return figures
+
+
+def inflate(window: bytes, windows: int, size: int) -> Figures:
+    """``zlib.decompress`` alone on the same data."""
+    payload = window[12:]
+    with timed(windows * size) as figures:
+        for _ in range(windows):
+            zlib.decompress(payload)
+    return figures
+
+
+def raw_write(directory: Path, octets: int, groups: int, size: int) -> Figures:
+    """Write and ``fdatasync`` the same octets in groups of the same size."""
+    data = os.urandom(octets)
+    path = directory / "raw"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with timed(groups * size) as figures:
+            for _ in range(groups):
+                os.write(descriptor, data)
+                os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return figures
+
+
+# ── The comparisons ─────────────────────────────────────────────────────────────────────────────
+
+
+class Subjects:
+    """The server processes of one run, started when first needed and ended with the run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._subjects: dict[str, Subject] = {}
+
+    def get(self, *arguments: str) -> Subject:
+        """The server with these arguments."""
+        key = " ".join(arguments)
+        if key not in self._subjects:
+            self._subjects[key] = Subject("twisted_msgproto.lumberjack.bench", *arguments)
+        return self._subjects[key]
+
+    def close(self) -> None:
+        """End them all."""
+        for subject in self._subjects.values():
+            subject.close()
+
+
+def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
+    """The rows of Lumberjack; ``arguments`` are those of ``msgproto bench``."""
+    count = max(WINDOW, int(MESSAGES * arguments.scale))
+    with tempfile.TemporaryDirectory(prefix="msgproto-bench-", dir=arguments.queue) as made:
+        subjects = Subjects(Path(made))
+        try:
+            yield from _rows(subjects, count)
+        finally:
+            subjects.close()
+
+
+def _rows(subjects: Subjects, count: int) -> Iterator[Comparison]:
+    def counted(window: bytes, size: int) -> Figures:
+        subject, windows = subjects.get("counting"), count // size
+        return subject.measure(windows * size, partial(drive, subject.port, window, windows))
+
+    def durable(connections: int, in_flight: int) -> Figures:
+        subject, windows = subjects.get("durable", str(subjects.directory)), count // WINDOW
+        work = partial(drive, subject.port, json_window(), windows, connections, in_flight)
+        return subject.measure(windows * WINDOW, work)
+
+    windows = count // WINDOW
+    window_octets = len(json_window()) - 6
+
+    def written(groups: int, group_windows: int) -> Figures:
+        octets, messages = window_octets * group_windows, WINDOW * group_windows
+        return raw_write(subjects.directory, octets, groups, messages)
+
+    yield Comparison(
+        f"reader, J, window {WINDOW}, counting sink",
+        "a checked scan in memory",
+        "cpu",
+        lambda: counted(json_window(), WINDOW),
+        lambda: scan(json_window(), windows, WINDOW),
+        mark=2.0,
+        goal=1.3,
+    )
+    yield Comparison(
+        "reader, J, window 50, counting sink",
+        "a checked scan in memory",
+        "cpu",
+        lambda: counted(json_window(50), 50),
+        lambda: scan(json_window(), windows, WINDOW),
+    )
+    yield Comparison(
+        f"reader, zlib 3, window {WINDOW}, counting sink",
+        "zlib.decompress alone",
+        "cpu",
+        lambda: counted(zlib_window(), WINDOW),
+        lambda: inflate(zlib_window(), windows, WINDOW),
+        mark=2.0,
+        goal=1.3,
+    )
+    yield Comparison(
+        f"reader, D with 5 pairs, window {WINDOW}, counting sink",
+        "J frames of the same octets",
+        "cpu",
+        lambda: counted(data_window(), WINDOW),
+        lambda: counted(json_window(), WINDOW),
+        mark=8.0,
+        goal=5.0,
+    )
+    yield Comparison(
+        f"into the queue, 1×1, window {WINDOW}",
+        "write + fdatasync of the same octets",
+        "rate",
+        lambda: durable(1, 1),
+        lambda: written(windows, 1),
+        mark=0.3,
+        goal=0.5,
+    )
+    yield Comparison(
+        f"into the queue, 4×2, window {WINDOW}",
+        "write + fdatasync of the same octets",
+        "rate",
+        lambda: durable(4, 2),
+        lambda: written(max(1, windows // 4), 4),
+        mark=0.3,
+        goal=0.5,
+    )
+
+    def reader_and_write() -> Figures:
+        read = counted(json_window(), WINDOW)
+        write = written(windows, 1)
+        return Figures(read.messages, read.wall + write.wall, read.cpu + write.cpu)
+
+    yield Comparison(
+        f"into the queue, 4×2, window {WINDOW}, CPU",
+        "reader + raw write",
+        "cpu",
+        lambda: durable(4, 2),
+        reader_and_write,
+        mark=2.2,
+        goal=1.5,
+    )
+
+
+# ── The measured server ─────────────────────────────────────────────────────────────────────────
+
+
+def serve(kind: str, directory: str | None = None) -> None:
+    """Be the measured server: a reader over a counting sink, or over a durable queue."""
+    from twisted.internet import reactor as installed
+    from twisted.internet.defer import Deferred, succeed
+    from zope.interface import implementer
+
+    from ..core.message import MessageBatch
+    from ..net.sink import DurableSink, IMessageSink
+    from .protocol import LumberjackServerFactory
+
+    @implementer(IMessageSink)
+    class CountingSink:
+        def put(self, batch: MessageBatch) -> Deferred[None]:
+            return succeed(None)
+
+    reactor: Any = installed
+    sink: Any = CountingSink()
+    if directory is not None:
+        sink = DurableSink(os.path.join(directory, "queue"), reactor, max_bytes=1 << 40)
+        trim: Callable[[], Any] = sink.close
+        reactor.addSystemEventTrigger("before", "shutdown", trim)
+    factory = LumberjackServerFactory(sink)
+    listening = reactor.listenTCP(0, factory, interface="127.0.0.1")
+    answer_usage(
+        reactor, int(listening.getHost().port), lambda: {"events": factory.counters["events"]}
+    )
+    reactor.run()
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

@@ -1,0 +1,647 @@
+"""The writer's side of a Lumberjack connection as a machine.  No I/O, no clock.
+
+How a writer works
+------------------
+Events are handed in as **parcels**: what was handed in together is reported together.  What is
+queued when the writer may send forms a **window** (``LJ-18``): a ``W`` frame which announces so
+many events, then their data frames, all in one ``C`` frame unless compression is off.  Sequence
+numbers begin at 1 in each window, so the number which an ack carries *is* the count of events it
+covers and never wraps (``LJ-12``).  Then the writer waits for the window's ack (``LJ-09``).
+
+With ``pipelining`` above 1 so many windows are in flight at a time.  An ack belongs to the oldest
+of them, which is only right with readers that acknowledge every window.
+
+Duties of the caller of a :class:`Writer`, in this order:
+
+1. ``send(events)`` or ``submit(parcel)``, as often as it likes;
+2. ``flush(now)``: what is queued forms windows, as far as the writer may send;
+3. write ``data_to_send()``;
+4. ``receive_data(octets, now)`` for what the reader sends, and go on with 2 after it;
+5. call ``tick(now)`` when the time comes which the last call of it returned;
+6. ``connection_lost()`` at the end: it gives back all parcels which are not acknowledged, in
+   order, for ``submit`` to the writer of the next connection (``LJ-15``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from ..core.errors import Fault, LimitExceeded
+from ..core.limits import Limit, Limits
+from ..core.machine import Machine, Table
+from ..core.window import SendWindow
+from . import wire
+from .wire import (
+    VERSION_1,
+    VERSION_2,
+    Ack,
+    AckDecoder,
+    encode_compressed,
+    encode_data_around,
+    encode_json,
+    encode_pairs,
+    encode_window,
+)
+
+WINDOW_DEFAULT: Final = 2048
+"""Events in a window, where nobody says otherwise: what Beats sends at most."""
+
+COMPRESS_DEFAULT: Final = 3
+"""zlib's level, where nobody says otherwise (``LJ-18``)."""
+
+FRAME_OCTETS: Final = 10
+"""What a data frame takes beside its document; with encoded pairs it is 4 less."""
+
+WRITER_LIMITS: Final = (
+    *wire.LIMITS,
+    Limit("window-octets", 4 << 20, "octets", "one window's frames, not compressed (LJ-18)", 1),
+    Limit("timeout", 30.0, "s", "for a sign of life while windows are in flight; 0 = off (LJ-15)"),
+    Limit("unsent-events", 100_000, "events", "which wait to be written; send fails above", 1),
+    Limit("unsent-octets", 64 << 20, "octets", "which wait to be written; send fails above", 1),
+)
+"""What :class:`Writer` takes as limits; events above those of the reader are never written."""
+
+Event = bytes | Mapping[str, str]
+"""What a writer sends: a JSON document (version 2), or pairs of text (version 1)."""
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """Events which were handed in together, as they will stand in frames.
+
+    Attributes:
+        payloads: documents, or encoded pairs; never changed.
+        octets: the frames of all of them, not compressed.
+        token: the caller's own; whoever waits for the acknowledgement.
+        written: so many of the first are acknowledged or in flight.
+        acknowledged: so many of the first are acknowledged.
+    """
+
+    payloads: Sequence[bytes]
+    octets: int
+    token: Any = None
+    written: int = 0
+    acknowledged: int = 0
+
+    @property
+    def missing(self) -> int:
+        """How many of its events are not acknowledged."""
+        return len(self.payloads) - self.acknowledged
+
+
+class Packer:
+    """Checks events against the limits and makes parcels of them (``LJ-17``, ``LJ-18``)."""
+
+    def __init__(self, limits: Limits, version: int) -> None:
+        """``limits`` holds at least :data:`WRITER_LIMITS`; ``version`` is 1 or 2, as a number."""
+        if version not in (1, 2):
+            raise ValueError(f"version 1 or 2, not {version!r}")
+        self.version = version
+        self._json_octets_max = limits.integer("json-octets")
+        self._pairs_max = limits.integer("pairs")
+        self._key_octets_max = limits.integer("key-octets")
+        self._value_octets_max = limits.integer("value-octets")
+        self._data_octets_max = limits.integer("data-octets")
+
+    def pack(self, events: Iterable[Event], token: Any = None) -> Parcel:
+        """One parcel of all ``events``: documents in version 2, mappings in version 1 (``LJ-21``).
+
+        Raises LimitExceeded if one of them is above a limit, TypeError if one is of the wrong
+        type for the version, ValueError if there is none.
+        """
+        if self.version == 2:
+            return self._pack_documents(events, token)
+        return self._pack_mappings(events, token)
+
+    def _pack_documents(self, events: Iterable[Event], token: Any) -> Parcel:
+        documents: list[Any] = list(events)
+        if not documents:
+            raise ValueError("no events")
+        if set(map(type, documents)) != {bytes}:
+            other = next(type(event) for event in documents if type(event) is not bytes)
+            raise TypeError(f"version 2 sends JSON documents as bytes, not {other.__name__}")
+        sizes = list(map(len, documents))
+        if max(sizes) > self._json_octets_max:
+            raise LimitExceeded(
+                f"a document of {max(sizes)} octets, at most {self._json_octets_max}; nothing sent"
+            )
+        return Parcel(documents, sum(sizes) + FRAME_OCTETS * len(documents), token)
+
+    def _pack_mappings(self, events: Iterable[Event], token: Any) -> Parcel:
+        payloads = []
+        for event in events:
+            if not isinstance(event, Mapping):
+                raise TypeError(f"version 1 sends mappings of text, not {type(event).__name__}")
+            payloads.append(self._encode(event))
+        if not payloads:
+            raise ValueError("no events")
+        return Parcel(payloads, sum(map(len, payloads)) + FRAME_OCTETS * len(payloads), token)
+
+    def _encode(self, pairs: Mapping[str, str]) -> bytes:
+        if len(pairs) > self._pairs_max:
+            raise LimitExceeded(f"{len(pairs)} pairs, at most {self._pairs_max}; nothing sent")
+        for key, value in pairs.items():
+            # UTF-8 takes 1 to 4 octets a character: most texts need not be encoded to be sure.
+            for text, limit, what in (
+                (key, self._key_octets_max, "key"),
+                (value, self._value_octets_max, "value"),
+            ):
+                if len(text) * 4 > limit:
+                    size = len(text.encode("utf-8", "surrogateescape"))
+                    if size > limit:
+                        raise LimitExceeded(
+                            f"a {what} of {size} octets, at most {limit}; nothing sent"
+                        )
+        payload = encode_pairs(pairs)
+        if len(payload) + FRAME_OCTETS - 4 > self._data_octets_max:
+            raise LimitExceeded(
+                f"pairs of {len(payload)} octets, at most {self._data_octets_max}; nothing sent"
+            )
+        return payload
+
+
+# ── Events of the writer ────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class PartAcknowledged:
+    """``count`` more events of a window are acknowledged, and not yet all of it (``LJ-06``).
+
+    ``parcels`` are those which are wholly acknowledged by now, oldest first.
+    """
+
+    count: int
+    parcels: list[Parcel]
+
+
+@dataclass(slots=True)
+class WindowAcknowledged:
+    """The last ``count`` events of the oldest window in flight are acknowledged."""
+
+    count: int
+    parcels: list[Parcel]
+
+
+@dataclass(slots=True)
+class KeptAlive:
+    """An ack which covers nothing new: the reader lives and needs more time (``LJ-15``)."""
+
+
+WriterEvent = PartAcknowledged | WindowAcknowledged | KeptAlive | Fault
+"""One for each ack; a Fault is always the last event of all."""
+
+
+class EventsQueued:
+    """Events were handed in."""
+
+
+class WindowSent:
+    """A window was formed."""
+
+
+class WindowsFilled:
+    """As many windows are in flight as may be."""
+
+
+class AllAcknowledged:
+    """Nothing is in flight any more."""
+
+
+class DrainBegun:
+    """No further window will be sent on this connection."""
+
+
+class ConnectionLost:
+    """The connection is gone."""
+
+
+class Writing(Enum):
+    """Where a writer stands."""
+
+    IDLE = auto()  # nothing is in flight
+    FLOWING = auto()  # windows are in flight, and another may follow (pipelining)
+    BLOCKED = auto()  # no window may be sent before the oldest is acknowledged (LJ-09)
+    DRAINING = auto()  # no window will be sent any more; acks are awaited
+    FAILED = auto()  # the reader broke the protocol or fell silent
+    CLOSED = auto()
+
+
+WRITER: Final[Table[Writing]] = {
+    Writing.IDLE: {
+        EventsQueued: Writing.IDLE,
+        WindowSent: Writing.FLOWING,
+        KeptAlive: Writing.IDLE,
+        DrainBegun: Writing.DRAINING,
+        Fault: Writing.FAILED,
+        ConnectionLost: Writing.CLOSED,
+    },
+    Writing.FLOWING: {
+        EventsQueued: Writing.FLOWING,
+        WindowSent: Writing.FLOWING,
+        WindowsFilled: Writing.BLOCKED,
+        PartAcknowledged: Writing.FLOWING,
+        WindowAcknowledged: Writing.FLOWING,
+        AllAcknowledged: Writing.IDLE,
+        KeptAlive: Writing.FLOWING,
+        DrainBegun: Writing.DRAINING,
+        Fault: Writing.FAILED,
+        ConnectionLost: Writing.CLOSED,
+    },
+    Writing.BLOCKED: {
+        EventsQueued: Writing.BLOCKED,
+        PartAcknowledged: Writing.BLOCKED,
+        WindowAcknowledged: Writing.FLOWING,
+        KeptAlive: Writing.BLOCKED,
+        DrainBegun: Writing.DRAINING,
+        Fault: Writing.FAILED,
+        ConnectionLost: Writing.CLOSED,
+    },
+    Writing.DRAINING: {
+        PartAcknowledged: Writing.DRAINING,
+        WindowAcknowledged: Writing.DRAINING,
+        AllAcknowledged: Writing.DRAINING,
+        KeptAlive: Writing.DRAINING,
+        DrainBegun: Writing.DRAINING,
+        Fault: Writing.FAILED,
+        ConnectionLost: Writing.CLOSED,
+    },
+    Writing.FAILED: {ConnectionLost: Writing.CLOSED},
+    Writing.CLOSED: {},
+}
+"""An ack in a state without its row covers what was never sent: a Fault (``LJ-15``)."""
+
+_SENDING: Final = (Writing.IDLE, Writing.FLOWING)
+_HEARING: Final = (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED, Writing.DRAINING)
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One window in flight: which parcel each of its events came from, in order."""
+
+    portions: list[tuple[Parcel, int]]  # parcel, events of it which are not acknowledged
+    size: int
+    acknowledged: int = 0
+
+    def acknowledge(self, count: int) -> list[Parcel]:
+        """``count`` more of its events are acknowledged: the parcels which are done by that."""
+        self.acknowledged += count
+        done = []
+        while count:
+            parcel, events = self.portions[0]
+            covered = min(count, events)
+            count -= covered
+            parcel.acknowledged += covered
+            if covered == events:
+                del self.portions[0]
+            else:
+                self.portions[0] = (parcel, events - covered)
+            if not parcel.missing:
+                done.append(parcel)
+        return done
+
+
+@dataclass(slots=True)
+class WriterCounters:
+    """What a writer has done, as plain integers."""
+
+    events: int = 0
+    windows: int = 0
+    acknowledged: int = 0
+    acks: int = 0
+    keepalives: int = 0
+    octets: int = 0
+    octets_uncompressed: int = 0
+
+
+class Writer:
+    """The sending side (client): forms windows, waits for acks, gives back what is unacknowledged.
+
+    Serves ``LJ-02``, ``LJ-05`` … ``LJ-09``, ``LJ-12``, ``LJ-15``, ``LJ-17``, ``LJ-18`` and
+    ``LJ-21``.
+
+    Attributes:
+        counters: plain integers for metrics.
+        fault: what the reader did wrong; look at it after ``tick``, which returns no events.
+        capacity: events which may be unacknowledged before the writer must wait (``LJ-09``).
+        unsent: events which are queued and not in flight.
+        unsent_octets: their frames, not compressed.
+        in_flight: events which were given out and are not acknowledged.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        version: int = 2,
+        window: int = WINDOW_DEFAULT,
+        compress: int = COMPRESS_DEFAULT,
+        pipelining: int = 1,
+    ) -> None:
+        """Make a writer for one connection.
+
+        ``limits`` holds at least :data:`WRITER_LIMITS` (their defaults where it is None).
+        ``version`` 2 writes ``J`` frames only, 1 ``D`` frames only (``LJ-21``).  ``window`` is in
+        events, ``compress`` is zlib's level (0 = off), ``pipelining`` is in windows.  ValueError
+        for what cannot be.
+        """
+        limits = Limits.of(WRITER_LIMITS) if limits is None else limits
+        window_max = limits.integer("window")
+        if not 1 <= window <= window_max:
+            raise ValueError(f"a window of 1 to {window_max} events, not {window}")
+        if not 0 <= compress <= 9:
+            raise ValueError(f"a compression level of 0 to 9, not {compress}")
+        self._packer = Packer(limits, version)
+        self._version = VERSION_2 if version == 2 else VERSION_1
+        self._window = window
+        self._level = compress
+        self._window_octets = limits.integer("window-octets")
+        self._compressed_octets_max = limits.integer("compressed-octets")
+        self._inflated_octets_max = limits.integer("inflated-octets")
+        self._unsent_max = limits.integer("unsent-events")
+        self._unsent_octets_max = limits.integer("unsent-octets")
+        self._timeout = limits["timeout"]
+
+        self.counters = WriterCounters()
+        self.fault: Fault | None = None
+        self.capacity = window * pipelining
+        self.unsent = 0
+        self.unsent_octets = 0
+        self.in_flight = 0
+
+        self._machine = Machine(WRITER, Writing.IDLE)
+        self._decoder = AckDecoder()
+        self._queue: OrderedDict[Parcel, None] = OrderedDict()
+        self._flights = SendWindow[_Flight](pipelining)  # of windows; numbered as they were formed
+        self._out: list[bytes] = []
+        self._heard_at = 0.0  # the last sign of life, or when the oldest window was formed
+        self._held_back = False  # our octets wait in the transport: silence means nothing
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> Writing:
+        """Where the writer stands."""
+        return self._machine.state
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many events were handed in and are not acknowledged."""
+        return self.unsent + self.in_flight
+
+    @property
+    def full(self) -> bool:
+        """The window is full: whoever makes events had better wait (``LJ-09``)."""
+        return self.unacknowledged >= self.capacity
+
+    @property
+    def wanted(self) -> int:
+        """How many events more would go out with the next window, if it were formed now."""
+        return max(0, self._window - self.unsent) if self.state in _SENDING else 0
+
+    @property
+    def drained(self) -> bool:
+        """After ``drain()``: nothing is in flight any more."""
+        return self.state is Writing.DRAINING and not len(self._flights)
+
+    def snapshot(self) -> dict[str, object]:
+        """The writer's state as plain values, for status pages and for people."""
+        return {
+            "state": self.state.name,
+            "window": self._window,
+            "windows_in_flight": len(self._flights),
+            "in_flight": self.in_flight,
+            "unsent": self.unsent,
+            "unsent_octets": self.unsent_octets,
+            "acknowledged": self.counters.acknowledged,
+        }
+
+    # ── events in ───────────────────────────────────────────────────────────────────────────────
+
+    def send(self, events: Iterable[Event], token: Any = None) -> Parcel:
+        """Queue ``events`` as one parcel, acknowledged together; ``token`` comes back with it.
+
+        Raises LimitExceeded (and queues nothing) if an event is above a limit or too much waits
+        already; TypeError and ValueError as :meth:`Packer.pack`; IllegalTransition when the writer
+        is draining, has failed or is closed.
+        """
+        parcel = self._packer.pack(events, token)
+        if (
+            self.unsent + len(parcel.payloads) > self._unsent_max
+            or self.unsent_octets + parcel.octets > self._unsent_octets_max
+        ):
+            raise LimitExceeded(f"{self.unsent} events wait to be sent already; nothing sent")
+        self.submit(parcel)
+        return parcel
+
+    def submit(self, parcel: Parcel) -> None:
+        """Queue a parcel which was made before, perhaps for a connection which is lost.
+
+        What is acknowledged of it is not written again.  IllegalTransition as with ``send``.
+        """
+        self._machine.step(EventsQueued)
+        parcel.written = parcel.acknowledged
+        self._queue[parcel] = None
+        self.unsent += parcel.missing
+        self.unsent_octets += _octets_left(parcel)
+
+    def withdraw(self, parcel: Parcel) -> bool:
+        """Take a parcel out of the queue; False if any of it is in flight (or it is not here)."""
+        if parcel not in self._queue or parcel.written > parcel.acknowledged:
+            return False
+        del self._queue[parcel]
+        self.unsent -= parcel.missing
+        self.unsent_octets -= _octets_left(parcel)
+        return True
+
+    def flush(self, now: float) -> int:
+        """Let what is queued form windows, as far as the writer may send (``LJ-18``).
+
+        Returns how many windows were formed.
+        """
+        before = self.counters.windows
+        while self._queue and self.state in _SENDING:
+            if not len(self._flights):
+                self._heard_at = now
+            self._form_window()
+        return self.counters.windows - before
+
+    def _form_window(self) -> None:
+        flight, payloads = self._take()
+        self._flights.sent(self.counters.windows, flight)
+        self.counters.windows += 1
+        self.counters.events += flight.size
+        self.unsent -= flight.size
+        self.in_flight += flight.size
+        self._encode(payloads)
+        self._machine.step(WindowSent)
+        if self._flights.full:
+            self._machine.step(WindowsFilled)
+
+    def _take(self) -> tuple[_Flight, list[bytes]]:
+        """Take the next window's events from the queue: at least one, however large it is."""
+        payloads: list[bytes] = []
+        portions: list[tuple[Parcel, int]] = []
+        octets = 0
+        while self._queue and len(payloads) < self._window:
+            parcel = next(iter(self._queue))
+            start = parcel.written
+            end = min(len(parcel.payloads), start + self._window - len(payloads))
+            if start or end < len(parcel.payloads) or octets + parcel.octets > self._window_octets:
+                end = self._end_of_room(parcel, end, octets)
+                if end == start and not payloads:
+                    end = start + 1
+                if end == start:
+                    break
+            taken = parcel.payloads[start:end]
+            octets += sum(map(len, taken)) + FRAME_OCTETS * len(taken)
+            payloads += taken
+            portions.append((parcel, end - start))
+            parcel.written = end
+            if end < len(parcel.payloads):
+                break
+            del self._queue[parcel]
+        self.unsent_octets -= octets
+        return _Flight(portions, len(payloads)), payloads
+
+    def _end_of_room(self, parcel: Parcel, end: int, octets: int) -> int:
+        """How far ``parcel`` can be taken before the window has too many octets."""
+        for index in range(parcel.written, end):
+            octets += len(parcel.payloads[index]) + FRAME_OCTETS
+            if octets > self._window_octets:
+                return index
+        return end
+
+    def _encode(self, payloads: list[bytes]) -> None:
+        sequences = range(1, len(payloads) + 1)
+        version = self._version
+        encode = encode_json if version == VERSION_2 else encode_data_around
+        frames = encode(sequences, payloads, version)
+        announcement = encode_window(len(payloads), version)
+        self.counters.octets_uncompressed += len(announcement) + len(frames)
+        if self._level and len(frames) <= self._inflated_octets_max:
+            compressed = encode_compressed(frames, self._level, version)
+            # A document near its own limit, and not compressible: plain, it is within the limits.
+            if len(compressed) - wire.HEADER_OCTETS <= self._compressed_octets_max:
+                frames = compressed
+        self.counters.octets += len(announcement) + len(frames)
+        self._out += (announcement, frames)
+
+    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+
+    def receive_data(self, octets: bytes, now: float) -> list[WriterEvent]:
+        """Read what the reader sent; ``now`` is in seconds, by a clock which never runs back."""
+        if self.state not in _HEARING:
+            return []
+        events: list[WriterEvent] = []
+        for frame in self._decoder.feed(octets):
+            event = self._acknowledge(frame) if type(frame) is Ack else frame
+            if type(event) is Fault:
+                self._fail(event)
+            else:
+                self._heard_at = now
+                self._machine.step(type(event))
+            events.append(event)  # type: ignore[arg-type]
+            if self.fault is not None:
+                break
+            if type(event) is WindowAcknowledged and not len(self._flights):
+                self._machine.step(AllAcknowledged)
+        return events
+
+    def _acknowledge(self, ack: Ack) -> WriterEvent:
+        sequence = ack.sequence
+        if sequence == 0:
+            self.counters.keepalives += 1
+            return KeptAlive()
+        flights = self._flights.messages()
+        if not flights or sequence > flights[0].size:
+            sent = f"of a window of {flights[0].size}" if flights else "and nothing is in flight"
+            return Fault("ack", f"an ack of {sequence} {sent}", wire.encode_ack(sequence))
+        flight = flights[0]
+        count = sequence - flight.acknowledged
+        if count <= 0:
+            self.counters.keepalives += 1
+            return KeptAlive()
+        self.counters.acks += 1
+        self.counters.acknowledged += count
+        self.in_flight -= count
+        parcels = flight.acknowledge(count)
+        if flight.acknowledged < flight.size:
+            return PartAcknowledged(count, parcels)
+        self._flights.acknowledge_one(self._flights.sequences()[0])
+        return WindowAcknowledged(count, parcels)
+
+    def _fail(self, fault: Fault) -> None:
+        self.fault = fault
+        self._machine.step(Fault)
+        self._out.clear()
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def held_back(self, now: float) -> None:
+        """The transport has not written our octets yet: the reader cannot have answered."""
+        self._held_back = True
+
+    def let_go(self, now: float) -> None:
+        """The transport has written all: the reader has all its time from now on."""
+        self._held_back = False
+        self._heard_at = now
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due at ``now``; when to come back (None: no need until something happens).
+
+        May set ``fault``: the reader gave no sign of life for too long (``LJ-15``).
+        """
+        waiting = len(self._flights) and self.state in _HEARING
+        if not waiting or not self._timeout or self._held_back:
+            return None
+        deadline = self._heard_at + self._timeout
+        if now < deadline:
+            return deadline
+        self._fail(Fault("timeout", f"no ack for {self._timeout:g} s"))
+        return None
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def drain(self) -> None:
+        """Form no further window; close the connection once ``drained``.
+
+        What is queued comes back from ``connection_lost()``.  IllegalTransition when the writer
+        has failed or is closed.
+        """
+        self._machine.step(DrainBegun)
+
+    def data_to_send(self) -> bytes:
+        """Take the octets which are to be written now."""
+        if not self._out:
+            return b""
+        octets = b"".join(self._out)
+        self._out.clear()
+        return octets
+
+    def connection_lost(self) -> list[Parcel]:
+        """The connection is gone: every parcel which is not acknowledged, in order (``LJ-15``)."""
+        if self.state is Writing.CLOSED:
+            return []
+        self._machine.step(ConnectionLost)
+        self._out.clear()
+        parcels: dict[Parcel, None] = {}  # one may stand in two windows and in the queue
+        for flight in self._flights.drain():
+            parcels.update((parcel, None) for parcel, _ in flight.portions)
+        parcels.update(self._queue)
+        self._queue.clear()
+        self.unsent = self.unsent_octets = self.in_flight = 0
+        for parcel in parcels:
+            parcel.written = parcel.acknowledged
+        return list(parcels)
+
+
+def _octets_left(parcel: Parcel) -> int:
+    """The frames of what is not written of a parcel."""
+    if not parcel.written:
+        return parcel.octets
+    rest = parcel.payloads[parcel.written :]
+    return sum(map(len, rest)) + FRAME_OCTETS * len(rest)

@@ -1,0 +1,67 @@
+"""MicroMsg2 machines.  Read: events (with the tables), extensions, negotiation, session, sides."""
+
+from .events import (
+    CLIENT,
+    LIMITS,
+    SERVER,
+    CommandReceived,
+    ConnectionLost,
+    Counters,
+    ErrorReceived,
+    Event,
+    ExtensionReceived,
+    MessagesAcknowledged,
+    MessagesReceived,
+    Opened,
+    SessionEstablished,
+    Side,
+)
+from .extensions import (
+    STANDARD,
+    Ack,
+    Acknowledging,
+    BatchAck,
+    Dotnet,
+    Extension,
+    ExtensionSet,
+    Json,
+    Protobuf,
+    PubSub,
+    Xml,
+)
+from .negotiation import IDENTITY, Proposal
+from .session import Session
+from .sides import Client, Server
+
+__all__ = [
+    "CLIENT",
+    "IDENTITY",
+    "LIMITS",
+    "SERVER",
+    "STANDARD",
+    "Ack",
+    "Acknowledging",
+    "BatchAck",
+    "Client",
+    "CommandReceived",
+    "ConnectionLost",
+    "Counters",
+    "Dotnet",
+    "ErrorReceived",
+    "Event",
+    "Extension",
+    "ExtensionReceived",
+    "ExtensionSet",
+    "Json",
+    "MessagesAcknowledged",
+    "MessagesReceived",
+    "Opened",
+    "Proposal",
+    "Protobuf",
+    "PubSub",
+    "Server",
+    "Session",
+    "SessionEstablished",
+    "Side",
+    "Xml",
+]

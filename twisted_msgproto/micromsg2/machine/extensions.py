@@ -1,0 +1,332 @@
+"""Extensions as small classes: what they say in the handshake, and their hooks in the session.
+
+A connection has one instance of each extension which its final handshake lists.  To add one, make
+a subclass of :class:`Extension` whose name begins with ``x-`` (``MM-10``) and give it to a factory
+or a machine: ``known=STANDARD.plus(MyExtension)``.  Nothing in this package has to change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+from ...core.limits import Limit, Limits
+from ..wire import BadText, is_field
+
+NUMBER_OF_ACKS_DEFAULT: Final = 10
+"""``batch-ack`` without a number (``MM-20``)."""
+
+NUMBER_OF_ACKS_MAX: Final = 32767
+"""No number above this may be agreed (``MM-20``): half of the sequence space."""
+
+TYPE_NAME_OCTETS_MAX: Final = 512
+"""``MM-29``."""
+
+LIMITS: Final = (
+    Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
+    Limit("json-octets", 1 << 20, "octets", "a body which the json extension parses (MM-28)"),
+)
+"""What extensions bound."""
+
+
+class Extension:
+    """The base of all extensions: a marker without frames, commands or effects.
+
+    Attributes:
+        name: as it stands in handshakes; vendors' begin with ``x-`` (``MM-10``).
+        aliases: other spellings which are read as well.
+        commands: names of the COMMANDs which it brings along (``MM-15``).
+        has_frames: EXTENSION frames of it mean something (``MM-16``, ``MM-33``).
+        annotates: it says something about each message: :meth:`frame_before`, :meth:`fields`.
+        properties: what the final handshake says about it.
+    """
+
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    commands: ClassVar[frozenset[str]] = frozenset()
+    has_frames: ClassVar[bool] = False
+    annotates: ClassVar[bool] = False
+
+    def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
+        self.properties = properties
+        self.limits = limits
+
+    # In the handshake ---------------------------------------------------------------------------
+
+    @classmethod
+    def check(cls, properties: Mapping[str, str], limits: Limits) -> None:
+        """BadText if ``properties`` make no sense; unknown ones are ignored (``MM-08``)."""
+
+    @classmethod
+    def check_final(cls, properties: Mapping[str, str], limits: Limits) -> None:
+        """BadText if the final ``properties`` ask for more than our limits allow."""
+
+    @classmethod
+    def answer(
+        cls, theirs: Mapping[str, str], ours: Mapping[str, str], limits: Limits
+    ) -> Mapping[str, str]:
+        """Server: the properties to answer to a client's ``theirs``; ``ours`` are configured."""
+        return {**theirs, **ours}
+
+    @classmethod
+    def agree(
+        cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None, limits: Limits
+    ) -> Mapping[str, str]:
+        """Client: the final properties; ``theirs`` is None if the server did not name it."""
+        return {**ours, **(theirs or {})}
+
+    # In the session -----------------------------------------------------------------------------
+
+    def frame_received(self, payload: bytes) -> Any:
+        """An EXTENSION frame of this extension came.
+
+        What is returned, unless it is None, goes to the application as an event.  BadText: the
+        peer broke the protocol.
+        """
+        return payload
+
+    def command_received(self, name: str, parameters: Mapping[str, str]) -> None:
+        """A COMMAND of this extension came, before the application sees it.
+
+        BadText refuses it with an ERROR (``bad-command: …``); the connection stays.
+        """
+
+    def frame_before(self, note: str | None) -> bytes | None:
+        """The payload of a frame to send before a message, or None (only if ``annotates``).
+
+        ``note`` is what the sender of the message said for this extension, if anything.
+        """
+        return None
+
+    def fields(self) -> Mapping[str, str]:
+        """What to add to the fields of the message which came now (only if ``annotates``)."""
+        return {}
+
+    def objection(self, body: bytes) -> str | None:
+        """Why this body is refused (``MM-28``); None if it is good."""
+        return None
+
+    def encode(self, body: Any) -> bytes | None:
+        """``body`` as octets; None if this extension has no opinion."""
+        return None
+
+    def decode(self, body: bytes) -> Any:
+        """The octets of a body as an object; None if this extension has no opinion."""
+        return None
+
+
+class ExtensionSet(Mapping[str, type[Extension]]):
+    """The extensions which one side knows, by name and alias.
+
+    Iteration gives names only, not aliases.
+    """
+
+    def __init__(self, classes: Iterable[type[Extension]]) -> None:
+        """ValueError for a name which is no FIELD, or which two extensions share."""
+        self._names: dict[str, type[Extension]] = {}
+        self._all: dict[str, type[Extension]] = {}
+        for extension in classes:
+            self._names[extension.name] = extension
+            for name in (extension.name, *extension.aliases):
+                if not is_field(name):
+                    raise ValueError(f"extension name {name!r} is not of a-z, 0-9 and hyphen")
+                if name in self._all:
+                    raise ValueError(f"two extensions are named {name}")
+                self._all[name] = extension
+
+    def plus(self, *classes: type[Extension]) -> ExtensionSet:
+        """These and vendors' ``classes``; ValueError for a name without ``x-`` (``MM-10``)."""
+        for extension in classes:
+            if not extension.name.startswith("x-"):
+                raise ValueError(f"a vendor's extension begins with x-, not {extension.name!r}")
+        return ExtensionSet([*self._names.values(), *classes])
+
+    def without(self, *names: str) -> ExtensionSet:
+        """These but for ``names``: they will be refused when required and never be used."""
+        return ExtensionSet(kept for name, kept in self._names.items() if name not in names)
+
+    def __getitem__(self, name: str) -> type[Extension]:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class Acknowledging(Extension):
+    """What ``ack`` and ``batch-ack`` share: a number of messages in flight (``MM-18`` … ``MM-21``).
+
+    The frames themselves are the session's business: they move its windows.
+
+    Attributes:
+        count: how many messages may be unacknowledged in each direction.
+    """
+
+    has_frames = True
+    default: ClassVar[int]
+
+    def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
+        super().__init__(properties, limits)
+        self.count = self.named(properties) or self.default
+
+    @staticmethod
+    def named(properties: Mapping[str, str]) -> int | None:
+        """The number which ``properties`` hold, in any of the spellings which are read (MM-20)."""
+        for key in ("max-count", "count", "messagesperack"):
+            text = properties.get(key)
+            if text is not None:
+                count = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+                if not 0 < count <= NUMBER_OF_ACKS_MAX:
+                    raise BadText(f"{key}={text} is not between 1 and {NUMBER_OF_ACKS_MAX}")
+                return count
+        return None
+
+    @classmethod
+    def check(cls, properties: Mapping[str, str], limits: Limits) -> None:
+        """``MM-20``: 1 … 32767."""
+        cls.named(properties)
+
+    @classmethod
+    def check_final(cls, properties: Mapping[str, str], limits: Limits) -> None:
+        """``MM-20``: the final number may be above what the server named, up to its limit."""
+        count = cls.named(properties) or cls.default
+        allowed = limits.integer("ack-count")
+        if count > allowed:
+            raise BadText(f"{count} messages in flight, ack-count allows {allowed}")
+
+    @classmethod
+    def answer(
+        cls, theirs: Mapping[str, str], ours: Mapping[str, str], limits: Limits
+    ) -> Mapping[str, str]:
+        """The lowest of what the client, the configuration and the limit say."""
+        counts = [count for count in (cls.named(theirs), cls.named(ours)) if count is not None]
+        if not counts:
+            return {}
+        return {"max-count": str(min(*counts, limits.integer("ack-count")))}
+
+    @classmethod
+    def agree(
+        cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None, limits: Limits
+    ) -> Mapping[str, str]:
+        """``MM-20``: the lower of the two; a server which names no number leaves it to us."""
+        count = cls.named(ours) or cls.default
+        return {"max-count": str(min(count, cls.named(theirs or {}) or count))}
+
+
+class BatchAck(Acknowledging):
+    """``MM-19``: acknowledgements are cumulative, with a window of 10 or what is agreed."""
+
+    name = "batch-ack"
+    default = NUMBER_OF_ACKS_DEFAULT
+
+
+class Ack(Acknowledging):
+    """``MM-18``: one message in flight, unless the final properties carry a number."""
+
+    name = "ack"
+    default = 1
+
+    @classmethod
+    def agree(
+        cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None, limits: Limits
+    ) -> Mapping[str, str]:
+        """As for batch-ack, but a bare ``ack`` says 1, so nothing is written for 1."""
+        count = min(cls.named(ours) or 1, cls.named(theirs or {}) or 1)
+        return {} if count == 1 else {"max-count": str(count)}
+
+
+class PubSub(Extension):
+    """``MM-25``: subscriptions with filters.  The broker is the one which obeys the commands."""
+
+    name = "pub-sub"
+    aliases = ("pubsub",)
+    commands = frozenset({"subscribe", "unsubscribe"})
+
+
+class Json(Extension):
+    """``MM-28``: every body is one JSON document."""
+
+    name = "json"
+
+    def objection(self, body: bytes) -> str | None:
+        """Why ``body`` is not JSON."""
+        octets_max = self.limits.integer("json-octets")
+        if len(body) > octets_max:
+            return f"{len(body)} octets, json-octets allows {octets_max}"
+        try:
+            self.decode(body)
+        except (ValueError, RecursionError) as error:
+            # What json says about a document does not quote it.
+            return f"not JSON: {error}"[:120]
+        return None
+
+    def encode(self, body: Any) -> bytes:
+        """``body`` as compact JSON; ValueError for what JSON cannot say, like NaN."""
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8")
+
+    def decode(self, body: bytes) -> Any:
+        """The document; ValueError if it is none."""
+        return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+class Dotnet(Extension):
+    """``MM-29``: a frame with the type's name stands before a message, and holds until the next.
+
+    The name is an opaque string: it is never resolved and nothing is imported.
+    """
+
+    name = "dotnet"
+    has_frames = True
+    annotates = True
+
+    def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
+        super().__init__(properties, limits)
+        self._sent: str | None = None
+        self._fields: Mapping[str, str] = {}
+
+    def frame_received(self, payload: bytes) -> None:
+        """The type of the messages from here on."""
+        if len(payload) > TYPE_NAME_OCTETS_MAX:
+            raise BadText(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
+        try:
+            self._fields = {"dotnet-type": payload.decode("utf-8")}
+        except UnicodeDecodeError:
+            raise BadText("a type name is UTF-8") from None
+
+    def frame_before(self, note: str | None) -> bytes | None:
+        """The type's name, if it is another than that of the message before."""
+        if note is None or note == self._sent:
+            return None
+        octets = note.encode("utf-8")
+        if len(octets) > TYPE_NAME_OCTETS_MAX:
+            raise BadText(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
+        self._sent = note
+        return octets
+
+    def fields(self) -> Mapping[str, str]:
+        """``dotnet-type``."""
+        return self._fields
+
+
+class Xml(Extension):
+    """``MM-30``: a marker, payloads are XML."""
+
+    name = "xml"
+
+
+class Protobuf(Extension):
+    """``MM-30``: a marker, payloads are protocol buffers."""
+
+    name = "protobuf"
+
+
+STANDARD: Final = ExtensionSet((BatchAck, Ack, PubSub, Json, Dotnet, Xml, Protobuf))
+"""What the source defines; ``microauth`` it only names, so it is not among them (``MM-30``)."""

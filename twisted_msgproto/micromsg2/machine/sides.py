@@ -1,0 +1,49 @@
+"""The two sides of a connection: what each does in the handshake (``MM-02`` … ``MM-07``)."""
+
+from __future__ import annotations
+
+from ...core.limits import Limits
+from ..wire import Handshake, encode_handshake
+from . import negotiation
+from .events import CLIENT, SERVER, Opened, Side
+from .negotiation import Proposal
+from .session import Session
+
+
+class Client(Session):
+    """The side which connects: it opens the handshake and closes it."""
+
+    def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
+        """``proposal``: what we require and offer; by default nothing."""
+        super().__init__(CLIENT, Side.IDLE, proposal, limits, handshakes=1)
+
+    def open(self) -> None:
+        """Send the opening handshake; IllegalTransition the second time."""
+        self._machine.step(Opened)
+        self._out.append(encode_handshake(self.proposal.opening()))
+
+    def _receive_handshake(self, frame: Handshake) -> None:
+        last = negotiation.closing(frame, self.proposal, self.limits)
+        self._out.append(encode_handshake(last))
+        self._establish(last)
+
+
+class Server(Session):
+    """The side which accepts: it answers the handshake and checks its end."""
+
+    def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
+        """``proposal``: what we require, suggest and know; by default everything we know."""
+        super().__init__(SERVER, Side.OPENING, proposal, limits, handshakes=2)
+        self._opening: Handshake | None = None
+        self._answer: Handshake | None = None
+
+    def _receive_handshake(self, frame: Handshake) -> None:
+        if self._opening is None or self._answer is None:
+            self._opening = frame
+            self._answer = negotiation.answer(frame, self.proposal, self.limits)
+            self._out.append(encode_handshake(self._answer))
+        else:
+            negotiation.check_closing(
+                self._opening, self._answer, frame, self.proposal, self.limits
+            )
+            self._establish(frame)

@@ -1,0 +1,484 @@
+"""MicroMsg2 frames and their octets.  No state beyond the buffer, no role, no clock.
+
+Numbers are in network byte order (``MM-01``)::
+
+    handshake  = major(1) minor(1) flags(1) length(1) identity
+                 length(2) required length(2) optional                          MM-02
+    frame      = flags(1) …                                                     MM-11
+    message    = flags sequence(2) length(1) destination length(2) properties
+                 size payload                                                   MM-12
+    command    = flags size text                                                MM-15
+    extension  = flags index(1) size payload                                    MM-16
+    error      = flags size text                                                MM-17
+    size       = octets(1), or octets(4) if flags has LARGE_PAYLOAD
+
+A connection is some handshakes, then frames; where a handshake is expected, an ERROR frame may
+stand as well (``MM-17``).  Messages are the hot path: neighbours come out of the decoder together,
+as the columns of one :class:`Messages`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...core.errors import Fault, shown
+from ...core.limits import Limit, Limits
+from .texts import BadText, Offer, read_command, read_extensions, write_command, write_extensions
+
+MAJOR: Final = 1
+MINOR: Final = 0
+
+COMMAND: Final = 1
+EXTENSION: Final = 2
+ERROR: Final = 4
+LARGE_PAYLOAD: Final = 8
+CONTINUED: Final = 16
+TYPES: Final = COMMAND | EXTENSION | ERROR
+KNOWN_FLAGS: Final = TYPES | LARGE_PAYLOAD | CONTINUED
+
+MIB: Final = 1 << 20
+SHORT_MAX: Final = 0xFF
+"""The longest payload whose length fits into one octet."""
+
+LIMITS: Final = (
+    Limit("extension-list-octets", 4096, "octets", "each extension list of a handshake"),
+    Limit("extension-names", 64, "names", "extensions in one list; an index has 255 places"),
+    Limit("identity-octets", 255, "octets", "a handshake's identity"),
+    Limit("properties-octets", 8192, "octets", "the properties of one message"),
+    Limit("frame-payload-octets", MIB, "octets", "one MESSAGE frame: above 1 MiB it must be split"),
+    Limit("command-octets", 65536, "octets", "the text of one COMMAND"),
+    Limit("extension-payload-octets", 65536, "octets", "the payload of one EXTENSION frame"),
+    Limit("error-octets", 65536, "octets", "the text of one ERROR"),
+)
+"""What a peer may make us buffer; each is checked on the length, before the content has come."""
+
+PROTOCOL_ERROR: Final = "protocol-error"
+LIMIT_EXCEEDED: Final = "limit-exceeded"
+
+
+@dataclass(slots=True, frozen=True)
+class Handshake:
+    """One of the three messages which open a connection (``MM-02`` … ``MM-04``)."""
+
+    major: int
+    minor: int
+    identity: str
+    required: tuple[Offer, ...] = ()
+    optional: tuple[Offer, ...] = ()
+    flags: int = 0
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All extensions, required first; in a final handshake this is their index (``MM-09``)."""
+        return self.required + self.optional
+
+
+@dataclass(slots=True)
+class Messages:
+    """Whole MESSAGE/SEND frames which followed each other, as columns (``MM-12``).
+
+    ``properties`` are octets as they came.
+    """
+
+    sequences: list[int] = field(default_factory=list)
+    destinations: list[str] = field(default_factory=list)
+    properties: list[bytes] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+
+@dataclass(slots=True, frozen=True)
+class Part:
+    """A MESSAGE/SEND frame with CONTINUED: more frames of the same payload follow (``MM-14``)."""
+
+    sequence: int
+    destination: str
+    properties: bytes
+    payload: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Command:
+    """A COMMAND: its name in lower case, and its parameters (``MM-15``)."""
+
+    name: str
+    parameters: dict[str, str]
+
+
+@dataclass(slots=True, frozen=True)
+class ExtensionFrame:
+    """A frame which belongs to the extension with this index, counted from 1 (``MM-16``)."""
+
+    index: int
+    payload: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Error:
+    """An ERROR frame (``MM-17``); ours begin with a stable code, ``code: text``."""
+
+    text: str
+
+    @property
+    def code(self) -> str:
+        """The text up to its first colon."""
+        return self.text.partition(":")[0]
+
+
+Frame = Handshake | Messages | Part | Command | ExtensionFrame | Error
+
+# Encoding ---------------------------------------------------------------------------------------
+
+
+def _sized(payload: bytes) -> tuple[int, bytes]:
+    """The LARGE_PAYLOAD flag if ``payload`` needs it, and the length field."""
+    if len(payload) <= SHORT_MAX:
+        return 0, bytes((len(payload),))
+    return LARGE_PAYLOAD, struct.pack(">I", len(payload))
+
+
+def encode_handshake(handshake: Handshake) -> bytes:
+    """The octets of a handshake message; BadText for what its fields cannot carry."""
+    try:
+        identity = handshake.identity.encode("ascii")
+    except UnicodeEncodeError:
+        raise BadText(f"identity {handshake.identity!r} is not ASCII") from None
+    if len(identity) > SHORT_MAX:
+        raise BadText(f"an identity has at most {SHORT_MAX} characters")
+    octets = [
+        bytes((handshake.major, handshake.minor, handshake.flags, len(identity))),
+        identity,
+    ]
+    for offers in (handshake.required, handshake.optional):
+        text = write_extensions(offers)
+        if len(text) > 0xFFFF:
+            raise BadText("an extension list has at most 65535 octets")
+        octets += (struct.pack(">H", len(text)), text)
+    return b"".join(octets)
+
+
+def encode_error(text: str) -> bytes:
+    """An ERROR frame (``MM-17``)."""
+    octets = text.encode("utf-8", "replace")
+    flag, length = _sized(octets)
+    return bytes((ERROR | flag,)) + length + octets
+
+
+def encode_command(name: str, parameters: Mapping[str, str]) -> bytes:
+    """A COMMAND frame (``MM-15``); BadText for a name or key which is no FIELD."""
+    payload = write_command(name, parameters)
+    flag, length = _sized(payload)
+    return bytes((COMMAND | flag,)) + length + payload
+
+
+def encode_extension(index: int, payload: bytes) -> bytes:
+    """An EXTENSION frame (``MM-16``)."""
+    flag, length = _sized(payload)
+    return bytes((EXTENSION | flag, index)) + length + payload
+
+
+def encode_address(destination: str, properties: bytes = b"") -> bytes:
+    """What stands between a message's number and its payload's size.
+
+    BadText for a destination above 255 octets or properties above 65535.
+    """
+    octets = destination.encode("utf-8")
+    if len(octets) > SHORT_MAX:
+        raise BadText(f"a destination has at most {SHORT_MAX} octets")
+    if len(properties) > 0xFFFF:
+        raise BadText("properties have at most 65535 octets")
+    return b"".join((bytes((len(octets),)), octets, struct.pack(">H", len(properties)), properties))
+
+
+_SHORT_LENGTHS: Final = tuple(bytes((size,)) for size in range(SHORT_MAX + 1))
+_START: Final = struct.Struct(">BH")
+_LONG: Final = struct.Struct(">I")
+
+
+def encode_message(
+    sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
+) -> Sequence[bytes]:
+    """The frames of one payload, all under the same number (``MM-14``, ``MM-31``).
+
+    ``address`` comes from :func:`encode_address`.  Payloads above ``part_octets`` are split.
+    """
+    if len(payload) <= SHORT_MAX and len(payload) <= part_octets:
+        start = _START.pack(0, sequence)
+        return (start + address + _SHORT_LENGTHS[len(payload)] + payload,)
+    frames = []
+    for offset in range(0, len(payload), part_octets):
+        part = payload[offset : offset + part_octets]
+        flag, length = _sized(part)
+        if offset + part_octets < len(payload):
+            flag |= CONTINUED
+        frames.append(b"".join((_START.pack(flag, sequence), address, length, part)))
+    return frames
+
+
+# Decoding ---------------------------------------------------------------------------------------
+
+
+class _Broken(Exception):
+    """What has come is not MicroMsg2; becomes the decoder's last word, a Fault."""
+
+    def __init__(self, text: str, reason: str = PROTOCOL_ERROR) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class _Incomplete(Exception):
+    """A frame needs this many octets, counted from its first, before it is worth another look."""
+
+    def __init__(self, octets: int) -> None:
+        super().__init__(octets)
+        self.octets = octets
+
+
+class Decoder:
+    """Octets in, frames out; after a Fault nothing comes out any more.
+
+    Attributes:
+        replaced: destinations and error texts which were not UTF-8 and have U+FFFD now.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_buffer",
+        "_expected",
+        "_handshakes",
+        "_last_address",
+        "_limits",
+        "_payload_max",
+        "_properties_max",
+        "replaced",
+    )
+
+    def __init__(self, limits: Limits, handshakes: int = 0) -> None:
+        """The stream begins with ``handshakes`` handshake messages (a server: 2, a client: 1)."""
+        self._limits = limits
+        self._handshakes = handshakes
+        self._payload_max = limits.integer("frame-payload-octets")
+        self._properties_max = limits.integer("properties-octets")
+        self._buffer = bytearray()
+        self._expected = 0  # do not look again before this many octets are buffered
+        self._broken = False
+        self.replaced = 0
+        # The address of the last message, encoded, and what it says: most messages repeat it.
+        self._last_address: tuple[bytes, str, bytes] = (b"\0\0\0", "", b"")
+
+    @property
+    def buffered(self) -> int:
+        """Octets which wait for the rest of their frame."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Frame | Fault]:
+        """All whole frames in what has arrived so far; the rest waits.  A Fault is the last.
+
+        A frame of which only the beginning is here is not looked at again, nor copied, until
+        enough of it has come: the cost of a large frame does not depend on how it was cut.
+        """
+        if self._broken:
+            return []
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._expected:
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        frames: list[Frame | Fault] = []
+        position = 0
+        try:
+            while position < len(data):
+                if self._handshakes:
+                    position = self._opening(data, position, frames)
+                    continue
+                position = self._messages(data, position, frames)
+                if position < len(data):
+                    position = self._frame(data, position, frames)
+        except _Incomplete as rest:
+            self._expected = rest.octets
+            self._buffer += data[position:]
+        except (_Broken, BadText) as fault:
+            self._broken = True
+            reason = fault.reason if isinstance(fault, _Broken) else PROTOCOL_ERROR
+            octets = bytes(data[position : position + 32])
+            frames.append(Fault(reason, str(fault), octets))
+        return frames
+
+    def _limited(self, octets: int, limit: str) -> int:
+        if octets > self._limits[limit]:
+            allowed = f"{limit} allows {self._limits.integer(limit)}"
+            raise _Broken(f"{octets} octets, {allowed}", LIMIT_EXCEEDED)
+        return octets
+
+    def _opening(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
+        """A handshake message, or an ERROR frame in its place (``MM-17``); where it ends."""
+        if data[start] in (ERROR, ERROR | LARGE_PAYLOAD):
+            return self._frame(data, start, frames)
+        position = start + 4
+        _need(data, start, position)
+        major, minor, flags, octets = data[start:position]
+        self._limited(octets, "identity-octets")
+        identity_end = position + octets
+        _need(data, start, identity_end)
+        try:
+            identity = data[position:identity_end].decode("ascii")
+        except UnicodeDecodeError:
+            raise _Broken(f"identity {shown(data[position:identity_end])} is not ASCII") from None
+        position = identity_end
+        lists = []
+        for _ in ("required", "optional"):
+            _need(data, start, position + 2)
+            octets = self._limited(_short(data, position), "extension-list-octets")
+            position += 2
+            _need(data, start, position + octets)
+            text = data[position : position + octets]
+            lists.append(read_extensions(text, self._limits.integer("extension-names")))
+            position += octets
+        frames.append(Handshake(major, minor, identity, lists[0], lists[1], flags))
+        self._handshakes -= 1
+        return position
+
+    def _messages(self, data: bytes, position: int, frames: list[Frame | Fault]) -> int:
+        """All whole messages from ``position`` on, as one run; where the first other frame begins.
+
+        This loop is the hot path.  It only takes what is plainly good: whatever is cut, too long,
+        continued or no message is left to :meth:`_frame`.
+        """
+        sequences: list[int] = []
+        destinations: list[str] = []
+        properties: list[bytes] = []
+        payloads: list[bytes] = []
+        address, destination, text = self._last_address
+        address_octets = len(address)
+        payload_max, end = self._payload_max, len(data)
+        unpack_start = _START.unpack_from
+        try:
+            while True:
+                flags, sequence = unpack_start(data, position)
+                at = position + 3
+                if not data.startswith(address, at):
+                    if flags & ~LARGE_PAYLOAD or not self._address(data, at):
+                        break
+                    address, destination, text = self._last_address
+                    address_octets = len(address)
+                at += address_octets
+                if not flags:
+                    size = data[at]
+                    at += 1
+                elif flags == LARGE_PAYLOAD:
+                    (size,) = _LONG.unpack_from(data, at)
+                    at += 4
+                else:
+                    break
+                stop = at + size
+                if stop > end or size > payload_max:
+                    break
+                payloads.append(data[at:stop])
+                sequences.append(sequence)
+                destinations.append(destination)
+                properties.append(text)
+                position = stop
+        except (struct.error, IndexError):
+            pass  # the data end inside a header
+        if sequences:
+            frames.append(Messages(sequences, destinations, properties, payloads))
+        return position
+
+    def _address(self, data: bytes, start: int) -> bool:
+        """Read a destination and properties into ``_last_address``; False if that is not to be."""
+        end = len(data)
+        if start >= end:
+            return False
+        lengths = start + 1 + data[start]
+        if lengths + 2 > end:
+            return False
+        octets = _short(data, lengths)
+        stop = lengths + 2 + octets
+        if octets > self._properties_max or stop > end:
+            return False
+        name = data[start + 1 : lengths]
+        try:
+            destination = name.decode("utf-8")
+        except UnicodeDecodeError:
+            destination = name.decode("utf-8", "replace")
+            self.replaced += 1
+        self._last_address = (data[start:stop], destination, data[lengths + 2 : stop])
+        return True
+
+    def _frame(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
+        """The frame at ``start``, of whatever type; where it ends."""
+        flags = data[start]
+        kind = flags & TYPES
+        if flags & ~KNOWN_FLAGS:
+            raise _Broken(f"unknown flags {flags:#04x}")
+        if kind not in (0, COMMAND, EXTENSION, ERROR):
+            raise _Broken(f"more than one frame type in flags {flags:#04x}")
+        if not kind:
+            return self._part(data, start, frames)
+        if flags & CONTINUED:
+            raise _Broken(f"CONTINUED on flags {flags:#04x}: only messages have parts")
+        position = start + (2 if kind == EXTENSION else 1)
+        at = _sized_at(data, start, position, flags)
+        octets = self._limited(
+            _size(data, position, flags),
+            {
+                COMMAND: "command-octets",
+                EXTENSION: "extension-payload-octets",
+                ERROR: "error-octets",
+            }[kind],
+        )
+        _need(data, start, at + octets)
+        payload = data[at : at + octets]
+        if kind == COMMAND:
+            frames.append(Command(*read_command(payload)))
+        elif kind == EXTENSION:
+            frames.append(ExtensionFrame(data[start + 1], payload))
+        else:
+            text = payload.decode("utf-8", "replace")
+            self.replaced += text.count("\ufffd") > payload.count(b"\xef\xbf\xbd")
+            frames.append(Error(text))
+        return at + octets
+
+    def _part(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
+        """A MESSAGE frame which the fast loop left: continued, cut or too long."""
+        flags = data[start]
+        _need(data, start, start + 4)
+        lengths = start + 4 + data[start + 3]
+        _need(data, start, lengths + 2)
+        octets = self._limited(_short(data, lengths), "properties-octets")
+        position = lengths + 2 + octets
+        at = _sized_at(data, start, position, flags)
+        size = self._limited(_size(data, position, flags), "frame-payload-octets")
+        _need(data, start, at + size)
+        self._address(data, start + 3)
+        _, destination, text = self._last_address
+        frames.append(Part(_short(data, start + 1), destination, text, data[at : at + size]))
+        return at + size
+
+
+def _need(data: bytes, start: int, stop: int) -> None:
+    if stop > len(data):
+        raise _Incomplete(stop - start)
+
+
+def _short(data: bytes, position: int) -> int:
+    return data[position] << 8 | data[position + 1]
+
+
+def _sized_at(data: bytes, start: int, position: int, flags: int) -> int:
+    """Where the payload begins whose size stands at ``position``, which must be here."""
+    at = position + (4 if flags & LARGE_PAYLOAD else 1)
+    _need(data, start, at)
+    return at
+
+
+def _size(data: bytes, position: int, flags: int) -> int:
+    if flags & LARGE_PAYLOAD:
+        return int.from_bytes(data[position : position + 4], "big")
+    return data[position]

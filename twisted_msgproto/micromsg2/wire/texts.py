@@ -1,0 +1,369 @@
+"""Texts inside MicroMsg2 frames: fields, values, properties, extension lists, commands, filters.
+
+Grammar, as this package writes it; what is read beyond that stands at each function::
+
+    field       = 1*( "a"-"z" / "0"-"9" / "-" )                                 MM-01
+    value       = "N" number / "D" seconds / "T" percent-encoded text           MM-23
+    properties  = *( field ":" value ";" )                                      MM-22
+    extensions  = [ extension *( ";" extension ) ]                              MM-08
+    extension   = field [ ":" pair *( "," pair ) ]
+    command     = field [ ";" pair *( "," pair ) ]                              MM-15
+    pair        = field "=" percent-encoded text
+    filter      = condition *( ";" condition )                                  MM-25
+    condition   = field operator value                                          MM-24
+
+Everything raises :class:`BadText` for what does not parse; whose fault that is, is for the caller
+to say.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Final
+from urllib.parse import quote, unquote
+
+from ...core.errors import shown
+
+NUMBER_CHARACTERS_MAX = 64
+"""A number or a time is no longer than this in text (``MM-24``)."""
+
+_FIELD: Final = re.compile(r"[a-z0-9-]+\Z")
+_LENIENT_KEY: Final = re.compile(r"[a-z0-9_-]+\Z")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?\Z")
+
+
+class BadText(ValueError):
+    """A text inside a frame does not follow its grammar."""
+
+
+def is_field(text: str) -> bool:
+    """``MM-01``: lower-case ASCII letters, digits and hyphens, at least one."""
+    return _FIELD.match(text) is not None
+
+
+def check_field(text: str, what: str) -> str:
+    """``text`` if it is a FIELD (``MM-01``); BadText naming ``what`` otherwise."""
+    if not is_field(text):
+        raise BadText(f"{what} {shown(text)} is not of a-z, 0-9 and hyphen")
+    return text
+
+
+def _ascii(octets: bytes, what: str) -> str:
+    try:
+        return octets.decode("ascii")
+    except UnicodeDecodeError:
+        raise BadText(f"{what} is not ASCII: {shown(octets)}") from None
+
+
+# Values -----------------------------------------------------------------------------------------
+
+
+class Kind(Enum):
+    """The type of a value; the enum's value is its prefix on the wire (``MM-23``)."""
+
+    NUMBER = "N"
+    DATE = "D"
+    TEXT = "T"
+
+
+Content = int | Decimal | str
+
+
+@dataclass(slots=True, frozen=True)
+class Value:
+    """One property or filter value (``MM-23``).
+
+    ``content`` is what comparisons use: int or Decimal for numbers, Decimal seconds since the UNIX
+    epoch for dates, str for text.  ``text`` is the value as it was written, without its prefix and
+    decoded.  ``typed`` is False for text which came without a valid prefix (``MM-22``).
+    """
+
+    kind: Kind
+    content: Content
+    text: str
+    typed: bool = field(default=True, compare=False)
+
+
+def read_value(text: str) -> Value:
+    """A FILTER_VALUE as it stands on the wire.
+
+    Never fails: what is neither N, D nor T is untyped text (``MM-22``), percent-decoded as a whole.
+    Octets which are no UTF-8 after decoding become U+FFFD.
+    """
+    prefix, rest = text[:1], text[1:]
+    if prefix == "T":
+        decoded = unquote(rest)
+        return Value(Kind.TEXT, decoded, decoded)
+    if prefix in ("N", "D") and len(rest) <= NUMBER_CHARACTERS_MAX and _NUMBER.match(rest):
+        if prefix == "D":
+            return Value(Kind.DATE, Decimal(rest), rest)
+        return Value(Kind.NUMBER, Decimal(rest) if "." in rest else int(rest), rest)
+    decoded = unquote(text)
+    return Value(Kind.TEXT, decoded, decoded, typed=False)
+
+
+def write_value(value: Value | str | int | float | Decimal | datetime) -> str:
+    """``value`` with its type prefix (``MM-22``: only typed values are written).
+
+    str → T, numbers → N, aware datetime → D.  TypeError for anything else (bool included),
+    BadText for NaN, infinities, numbers above 64 characters and times without a zone.
+    """
+    match value:
+        case Value(kind, _, text):
+            return kind.value + (quote(text, safe="") if kind is Kind.TEXT else text)
+        case str():
+            return "T" + quote(value, safe="")
+        case bool():
+            raise TypeError("a property is text, a number or a time, not bool")
+        case int() | float() | Decimal():
+            return "N" + _spelled(Decimal(str(value)) if isinstance(value, float) else value)
+        case datetime():
+            if value.tzinfo is None:
+                raise BadText("a time needs its zone")
+            elapsed = value - datetime(1970, 1, 1, tzinfo=UTC)
+            microseconds = elapsed.days * 86_400_000_000 + elapsed.seconds * 1_000_000
+            return "D" + _spelled(Decimal(microseconds + elapsed.microseconds) / 1_000_000)
+        case _:
+            raise TypeError(f"a property is text, a number or a time, not {type(value).__name__}")
+
+
+def _spelled(number: int | Decimal) -> str:
+    if isinstance(number, Decimal) and not number.is_finite():
+        raise BadText(f"{number} is no number to send")
+    text = format(number, "f") if isinstance(number, Decimal) else str(number)
+    if len(text) > NUMBER_CHARACTERS_MAX:
+        raise BadText(f"a number has at most {NUMBER_CHARACTERS_MAX} characters")
+    return text
+
+
+# Properties -------------------------------------------------------------------------------------
+
+Properties = Mapping[str, Value]
+"""The properties of one message, by key."""
+
+NO_PROPERTIES: Final[Properties] = {}
+
+Writable = Value | str | int | float | Decimal | datetime
+"""What may be sent as a property's value."""
+
+
+def read_properties(octets: bytes) -> dict[str, Value]:
+    """``key:value;key:value;`` (``MM-22``); a repeated key keeps its last value.
+
+    Lenient: underscores in keys, a missing last ``;``, empty items.
+    """
+    properties = {}
+    for item in _ascii(octets, "properties").split(";"):
+        if not item:
+            continue
+        key, colon, text = item.partition(":")
+        if not colon:
+            raise BadText(f"property {shown(item)} has no colon")
+        if _LENIENT_KEY.match(key) is None:
+            raise BadText(f"property name {shown(key)} is not of a-z, 0-9 and hyphen")
+        properties[key] = read_value(text)
+    return properties
+
+
+def write_properties(properties: Mapping[str, Writable]) -> bytes:
+    """The octets of ``properties`` (``MM-22``); BadText for a key which is no FIELD."""
+    return "".join(
+        f"{check_field(key, 'property name')}:{write_value(value)};"
+        for key, value in properties.items()
+    ).encode("ascii")
+
+
+# Extension lists --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class Offer:
+    """One extension as it stands in a handshake: its name and its properties (``MM-08``)."""
+
+    name: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return write_extensions([self]).decode("ascii")
+
+
+def read_extensions(octets: bytes, names_max: int) -> tuple[Offer, ...]:
+    """An extension list (``MM-08``).
+
+    Lenient: empty items, property names in any case (they come out in lower case), ``:`` for
+    ``=`` between a property and its value (``MM-20``).  BadText for duplicates (``MM-08``) and for
+    more than ``names_max`` names (``MM-32``).
+    """
+    offers: dict[str, Offer] = {}
+    for item in _ascii(octets, "extension list").split(";"):
+        if not item:
+            continue
+        if len(offers) == names_max:
+            raise BadText(f"more than {names_max} extensions")
+        name, _, rest = item.partition(":")
+        check_field(name, "extension name")
+        if name in offers:
+            raise BadText(f"extension {name} is listed twice")
+        offers[name] = Offer(name, _read_pairs(rest, "[=:]"))
+    return tuple(offers.values())
+
+
+def _read_pairs(text: str, separators: str) -> dict[str, str]:
+    pairs = {}
+    for item in text.split(","):
+        if not item:
+            continue
+        parts = re.split(separators, item, maxsplit=1)
+        if len(parts) < 2:
+            raise BadText(f"{shown(item)} has no value")
+        pairs[check_field(parts[0].lower(), "key")] = unquote(parts[1])
+    return pairs
+
+
+def _write_pairs(pairs: Mapping[str, str]) -> str:
+    return ",".join(
+        f"{check_field(key, 'key')}={quote(value, safe='')}" for key, value in pairs.items()
+    )
+
+
+def write_extensions(offers: Sequence[Offer]) -> bytes:
+    """An extension list as ``MM-08`` has it, without a ``;`` after the last."""
+    items = []
+    for offer in offers:
+        pairs = _write_pairs(offer.properties)
+        check_field(offer.name, "extension name")
+        items.append(f"{offer.name}:{pairs}" if pairs else offer.name)
+    return ";".join(items).encode("ascii")
+
+
+# Commands ---------------------------------------------------------------------------------------
+
+
+def read_command(octets: bytes) -> tuple[str, dict[str, str]]:
+    """Name and parameters of a COMMAND (``MM-15``), names in lower case (``MM-25``)."""
+    name, _, rest = _ascii(octets, "command").partition(";")
+    return check_field(name.lower(), "command name"), _read_pairs(rest.rstrip(";"), "=")
+
+
+def write_command(name: str, parameters: Mapping[str, str]) -> bytes:
+    """The payload of a COMMAND frame (``MM-15``)."""
+    pairs = _write_pairs(parameters)
+    check_field(name, "command name")
+    return (f"{name};{pairs}" if pairs else name).encode("ascii")
+
+
+# Filters ----------------------------------------------------------------------------------------
+
+Comparison = Callable[[Content, Content], bool]
+
+
+def _starts_with(content: Content, operand: Content) -> bool:
+    return str(content).startswith(str(operand))
+
+
+def _ends_with(content: Content, operand: Content) -> bool:
+    return str(content).endswith(str(operand))
+
+
+def _contains(content: Content, operand: Content) -> bool:
+    return str(operand) in str(content)
+
+
+def _lacks(content: Content, operand: Content) -> bool:
+    return str(operand) not in str(content)
+
+
+TEXT_OPERATORS: Final[Mapping[str, Comparison]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": _starts_with,
+    ">": _ends_with,
+    "~": _lacks,
+    "&": _contains,
+}
+"""What each operator asks of text, case-sensitive (``MM-24``)."""
+
+NUMBER_OPERATORS: Final[Mapping[str, Comparison]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+"""What each operator asks of numbers and dates (``MM-24``)."""
+
+# Longest operator first, so that "<=" is not read as "<" with a value that begins with "=".
+_CONDITION: Final = re.compile(r"\s*([^\s=<>!~&]*)\s*(<=|>=|!=|=|<|>|~|&)\s*(.*?)\s*\Z", re.DOTALL)
+
+
+@dataclass(slots=True, frozen=True)
+class Condition:
+    """``key operator value``, checked when it is made (``MM-24``)."""
+
+    key: str
+    operator: str
+    value: Value
+
+    def __post_init__(self) -> None:
+        if self.operator not in self._comparisons():
+            raise BadText(f"operator {self.operator} does not go with {self.value.kind.name}")
+
+    def _comparisons(self) -> Mapping[str, Comparison]:
+        return TEXT_OPERATORS if self.value.kind is Kind.TEXT else NUMBER_OPERATORS
+
+    def comparison(self) -> Comparison:
+        """The function which says whether a property's content meets this condition's."""
+        return self._comparisons()[self.operator]
+
+    def __str__(self) -> str:
+        return f"{self.key}{self.operator}{write_value(self.value)}"
+
+
+class Filter:
+    """Conditions which must all hold (``MM-24``, ``MM-25``).
+
+    A message without the property, or with one of another type, does not match, whatever the
+    operator.  No condition at all matches everything.
+    """
+
+    __slots__ = ("_checks", "conditions")
+
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        self.conditions = tuple(conditions)
+        self._checks = tuple(
+            (condition.key, condition.value.kind, condition.comparison(), condition.value.content)
+            for condition in self.conditions
+        )
+
+    @classmethod
+    def read(cls, text: str, conditions_max: int = 32) -> Filter:
+        """A filter expression, decoded already; BadText says which condition cannot be."""
+        conditions: list[Condition] = []
+        for item in text.split(";"):
+            if not item.strip():
+                continue
+            if len(conditions) == conditions_max:
+                raise BadText(f"more than {conditions_max} conditions")
+            parts = _CONDITION.match(item)
+            if parts is None or _LENIENT_KEY.match(parts[1]) is None:
+                raise BadText(f"{shown(item)} is not: name, operator, value")
+            conditions.append(Condition(parts[1], parts[2], read_value(parts[3])))
+        return cls(conditions)
+
+    def matches(self, properties: Properties) -> bool:
+        """Does a message with ``properties`` pass?"""
+        for key, kind, compare, operand in self._checks:
+            value = properties.get(key)
+            if value is None or value.kind is not kind or not compare(value.content, operand):
+                return False
+        return True
+
+    def __str__(self) -> str:
+        return ";".join(map(str, self.conditions))

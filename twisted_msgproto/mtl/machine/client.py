@@ -1,0 +1,486 @@
+"""The client's control flow: one request at a time, repeated until it is answered (``MT-28``).
+
+A client opens, authenticates if it is asked to, selects a profile and asks for leases.  What it has
+done it can do again: when a reply does not come in time it drops its socket and begins anew on
+another one, and when the server answers 401 (its session has ended) it begins anew on the same one.
+*Anew* means Open, Authorize as asked, Profile and every lease which is held, and then the request
+which was interrupted.
+
+Duties of the caller of a :class:`Client`:
+
+1. verbs queue requests and return their number; the answer comes as an event with that number;
+2. ``receive_parts(frames, now)`` with each message of the socket;
+3. send ``data_to_send()`` after every call; on :class:`SocketDropped` close the socket, make a new
+   one, and send to that;
+4. call ``tick(now)`` when the time comes which ``next_deadline`` tells.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, Protocol
+
+from ...core.limits import Limits
+from ...core.machine import Machine, Table
+from ..wire import control
+from ..wire.control import (
+    Authorize,
+    Open,
+    Reply,
+    Request,
+    RequestReader,
+    RequestWriter,
+    SelectProfile,
+    encode_request,
+    parse_reply,
+)
+from ..wire.data import IllFormed
+from .limits import CLIENT_LIMITS
+
+
+class SaslClient(Protocol):
+    """One SASL cycle of a client."""
+
+    mechanism: str
+
+    @property
+    def finished(self) -> bool:
+        """A 201 now is no surprise: the server has proved whatever it has to prove."""
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        """The response to ``challenge`` (None: the first response); ValueError for a bad one."""
+
+
+Credentials = Callable[[Sequence[str]], "SaslClient | None"]
+"""Gives a cycle of one of these mechanisms (in upper case); None if it can none of them."""
+
+
+class ClientState(Enum):
+    """What the server has agreed to, as far as the client knows."""
+
+    CLOSED = auto()
+    UNAUTHORIZED = auto()
+    READY = auto()
+    PROFILED = auto()
+
+
+class Opened:
+    """201 to Open or Authorize."""
+
+
+class Unauthorized:
+    """401."""
+
+
+class ProfileSelected:
+    """200 to Profile."""
+
+
+class SocketChanged:
+    """The server does not know the new socket."""
+
+
+CLIENT: Final[Table[ClientState]] = {
+    ClientState.CLOSED: {
+        Opened: ClientState.READY,
+        Unauthorized: ClientState.UNAUTHORIZED,
+        SocketChanged: ClientState.CLOSED,
+    },
+    ClientState.UNAUTHORIZED: {
+        Opened: ClientState.READY,
+        Unauthorized: ClientState.UNAUTHORIZED,
+        SocketChanged: ClientState.CLOSED,
+    },
+    ClientState.READY: {
+        Opened: ClientState.READY,
+        ProfileSelected: ClientState.PROFILED,
+        Unauthorized: ClientState.UNAUTHORIZED,
+        SocketChanged: ClientState.CLOSED,
+    },
+    ClientState.PROFILED: {
+        Opened: ClientState.READY,
+        ProfileSelected: ClientState.PROFILED,
+        Unauthorized: ClientState.UNAUTHORIZED,
+        SocketChanged: ClientState.CLOSED,
+    },
+}
+"""A request is sent in any state: the server says what it thinks of it."""
+
+
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class Answered:
+    """Request ``number`` was answered with yes (for Open: 201 or 401)."""
+
+    number: int
+    reply: Reply
+
+
+@dataclass(slots=True)
+class RequestRefused:
+    """Request ``number`` was answered with no: ``code`` and the server's reason."""
+
+    number: int
+    code: int
+    reason: str
+
+
+@dataclass(slots=True)
+class RequestTimedOut:
+    """Nobody answered request ``number``, on as many sockets as the limit says."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class LeaseGranted:
+    """The lease of request ``number`` is here, for the first time or again."""
+
+    number: int
+    port: int
+    token: str
+
+
+@dataclass(slots=True)
+class SocketDropped:
+    """No reply came in time: close the socket, go on with a new one."""
+
+
+ClientEvent = Answered | RequestRefused | RequestTimedOut | LeaseGranted | SocketDropped
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """One request, and how it stands.  ``number`` is None for what the machine asks by itself."""
+
+    number: int | None
+    request: Request
+    began_anew: bool = False  # once, because of a 401
+    cycle: SaslClient | None = None
+    credentials: Credentials | None = None
+    mechanisms: Sequence[str] = field(default_factory=tuple)
+
+
+class Client:
+    """The control flow's client.
+
+    Attributes:
+        counters: plain integers by name.
+        mechanisms: what the server's last 401 offered.
+        profiles: what the server's last 201 listed.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        """``limits`` has at least :data:`.CLIENT_LIMITS`; their defaults where it is None."""
+        limits = Limits.of(CLIENT_LIMITS) if limits is None else limits
+        self._limits = limits
+        self._timeout = limits["request-timeout"]
+        self._tries_max = limits.integer("request-tries")
+        self.counters: Counter[str] = Counter()
+        self.mechanisms: list[str] = []
+        self.profiles: list[str] = []
+        self._machine = Machine(CLIENT, ClientState.CLOSED)
+        self._numbers = 0
+        self._waiting: deque[_Task] = deque()
+        self._script: deque[_Task] = deque()  # what is done anew before the task in hand
+        self._current: _Task | None = None  # what was sent and is not answered
+        self._task: _Task | None = None  # for whose sake the script runs
+        self._tries = 0  # sockets which were dropped for the task in hand
+        self._deadline: float | None = None
+        self._open: Open | None = None
+        self._credentials: Credentials | None = None
+        self._profile: SelectProfile | None = None
+        self._leases: dict[int, Request] = {}
+        self._out: list[list[bytes]] = []
+        self._events: list[ClientEvent] = []
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> ClientState:
+        """What the server has agreed to."""
+        return self._machine.state
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has work next; None: when something was asked."""
+        return self._deadline
+
+    def snapshot(self) -> dict[str, object]:
+        """The client's state as plain values."""
+        return {
+            "state": self.state.name,
+            "waiting": len(self._waiting) + len(self._script) + (self._current is not None),
+            "leases": len(self._leases),
+            "tries": self._tries,
+        }
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def open(self, virtual_host: str, now: float) -> int:
+        """Open a session; 401 is an answer too: ``mechanisms`` then says what to do."""
+        return self._submit(_Task(None, Open(virtual_host)), now)
+
+    def authorize(self, credentials: Credentials, now: float) -> int:
+        """Authenticate with a cycle which ``credentials`` gives for one of ``mechanisms``."""
+        task = _Task(None, Authorize("", b""), credentials=credentials)
+        return self._submit(task, now)
+
+    def profile(self, name: str, now: float) -> int:
+        """Select a profile."""
+        return self._submit(_Task(None, SelectProfile(name)), now)
+
+    def reader(self, resources: Sequence[str], confirm: str, now: float) -> int:
+        """Ask for a lease to read; it is renewed whenever the client begins anew."""
+        return self._submit(_Task(None, RequestReader(tuple(resources), confirm)), now)
+
+    def writer(self, resources: Sequence[str], confirm: str, now: float) -> int:
+        """Ask for a lease to write; it is renewed whenever the client begins anew."""
+        return self._submit(_Task(None, RequestWriter(tuple(resources), confirm)), now)
+
+    def renew(self, number: int, now: float) -> None:
+        """The data flow of this lease is lost: ask for another lease in its place."""
+        if number in self._leases:
+            self._waiting.append(_Task(number, self._leases[number], began_anew=False))
+            self._go_on(now)
+
+    def release(self, number: int) -> None:
+        """This lease is not wanted any more."""
+        self._leases.pop(number, None)
+
+    def _submit(self, task: _Task, now: float) -> int:
+        self._numbers += 1
+        task.number = self._numbers
+        self._waiting.append(task)
+        self._go_on(now)
+        return self._numbers
+
+    # ── one request at a time ───────────────────────────────────────────────────────────────────
+
+    def _go_on(self, now: float) -> None:
+        """Send the next request, unless one is out."""
+        while self._current is None:
+            if self._script:
+                self._current = self._script.popleft()
+            elif self._task is not None:
+                self._current = self._task
+            elif self._waiting:
+                self._current = self._task = self._waiting.popleft()
+                self._tries = 0
+            else:
+                return
+            self._send(now)
+
+    def _send(self, now: float) -> None:
+        task = self._current
+        assert task is not None
+        if task.credentials is not None:
+            task.cycle = task.credentials([name.upper() for name in self.mechanisms])
+            if task.cycle is None:
+                self._fail(401, "none of the server's mechanisms can be used")
+                return
+            task.request = Authorize(task.cycle.mechanism, task.cycle.respond(None))
+        self._send_request(task.request, now)
+
+    def _send_request(self, request: Request, now: float) -> None:
+        self._out.append([b"", *encode_request(request)])
+        self._deadline = now + self._timeout
+        self.counters["requests"] += 1
+
+    def _anew(self) -> None:
+        """Put into the script what makes the server know us as it must for the task in hand."""
+        self._script.clear()
+        self._current = None
+        task = self._task
+        kind = None if task is None else type(task.request)
+        if self._open is None or kind is Open:
+            return
+        self._script.append(_Task(None, self._open))
+        if self._profile is None or kind in (Authorize, SelectProfile):
+            return
+        self._script.append(_Task(None, self._profile))
+        for number, request in self._leases.items():
+            if task is None or task.number != number:
+                self._script.append(_Task(number, request))
+
+    # ── replies ─────────────────────────────────────────────────────────────────────────────────
+
+    def receive_parts(self, frames: Sequence[bytes], now: float) -> list[ClientEvent]:
+        """Read one message of the control socket: an empty frame, a status, a body."""
+        task = self._current
+        try:
+            reply = parse_reply(frames, self._limits)
+        except IllFormed as error:
+            self._dropped(error.reason)
+            return self._take_events()
+        if task is None:
+            self._dropped("nobody-asked")
+            return self._take_events()
+        self._deadline = None
+        if reply.code == 401:
+            self._unauthorized(task, reply)
+        elif reply.code == 402 and task.cycle is not None:
+            self._challenged(task, reply, now)
+        elif 200 <= reply.code < 300:
+            self._agreed(task, reply)
+        else:
+            self._fail(reply.code, str(reply.body.get("reason", reply.body.get("status", ""))))
+        self._go_on(now)
+        return self._take_events()
+
+    def _unauthorized(self, task: _Task, reply: Reply) -> None:
+        mechanisms = reply.body.get("mechanisms")
+        self.mechanisms = [name for name in mechanisms or () if type(name) is str]
+        self._machine.step(Unauthorized)
+        kind = type(task.request)
+        if kind is Authorize:
+            self._fail(401, "not authorized")
+        elif kind is Open:
+            self._done(task, reply)
+            if task is not self._task:
+                self._authorize_again()
+        elif task.began_anew or self._task is not task or self._open is None:
+            self._fail(401, "not authorized")
+        else:
+            task.began_anew = True
+            self._anew()
+
+    def _authorize_again(self) -> None:
+        """The script's Open was answered 401: authenticate as before, if there is a way."""
+        if self._task is not None and type(self._task.request) is Authorize:
+            return  # that is what comes next
+        if self._credentials is None:
+            self._fail(401, "not authorized")
+        else:
+            request = Authorize("", b"")
+            self._script.appendleft(_Task(None, request, credentials=self._credentials))
+
+    def _challenged(self, task: _Task, reply: Reply, now: float) -> None:
+        assert task.cycle is not None
+        try:
+            challenge = control.decode_challenge(reply.body.get("challenge"))
+            response = task.cycle.respond(challenge)
+        except ValueError as error:
+            self._fail(402, f"the challenge is wrong: {error}")
+            return
+        task.request = Authorize(task.cycle.mechanism, response)
+        self._send_request(task.request, now)
+
+    def _agreed(self, task: _Task, reply: Reply) -> None:
+        request = task.request
+        match request:
+            case Open() | Authorize():
+                if task.cycle is not None and not task.cycle.finished:
+                    self._fail(reply.code, "the server has not proved that it knows the password")
+                    return
+                self._machine.step(Opened)
+                profiles = reply.body.get("profiles")
+                self.profiles = [name for name in profiles or () if type(name) is str]
+                if isinstance(request, Authorize):
+                    self._credentials = task.credentials
+                elif task is self._task:
+                    self._began(request)
+            case SelectProfile():
+                if self.state in (ClientState.READY, ClientState.PROFILED):
+                    self._machine.step(ProfileSelected)
+                if task is self._task:
+                    self._leases.clear()
+                self._profile = request
+            case _:
+                self._leased(task, reply)
+                return
+        self._done(task, reply)
+
+    def _began(self, request: Open) -> None:
+        """A session of the caller's own wish: what belonged to the one before is over."""
+        self._open, self._profile = request, None
+        self._leases.clear()
+
+    def _leased(self, task: _Task, reply: Reply) -> None:
+        port, token = reply.body.get("port"), reply.body.get("lease")
+        number = task.number
+        if type(port) is not int or type(token) is not str or not 0 <= port < 65536:
+            self._fail(reply.code, "a lease without a port or a token")
+            return
+        assert number is not None
+        self._leases[number] = task.request
+        self._events.append(LeaseGranted(number, port, token))
+        self._done(task, None)
+
+    def _done(self, task: _Task, reply: Reply | None) -> None:
+        """The request which was out is answered."""
+        self._current = None
+        if task is self._task:
+            self._task = None
+            if reply is not None and task.number is not None:
+                if type(task.request) is Open and reply.code == 401:
+                    self._began(task.request)
+                self._events.append(Answered(task.number, reply))
+
+    def _fail(self, code: int, reason: str) -> None:
+        """The task in hand has failed, by itself or because it could not begin anew."""
+        current = self._current
+        if current is not None and current is not self._task and current.number is not None:
+            # Only a lease which was to be renewed: that one is lost, the rest goes on.
+            self._current, self._deadline = None, None
+            self._lost(current.number, code, reason)
+            return
+        task, self._task = self._task, None
+        self._current, self._deadline = None, None
+        self._script.clear()
+        if task is not None and task.number is not None:
+            self._lost(task.number, code, reason)
+
+    def _lost(self, number: int, code: int, reason: str) -> None:
+        self._leases.pop(number, None)
+        self._events.append(RequestRefused(number, code, reason))
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def tick(self, now: float) -> list[ClientEvent]:
+        """Do what is due at ``now``."""
+        if self._deadline is None or now < self._deadline:
+            return self._take_events()
+        self._deadline = None
+        self._tries += 1
+        self.counters["sockets_dropped"] += 1
+        self._out.clear()
+        self._events.append(SocketDropped())
+        self._machine.step(SocketChanged)
+        task = self._task
+        if self._tries >= self._tries_max:
+            self._current, self._task = None, None
+            self._script.clear()
+            if task is not None and task.number is not None:
+                self._events.append(RequestTimedOut(task.number))
+        else:
+            self._anew()
+        self._go_on(now)
+        return self._take_events()
+
+    # ── messages out ────────────────────────────────────────────────────────────────────────────
+
+    def data_to_send(self) -> list[list[bytes]]:
+        """What is to be sent now, as a plain REQ socket would put it on the wire."""
+        out, self._out = self._out, []
+        return out
+
+    def connection_lost(self) -> list[int]:
+        """The client is closed: the numbers of the requests which will not be answered."""
+        tasks = [self._task, *self._waiting]
+        self._task = self._current = self._deadline = None
+        self._script.clear()
+        self._waiting.clear()
+        return [task.number for task in tasks if task is not None and task.number is not None]
+
+    def _dropped(self, reason: str) -> None:
+        self.counters[f"dropped:{reason}"] += 1
+
+    def _take_events(self) -> list[ClientEvent]:
+        events, self._events = self._events, []
+        return events

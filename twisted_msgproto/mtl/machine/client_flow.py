@@ -1,0 +1,550 @@
+"""The client's side of one data flow: frames in, frames out, over as many sockets as it takes.
+
+A flow is made with the lease which the control flow got.  It shows the lease, and when the server
+says 200 it summons or writes.  When the server is silent for too long, or does not know the flow
+any more, the flow is lost: the caller gets another lease and a new socket and calls ``renew``; then
+the flow summons what it had summoned and sends again what was not confirmed.
+
+Commands and contents draw their sequences from one counter, so that a Response never has two
+meanings (``MT-18``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from ...core.errors import LimitExceeded
+from ...core.limits import Limits
+from ...core.machine import Machine, Table
+from ...core.pending import Pending
+from ...core.window import SendWindow
+from ..wire import data
+from ..wire.data import (
+    PING,
+    PONG,
+    Confirm,
+    Content,
+    DataCommand,
+    Dismiss,
+    IllFormed,
+    Lease,
+    Ping,
+    Pong,
+    Reject,
+    Response,
+    Summon,
+)
+from ..wire.fields import EMPTY
+from .limits import CLIENT_LIMITS
+
+
+class ClientFlowState(Enum):
+    """Where a data flow stands, as its client knows it."""
+
+    LOST = auto()  # no lease, or no socket: renew
+    LEASING = auto()  # the lease was shown
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class Renewed:
+    """A lease and a socket are there."""
+
+
+class LeaseAccepted:
+    """200 to the lease."""
+
+
+class FlowLost:
+    """403 to a command, or silence."""
+
+
+class FlowClosed:
+    """The caller wants no more."""
+
+
+CLIENT_FLOW: Final[Table[ClientFlowState]] = {
+    ClientFlowState.LOST: {
+        Renewed: ClientFlowState.LEASING,
+        FlowLost: ClientFlowState.LOST,
+        FlowClosed: ClientFlowState.CLOSED,
+    },
+    ClientFlowState.LEASING: {
+        Renewed: ClientFlowState.LEASING,
+        LeaseAccepted: ClientFlowState.OPEN,
+        FlowLost: ClientFlowState.LOST,
+        FlowClosed: ClientFlowState.CLOSED,
+        Ping: ClientFlowState.LEASING,
+        Pong: ClientFlowState.LEASING,
+        Response: ClientFlowState.LEASING,
+    },
+    ClientFlowState.OPEN: {
+        Renewed: ClientFlowState.LEASING,
+        FlowLost: ClientFlowState.LOST,
+        FlowClosed: ClientFlowState.CLOSED,
+        Response: ClientFlowState.OPEN,
+        Content: ClientFlowState.OPEN,
+        Confirm: ClientFlowState.OPEN,
+        Reject: ClientFlowState.OPEN,
+        Ping: ClientFlowState.OPEN,
+        Pong: ClientFlowState.OPEN,
+    },
+    ClientFlowState.CLOSED: {FlowClosed: ClientFlowState.CLOSED},
+}
+"""A command in no row is dropped and counted."""
+
+
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class FlowOpened:
+    """The lease was accepted; for the first time or again."""
+
+
+@dataclass(slots=True)
+class Responded:
+    """Command ``number`` was answered with this code."""
+
+    number: int
+    code: int
+
+
+@dataclass(slots=True)
+class ContentsReceived:
+    """Contents from the server, as columns; ``properties`` as they came."""
+
+    sequences: list[int]
+    resources: list[str]
+    properties: list[bytes]
+    bodies: list[bytes]
+
+
+@dataclass(slots=True)
+class ContentsConfirmed:
+    """These contents (the numbers which ``send`` gave) are safe, in the order of sending."""
+
+    numbers: list[int]
+
+
+@dataclass(slots=True)
+class ContentsRefused:
+    """These contents are not taken; ``code`` is that of a Response, None for a Reject."""
+
+    numbers: list[int]
+    code: int | None
+
+
+@dataclass(slots=True)
+class FlowSuspended:
+    """The flow is lost: get another lease and a socket, then ``renew``."""
+
+    reason: str
+
+
+ClientFlowEvent = (
+    FlowOpened | Responded | ContentsReceived | ContentsConfirmed | ContentsRefused | FlowSuspended
+)
+
+
+@dataclass(slots=True)
+class _Sent:
+    number: int
+    name: bytes
+    properties: bytes
+    body: bytes
+
+
+class ClientFlow:
+    """One data flow of a client: a reader or a writer.
+
+    Attributes:
+        counters: plain integers by name.
+        unconfirmed: sequences of contents received and not confirmed or rejected yet.
+    """
+
+    def __init__(self, *, reads: bool, confirm: bool, limits: Limits | None = None) -> None:
+        """``confirm`` is True for ``full``; ``limits`` has at least :data:`.CLIENT_LIMITS`."""
+        limits = Limits.of(CLIENT_LIMITS) if limits is None else limits
+        self.reads = reads
+        self.confirms = confirm
+        self.counters: Counter[str] = Counter()
+        self._heartbeat = limits["heartbeat"]
+        self._liveness = limits["liveness"]
+        self._timeout = limits["request-timeout"] * limits.integer("request-tries")
+        self._waiting_max = limits.integer("waiting")
+        self._machine = Machine(CLIENT_FLOW, ClientFlowState.LOST)
+        self._sequence = 0
+        self._numbers = 0
+        self._lease_sequence: int | None = None
+        self._lease_deadline: float | None = None
+        self._commands: Pending[int, tuple[int, Summon | Dismiss]] = Pending(4096)
+        self._held: list[tuple[int, type[Summon] | type[Dismiss], str]] = []
+        self._summoned: dict[str, None] = {}
+        self._window: SendWindow[_Sent] = SendWindow(limits.integer("window"))
+        self._waiting: deque[_Sent] = deque()  # contents which wait for room or for the lease
+        self._recent: OrderedDict[int, int] = OrderedDict()  # unconfirmed contents, for Responses
+        self._last_received = -1
+        self.unconfirmed: OrderedDict[int, None] = OrderedDict()
+        self._heard_at = 0.0
+        self._sent_at = 0.0
+        self._probed_at = 0.0
+        self._out: list[list[bytes]] = []
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> ClientFlowState:
+        """Where the flow stands."""
+        return self._machine.state
+
+    @property
+    def room(self) -> int:
+        """How many contents may be sent at once: those in flight and waiting are bounded."""
+        return self._window.room - len(self._waiting)
+
+    @property
+    def unsettled(self) -> int:
+        """Contents which are in flight or wait."""
+        return len(self._window) + len(self._waiting)
+
+    def snapshot(self) -> dict[str, object]:
+        """The flow's state as plain values; the lease is not among them."""
+        return {
+            "state": self.state.name,
+            "reads": self.reads,
+            "confirm": self.confirms,
+            "summoned": list(self._summoned),
+            "in_flight": len(self._window),
+            "waiting": len(self._waiting),
+            "unconfirmed": len(self.unconfirmed),
+        }
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def renew(self, token: str, now: float) -> None:
+        """Show ``token`` on a new socket; what was to be sent on the old one is forgotten."""
+        self._machine.step(Renewed)
+        self._out.clear()
+        self.unconfirmed.clear()
+        self._last_received = -1
+        self._heard_at = now
+        again = [
+            (number, type(command), command.resource)
+            for _, (number, command) in self._commands.drain()
+            if number
+        ]
+        self._held = again + self._held
+        self._waiting.extendleft(reversed(self._window.drain()))
+        self._lease_sequence = self._next()
+        self._lease_deadline = now + self._timeout
+        self._send(Lease(self._lease_sequence, token), now)
+
+    def summon(self, resource: str, now: float) -> int:
+        """Ask for this resource's content; answered by :class:`Responded` with this number."""
+        return self._command(Summon, resource, now)
+
+    def dismiss(self, resource: str, now: float) -> int:
+        """Ask for no more of it; answered by :class:`Responded` with this number."""
+        return self._command(Dismiss, resource, now)
+
+    def _command(self, kind: type[Summon] | type[Dismiss], resource: str, now: float) -> int:
+        data.encode_name(resource)
+        self._numbers += 1
+        self._held.append((self._numbers, kind, resource))
+        self._send_held(now)
+        return self._numbers
+
+    def send(self, contents: Iterable[tuple[str, bytes, bytes]], now: float) -> list[int]:
+        """Send contents (resource, encoded properties, body); their numbers, in order.
+
+        Those above the window wait.  Raises LimitExceeded when too many wait already, and
+        ValueError for what is no resource's name; nothing is sent then.
+        """
+        if self.reads:
+            raise ValueError("a reader sends no content")
+        new: list[_Sent] = []
+        for resource, properties, body in contents:
+            name = data.encode_name(resource)
+            new.append(_Sent(self._numbers + 1 + len(new), name, properties or EMPTY, body))
+        if len(self._waiting) + len(new) > self._waiting_max + self._window.room:
+            raise LimitExceeded(f"{len(self._waiting)} contents wait already")
+        self._numbers += len(new)
+        self._waiting.extend(new)
+        self._send_waiting(now)
+        return [content.number for content in new]
+
+    def confirm(self, sequence: int, multiple: bool, now: float) -> None:
+        """These contents are safe; what was settled or never received is no error."""
+        if self._settle(sequence, multiple):
+            self._send(Confirm(sequence, multiple), now)
+
+    def reject(self, sequence: int, multiple: bool, recycle: bool, now: float) -> None:
+        """These contents are not taken; ``recycle``: somebody else may have them."""
+        if self._settle(sequence, multiple):
+            self._send(Reject(sequence, multiple, recycle), now)
+
+    def _settle(self, sequence: int, multiple: bool) -> bool:
+        if not self.reads or not self.confirms:
+            raise ValueError("only a reader with confirm full settles contents")
+        if self.state is not ClientFlowState.OPEN or sequence not in self.unconfirmed:
+            return False
+        if multiple:
+            while next(iter(self.unconfirmed)) != sequence:
+                self.unconfirmed.popitem(last=False)
+        del self.unconfirmed[sequence]
+        return True
+
+    def close(self) -> list[int]:
+        """The flow is over: the numbers of commands and contents which nobody answered."""
+        self._machine.step(FlowClosed)
+        numbers = [number for _, (number, _) in self._commands.drain() if number]
+        numbers += [number for number, _, _ in self._held]
+        contents = [*self._window.drain(), *self._waiting]
+        self._held.clear()
+        self._waiting.clear()
+        self._out.clear()
+        return numbers + [content.number for content in contents]
+
+    def lost(self, reason: str) -> list[ClientFlowEvent]:
+        """The caller knows that the flow is lost (its session began anew)."""
+        events: list[ClientFlowEvent] = []
+        self._lose(reason, events)
+        return events
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────────
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _send(self, command: DataCommand, now: float) -> None:
+        self._out.append(data.encode(command))
+        self._sent_at = now
+
+    def _send_held(self, now: float) -> None:
+        if self.state is not ClientFlowState.OPEN:
+            return
+        for number, kind, resource in self._held:
+            sequence = self._next()
+            command = kind(sequence, resource)
+            self._commands.add(sequence, (number, command), now + self._timeout)
+            self._send(command, now)
+        self._held.clear()
+
+    def _send_waiting(self, now: float) -> None:
+        if self.state is not ClientFlowState.OPEN or not self._waiting:
+            return
+        waiting, window, out = self._waiting, self._window, self._out
+        count = min(len(waiting), window.room) if self.confirms else len(waiting)
+        for _ in range(count):
+            content = waiting.popleft()
+            self._sequence = sequence = self._sequence + 1
+            out.append(
+                data.encode_content(sequence, content.name, content.properties, content.body)
+            )
+            if self.confirms:
+                window.sent(sequence, content)
+            else:
+                self._recent[sequence] = content.number
+        while len(self._recent) > 4096:
+            self._recent.popitem(last=False)
+        self._sent_at = now
+
+    def data_to_send(self) -> list[list[bytes]]:
+        """What is to be sent now: header and body each."""
+        out, self._out = self._out, []
+        return out
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────
+
+    def receive_parts(
+        self, messages: Iterable[Sequence[bytes]], now: float
+    ) -> list[ClientFlowEvent]:
+        """Read messages of the flow's socket: header and body each."""
+        events: list[ClientFlowEvent] = []
+        for parts in messages:
+            if len(parts) != 2:
+                self._dropped("frames")
+                continue
+            try:
+                command = data.decode(parts[0], parts[1])
+            except IllFormed as error:
+                self._dropped(error.reason)
+                continue
+            self._heard_at = now
+            if not self._machine.try_step(type(command)):
+                self._dropped(f"{type(command).__name__.lower()}-not-allowed")
+                continue
+            self._obey(command, events, now)
+        return events
+
+    def _obey(self, command: DataCommand, events: list[ClientFlowEvent], now: float) -> None:
+        match command:
+            case Content():
+                self._receive(command, events)
+            case Confirm():
+                self._confirmed(command, events, now)
+            case Reject():
+                self._rejected(command, events, now)
+            case Response():
+                self._responded(command, events, now)
+            case Ping():
+                self._out.append(PONG)
+                self._sent_at = now
+            case _:
+                pass  # a Pong: that it came is all it says
+
+    def _receive(self, content: Content, events: list[ClientFlowEvent]) -> None:
+        if not self.reads or content.sequence <= self._last_received:
+            self._dropped("content")
+            return
+        self._last_received = content.sequence
+        if self.confirms:
+            self.unconfirmed[content.sequence] = None
+        last = events[-1] if events else None
+        if not isinstance(last, ContentsReceived):
+            last = ContentsReceived([], [], [], [])
+            events.append(last)
+        last.sequences.append(content.sequence)
+        last.resources.append(content.resource)
+        last.properties.append(content.properties)
+        last.bodies.append(content.body)
+
+    def _confirmed(self, command: Confirm, events: list[ClientFlowEvent], now: float) -> None:
+        settled = self._take(command.sequence, command.multiple)
+        if settled is None:
+            self._dropped("nothing-to-settle")
+            return
+        last = events[-1] if events else None
+        if isinstance(last, ContentsConfirmed):
+            last.numbers += settled
+        else:
+            events.append(ContentsConfirmed(settled))
+        self._send_waiting(now)
+
+    def _rejected(self, command: Reject, events: list[ClientFlowEvent], now: float) -> None:
+        settled = self._take(command.sequence, command.multiple)
+        if settled is None:
+            self._dropped("nothing-to-settle")
+            return
+        events.append(ContentsRefused(settled, None))
+        self._send_waiting(now)
+
+    def _take(self, sequence: int, multiple: bool) -> list[int] | None:
+        """The numbers of what a Confirm or Reject covers; None if it is invalid (``MT-20``)."""
+        window = self._window
+        if not multiple:
+            one = window.acknowledge_one(sequence)
+            return None if one is None else [one.number]
+        if not 1 <= sequence <= self._sequence or self.reads:
+            return None
+        if sequence not in window:
+            # Sequences of a flow rise; the newest one in flight which is covered ends what is.
+            covered = [number for number in window.sequences() if number <= sequence]
+            if not covered:
+                return None
+            sequence = covered[-1]
+        return [sent.number for sent in window.acknowledge_up_to(sequence) or ()]
+
+    def _responded(self, response: Response, events: list[ClientFlowEvent], now: float) -> None:
+        if response.sequence == self._lease_sequence:
+            self._lease_sequence = self._lease_deadline = None
+            if response.code != 200:
+                self._lose("the lease was refused", events)
+                return
+            self._machine.step(LeaseAccepted)
+            self._probed_at = now
+            events.append(FlowOpened())
+            known = [(0, Summon, name) for name in self._summoned]
+            self._held = [*known, *self._held]
+            self._send_held(now)
+            self._send_waiting(now)
+            return
+        waiter = self._commands.resolve(response.sequence)
+        if waiter is not None:
+            self._answered(*waiter, response.code, events)
+        elif (number := self._recent.pop(response.sequence, None)) is not None:
+            events.append(ContentsRefused([number], response.code))
+            if response.code == 403:
+                self._probe(now)
+        elif response.code == 403 and response.sequence in self._window:
+            self._lose("content was forbidden", events)
+        else:
+            self._dropped("nobody-asked")
+
+    def _answered(
+        self, number: int, command: Summon | Dismiss, code: int, events: list[ClientFlowEvent]
+    ) -> None:
+        if code == 403:
+            # The server does not know the flow: ask again when it does.
+            self._hold_again(number, command)
+            self._lose("a command was forbidden", events)
+            return
+        if type(command) is Summon and code == 200:
+            self._summoned[command.resource] = None
+        elif (type(command) is Dismiss and code == 200) or number == 0:
+            self._summoned.pop(command.resource, None)
+        if number:
+            events.append(Responded(number, code))
+
+    def _hold_again(self, number: int, command: Summon | Dismiss) -> None:
+        if number:
+            self._held.append((number, type(command), command.resource))
+
+    def _probe(self, now: float) -> None:
+        """Ask whether the server knows the flow still: it answers 400 if it does, 403 if not.
+
+        A Pong would not tell: everybody gets one.
+        """
+        if not self._commands.full:
+            command = Summon(self._next(), "")
+            self._commands.add(command.sequence, (0, command), now + self._timeout)
+            self._probed_at = now
+            self._send(command, now)
+
+    def _lose(self, reason: str, events: list[ClientFlowEvent]) -> None:
+        if self.state in (ClientFlowState.LEASING, ClientFlowState.OPEN):
+            self._machine.step(FlowLost)
+            self._lease_deadline = None
+            self._out.clear()
+            events.append(FlowSuspended(reason))
+
+    def _dropped(self, reason: str) -> None:
+        self.counters[f"dropped:{reason}"] += 1
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def tick(self, now: float) -> tuple[list[ClientFlowEvent], float | None]:
+        """Do what is due at ``now``: events, and when to call again (None: after ``renew``)."""
+        events: list[ClientFlowEvent] = []
+        if self.state not in (ClientFlowState.LEASING, ClientFlowState.OPEN):
+            return events, None
+        if self._lease_deadline is not None and self._lease_deadline <= now:
+            self._lose("the lease was not answered", events)
+        elif self._heard_at + self._liveness <= now:
+            self._lose("the server is silent", events)
+        elif expired := self._commands.expire(now):
+            # Every command is answered; a server which does not has lost the flow.
+            for _, (number, command) in expired:
+                self._hold_again(number, command)
+            self._lose("a command was not answered", events)
+        elif self._probed_at + self._liveness <= now and self._lease_deadline is None:
+            self._probe(now)
+        elif self._sent_at + self._heartbeat <= now:
+            self._out.append(PING)
+            self._sent_at = now
+        if events:
+            return events, None
+        deadlines = [
+            self._lease_deadline,
+            self._heard_at + self._liveness,
+            self._commands.next_deadline(),
+            self._sent_at + self._heartbeat,
+            self._probed_at + self._liveness if self._lease_deadline is None else None,
+        ]
+        return events, min(deadline for deadline in deadlines if deadline is not None)

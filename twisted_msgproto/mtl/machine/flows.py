@@ -1,0 +1,287 @@
+"""The server's side of one data flow: its table of states, and what a reader and a writer hold.
+
+A data connection has no flow until it shows a valid lease; then it reads or it writes, as the lease
+says, until it ends.  What is legal stands in :data:`FLOW`; what an illegal command is answered
+stands in :data:`REFUSALS`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from ...core.machine import Table
+from ...core.window import ReceiveWindow
+from ..wire import data
+from ..wire.data import (
+    Confirm,
+    Content,
+    Dismiss,
+    Lease,
+    Ping,
+    Pong,
+    Reject,
+    Summon,
+)
+
+if TYPE_CHECKING:
+    from .profiles import Profile
+    from .server import Session
+
+
+class FlowState(Enum):
+    """Where a data connection stands."""
+
+    UNLEASED = auto()  # no lease was shown, or what it gave has ended
+    READING = auto()
+    WRITING = auto()
+
+
+class ReaderLeased:
+    """The lease which was shown is one of Connection.Reader."""
+
+
+class WriterLeased:
+    """The lease which was shown is one of Connection.Writer."""
+
+
+class FlowEnded:
+    """The peer is gone, or the session which gave the lease has ended."""
+
+
+FLOW: Final[Table[FlowState]] = {
+    FlowState.UNLEASED: {
+        ReaderLeased: FlowState.READING,
+        WriterLeased: FlowState.WRITING,
+        Ping: FlowState.UNLEASED,
+    },
+    FlowState.READING: {
+        Summon: FlowState.READING,
+        Dismiss: FlowState.READING,
+        Confirm: FlowState.READING,
+        Reject: FlowState.READING,
+        Ping: FlowState.READING,
+        Pong: FlowState.READING,
+        FlowEnded: FlowState.UNLEASED,
+    },
+    FlowState.WRITING: {
+        Content: FlowState.WRITING,
+        Ping: FlowState.WRITING,
+        Pong: FlowState.WRITING,
+        FlowEnded: FlowState.UNLEASED,
+    },
+}
+
+REFUSALS: Final[Mapping[FlowState, Mapping[type, int]]] = {
+    FlowState.UNLEASED: {Lease: 403, Summon: 403, Dismiss: 403, Content: 403},
+    FlowState.READING: {Lease: 403, Content: 403},
+    FlowState.WRITING: {Lease: 403, Summon: 400, Dismiss: 400},
+}
+"""The code of the Response to an illegal command; one without a code is dropped and counted
+(``MT-11``, ``MT-14``, ``MT-18``, ``MT-19``)."""
+
+COMMANDS_REMEMBERED: Final = 256
+"""Sequences of a flow's last commands: a Response with one of them could be taken for theirs."""
+
+NAMES_REMEMBERED: Final = 1024
+"""Resources of a writer whose names were looked at already."""
+
+
+@dataclass(slots=True, eq=False)
+class LeaseGrant:
+    """A data lease: who may do what with it (``MT-11``).
+
+    ``resources`` empty means all; ``confirm`` is True for ``full``.  ``profile`` is the one which
+    was selected when it was given.
+    """
+
+    token: str
+    session: Session
+    profile: Profile
+    reads: bool
+    resources: tuple[str, ...]
+    confirm: bool
+    expires_at: float
+
+    def covers(self, resource: str) -> bool:
+        """This resource is among those of the lease and the profile has it."""
+        if self.resources:
+            return resource in self.resources
+        return self.profile.knows(self.session.virtual_host, resource)
+
+    @property
+    def only_resource(self) -> str | None:
+        """The resource which an empty name means; None where a name is required (``MT-18``)."""
+        if len(self.resources) == 1:
+            return self.resources[0]
+        return None if self.resources else self.profile.only_resource
+
+
+@dataclass(slots=True)
+class Stored:
+    """One content on its way from a writer to readers; ``properties`` as they came."""
+
+    properties: bytes
+    body: bytes
+    deliveries: int = 0
+
+    @property
+    def octets(self) -> int:
+        """What it weighs while it waits."""
+        return len(self.body) + len(self.properties)
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """What readers and writers have in common.
+
+    Attributes:
+        peer: the data connection; never shown to anybody.
+        grant: the lease which opened the flow.
+        heard_at: when the peer sent anything last.
+        sent_at: when anything was sent to it last.
+        commands: sequences of the last commands, which a Response may still be on its way for.
+    """
+
+    peer: bytes
+    grant: LeaseGrant
+    heard_at: float
+    sent_at: float
+    commands: deque[int] = field(default_factory=lambda: deque(maxlen=COMMANDS_REMEMBERED))
+
+    state = FlowState.UNLEASED
+
+    @property
+    def session(self) -> Session:
+        """The session which the flow belongs to."""
+        return self.grant.session
+
+
+@dataclass(slots=True, eq=False)
+class ReadingFlow(Flow):
+    """A flow whose peer gets content.
+
+    Attributes:
+        summoned: the resources which the peer has summoned, with their names encoded.
+        unconfirmed: contents by sequence, oldest first, with their resource (confirm ``full``).
+        last_sent: the sequence of the last content; they count from 1 (``MT-18``).
+        prefetch: how many contents may be unconfirmed.
+        burst: how many more contents an unconfirmed reader gets before its socket is looked at.
+        exhausted: where the flow puts itself when its burst is used up.
+        blocked: the socket takes no more for this peer now.
+        outbox: where the server's messages wait to be sent.
+        last_looked_at: ``last_sent`` at the last look for silence.
+    """
+
+    outbox: list[list[bytes]] = field(default_factory=list)
+    prefetch: int = 1
+    burst: int = 1
+    burst_limit: int = 1
+    summoned: dict[str, bytes] = field(default_factory=dict)
+    unconfirmed: OrderedDict[int, tuple[str, Stored]] = field(default_factory=OrderedDict)
+    last_sent: int = 0
+    blocked: bool = False
+    exhausted: dict[ReadingFlow, None] = field(default_factory=dict)
+    last_looked_at: int = 0
+
+    state = FlowState.READING
+
+    @property
+    def room(self) -> int:
+        """How many contents the peer may be sent now (``MT-27``)."""
+        if self.blocked:
+            return 0
+        return self.prefetch - len(self.unconfirmed) if self.grant.confirm else self.burst
+
+    def send(self, resource: str, content: Stored, properties: bytes | None = None) -> None:
+        """Send ``content`` of a summoned resource, with other ``properties`` if they are given."""
+        self.last_sent = sequence = self.last_sent + 1
+        if properties is None:
+            properties = content.properties
+        name = self.summoned[resource]
+        frames = data.encode_content(sequence, name, properties, content.body)
+        self.outbox.append([self.peer, *frames])
+        if self.grant.confirm:
+            self.unconfirmed[sequence] = (resource, content)
+            return
+        self.burst -= 1
+        if self.burst <= 0:
+            self.exhausted[self] = None
+
+    def refill(self) -> None:
+        """The socket took what was sent: the next burst may come."""
+        self.burst = self.burst_limit
+        self.grant.profile.ready(self)
+
+    def settle(self, sequence: int, multiple: bool) -> list[tuple[str, Stored]] | None:
+        """Take what a Confirm or Reject covers, oldest first; None if it is invalid (``MT-20``).
+
+        Sequences rise strictly and are never used again, so here their size says what was sent.
+        """
+        if not 1 <= sequence <= self.last_sent:
+            return None
+        unconfirmed = self.unconfirmed
+        if not multiple:
+            found = unconfirmed.pop(sequence, None)
+            return None if found is None else [found]
+        settled = []
+        while unconfirmed and next(iter(unconfirmed)) <= sequence:
+            settled.append(unconfirmed.popitem(last=False)[1])
+        return settled
+
+    def drain(self) -> list[tuple[str, Stored]]:
+        """Take everything that is unconfirmed, oldest first: the peer is gone."""
+        drained = list(self.unconfirmed.values())
+        self.unconfirmed.clear()
+        return drained
+
+
+@dataclass(slots=True, eq=False)
+class Slice:
+    """Contents of one read and one writer, which wait for the sink."""
+
+    last_sequence: int
+    place: int
+    resources: list[str]
+    properties: list[bytes]
+    bodies: list[bytes]
+
+
+@dataclass(slots=True, eq=False)
+class WritingFlow(Flow):
+    """A flow whose peer sends content.
+
+    Attributes:
+        last_received: the sequence of the last Content; -1 before the first.
+        names: encoded names → the resource, for those which are allowed.
+        window: what has arrived and what of it is safe; its marks are the slices.
+        failed_places: slices which never will be safe and wait for those before them.
+        withheld: the sequence of a Confirm which waits until the profile has room again.
+    """
+
+    last_received: int = -1
+    names: dict[bytes, str] = field(default_factory=dict)
+    window: ReceiveWindow[Slice] = field(default_factory=ReceiveWindow)
+    failed_places: set[int] = field(default_factory=set)
+    withheld: int | None = None
+    # The contents of the read which is under way:
+    sequences: list[int] = field(default_factory=list)
+    resources: list[str] = field(default_factory=list)
+    properties: list[bytes] = field(default_factory=list)
+    texts: list[dict[str, str] | None] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+
+    state = FlowState.WRITING
+
+    def take(self) -> int:
+        """Make the contents of the read under way a slice, and return its place."""
+        window, sequences = self.window, self.sequences
+        window.receive(len(sequences))
+        place = window.slice()
+        window.mark(Slice(sequences[-1], place, self.resources, self.properties, self.bodies))
+        self.sequences, self.resources, self.properties = [], [], []
+        self.texts, self.bodies = [], []
+        return place

@@ -1,0 +1,992 @@
+"""The broker above its sockets: frames in, frames out, with the time as an argument.
+
+How the protocol works
+----------------------
+On the **control flow** a client opens a session, authenticates, selects a profile and asks for
+leases; each request gets one reply.  On a **data flow** it shows a lease and then reads (it summons
+resources and gets content) or writes.  A session is known by the control connection which opened
+it, a flow by the data connection which showed the lease; both end when they have been silent for
+too long, because a ROUTER socket does not say that a peer has gone.
+
+Duties of the caller of a :class:`Server`, in this order:
+
+1. ``receive_parts(channel, messages, now)`` with what a socket gave, the peer's identity first;
+2. for each event: hand :class:`ContentReceived` to a sink, and answer
+   :class:`AuthenticationRequested` with ``challenge``, ``authorize`` or ``refuse``, now or later;
+3. ``made_safe(flow, place, now)`` or ``not_safe(flow, place, now)`` when the sink has spoken;
+4. send ``data_to_send()`` after every call; ``blocked(peer)`` and ``unblocked(peer)`` say whose
+   socket takes no more, ``peer_lost(peer)`` who cannot be reached;
+5. call ``tick(now)`` when the time comes which the last call of it returned;
+6. ``paused(now)`` and ``resumed(now)`` around times in which the data socket is not read.
+
+Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REASON``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final
+
+from ...core.limits import Limits
+from ...core.machine import Machine, Table
+from ..wire import control, data
+from ..wire.control import (
+    Authorize,
+    Invalid,
+    Open,
+    Request,
+    RequestReader,
+    RequestWriter,
+    SelectProfile,
+    encode_reply,
+)
+from ..wire.data import CONTENT_HEADER_OCTETS_MIN, PING, PONG, IllFormed
+from ..wire.fields import EMPTY
+from .flows import (
+    FLOW,
+    NAMES_REMEMBERED,
+    REFUSALS,
+    Flow,
+    FlowState,
+    LeaseGrant,
+    ReaderLeased,
+    ReadingFlow,
+    Slice,
+    Stored,
+    WriterLeased,
+    WritingFlow,
+)
+from .limits import SERVER_LIMITS
+from .profiles import Profile, by_name
+
+TOKEN_OCTETS: Final = 20
+"""A lease is 160 random bits, in hexadecimal digits (``MT-11``)."""
+
+
+class Channel(Enum):
+    """Which socket a message came through (``MT-12``)."""
+
+    CONTROL = auto()
+    DATA = auto()
+    SHARED = auto()  # one socket for both: told apart by the number of frames
+
+
+class Granted:
+    """The client is who it says, or need not say."""
+
+
+class Challenged:
+    """The SASL cycle goes on."""
+
+
+class Denied:
+    """The SASL cycle ended without success, or what it gave has ended."""
+
+
+class SessionState(Enum):
+    """Where a session stands; a peer without one is in ``NEW``."""
+
+    NEW = auto()
+    UNAUTHORIZED = auto()
+    AUTHORIZING = auto()  # a response is being looked at
+    CHALLENGED = auto()
+    READY = auto()
+    PROFILED = auto()
+
+
+SESSION: Final[Table[SessionState]] = {
+    SessionState.NEW: {Open: SessionState.UNAUTHORIZED},
+    SessionState.UNAUTHORIZED: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        Granted: SessionState.READY,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.AUTHORIZING: {
+        Granted: SessionState.READY,
+        Challenged: SessionState.CHALLENGED,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.CHALLENGED: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.READY: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        SelectProfile: SessionState.PROFILED,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.PROFILED: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        SelectProfile: SessionState.PROFILED,
+        RequestReader: SessionState.PROFILED,
+        RequestWriter: SessionState.PROFILED,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+}
+"""A request which is in no row gets 401 before authentication and 409 after it (``MT-03``)."""
+
+_UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionState.CHALLENGED)
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One client's session.
+
+    Attributes:
+        peer: the control connection; never shown to anybody.
+        name: the session's public name.
+        virtual_host: what the client opened.
+        user: the authenticated user, or None.
+        profile: what the client selected, or None.
+        mechanism: of the SASL cycle under way, or None.
+        heard_at: when any of its connections sent anything last.
+        application: whatever the caller keeps with the session.
+    """
+
+    peer: bytes
+    name: str
+    virtual_host: str
+    opened_at: float
+    heard_at: float
+    user: str | None = None
+    profile: Profile | None = None
+    mechanism: str | None = None
+    application: Any = None
+    machine: Machine[SessionState] = field(
+        default_factory=lambda: Machine(SESSION, SessionState.UNAUTHORIZED)
+    )
+    grants: dict[str, LeaseGrant] = field(default_factory=dict)  # not used by a connection yet
+    flows: dict[bytes, Flow] = field(default_factory=dict)
+    envelope: list[bytes] = field(default_factory=list)  # of the request under way
+    asked_at: float = 0.0
+    refused: bool = False  # the reply waits for the time which a failure costs
+    ended: bool = False
+
+    @property
+    def state(self) -> SessionState:
+        """Where the session stands."""
+        return self.machine.state
+
+
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class AuthenticationRequested:
+    """Look at the response; answer with ``challenge``, ``authorize`` or ``refuse`` (``MT-08``).
+
+    ``first`` is True where a new cycle begins.
+    """
+
+    session: Session
+    mechanism: str
+    response: bytes
+    first: bool
+
+
+@dataclass(slots=True)
+class SessionOpened:
+    """A client has opened a session; it may have to authenticate still."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class SessionEstablished:
+    """The session's client is authenticated, or need not be."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """The session is over; ``reason`` is a word for logs: ``reopened``, ``idle``, ``lost``, …"""
+
+    session: Session
+    reason: str
+
+
+@dataclass(slots=True)
+class ContentReceived:
+    """Contents of one writer, as columns; answer ``place`` with ``made_safe`` or ``not_safe``.
+
+    ``texts`` are the properties as texts, None where a content has none.
+    """
+
+    flow: WritingFlow
+    place: int
+    sequences: list[int]
+    resources: list[str]
+    texts: list[dict[str, str] | None]
+    bodies: list[bytes]
+    octets: int
+
+
+ServerEvent = (
+    AuthenticationRequested | SessionOpened | SessionEstablished | SessionEnded | ContentReceived
+)
+
+
+class Server:
+    """The broker's machine: sessions, leases, flows, profiles.
+
+    Serves ``MT-01`` … ``MT-22`` and ``MT-25`` … ``MT-30`` above the sockets.
+
+    Attributes:
+        counters: plain integers by name, for metrics.
+        data_port: what a 202 reply says.
+        profiles: by name.
+    """
+
+    def __init__(
+        self,
+        profiles: Iterable[Profile],
+        limits: Limits | None = None,
+        *,
+        random: Callable[[int], bytes],
+        session_names: Callable[[], str],
+        mechanisms: Sequence[str] = (),
+        virtual_hosts: Container[str] | None = None,
+        automatic_identities: bool = True,
+        data_port: int = 0,
+        counters: Counter[str] | None = None,
+    ) -> None:
+        """Make a broker.
+
+        ``random(n)`` gives n octets which nobody can foresee.  ``mechanisms`` empty: clients need
+        not authenticate.  ``virtual_hosts`` None: any.  ``automatic_identities``: only peers whose
+        identity is one which ROUTER made up may have a session or a flow (``MT-30``); False where
+        the caller has bound identities to authenticated keys.
+        """
+        limits = Limits.of(SERVER_LIMITS) if limits is None else limits
+        self.limits = limits
+        self.profiles = by_name(profiles)
+        for profile in self.profiles.values():
+            profile.release = self._release
+        self.counters: Counter[str] = Counter() if counters is None else counters
+        self.data_port = data_port
+        self._random = random
+        self._session_names = session_names
+        self._mechanisms = tuple(mechanisms)
+        self._virtual_hosts = virtual_hosts
+        self._automatic = automatic_identities
+        self._heartbeat = limits["heartbeat"]
+        self._liveness = limits["liveness"]
+        self._sessions: dict[bytes, Session] = {}
+        self._flows: dict[bytes, Flow] = {}
+        self._leases: dict[str, LeaseGrant] = {}
+        self._withheld: dict[WritingFlow, None] = {}
+        self._refusals: dict[Session, float] = {}  # when the reply is due
+        self._exhausted: dict[ReadingFlow, None] = {}  # readers which used their burst up
+        self._out_control: list[list[bytes]] = []
+        self._out_data: list[list[bytes]] = []
+        self._events: list[ServerEvent] = []
+        self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
+        self._now = 0.0
+        self._paused = False
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def more_to_send(self) -> bool:
+        """Readers have room for more: call ``refill(now)`` soon, when the sockets took what was."""
+        return bool(self._exhausted)
+
+    def sessions(self) -> list[Session]:
+        """The sessions, oldest first."""
+        return list(self._sessions.values())
+
+    def snapshot(self) -> dict[str, object]:
+        """The broker's figures as plain values; no identity and no lease is among them."""
+        flows = self._flows.values()
+        return {
+            "sessions": len(self._sessions),
+            "leases": len(self._leases),
+            "readers": sum(type(flow) is ReadingFlow for flow in flows),
+            "writers": sum(type(flow) is WritingFlow for flow in flows),
+            "profiles": {name: profile.snapshot() for name, profile in self.profiles.items()},
+        }
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────
+
+    def receive_parts(
+        self, channel: Channel, messages: Iterable[list[bytes]], now: float
+    ) -> list[ServerEvent]:
+        """Read messages of ``channel``; each is the peer's identity and the frames it sent."""
+        self._now = now
+        flows = self._flows
+        if channel is Channel.CONTROL:
+            for parts in messages:
+                self._control(parts)
+            return self._take_events()
+        shared = channel is Channel.SHARED
+        for parts in messages:
+            if len(parts) == 3:
+                flow = flows.get(parts[0])
+                if type(flow) is WritingFlow and parts[1][:1] == b"\x05":
+                    try:
+                        self._content(flow, parts[1], parts[2])
+                    except IllFormed as error:
+                        self._dropped(error.reason)
+                else:
+                    self._data(parts[0], flow, parts[1], parts[2])
+            elif shared:
+                self._control(parts)
+            else:
+                self._dropped("frames")
+        self._flush()
+        return self._take_events()
+
+    def _take_events(self) -> list[ServerEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def _dropped(self, reason: str) -> None:
+        self.counters["dropped"] += 1
+        self.counters[f"dropped:{reason}"] += 1
+
+    # ── the control flow ────────────────────────────────────────────────────────────────────────
+
+    def _control(self, parts: list[bytes]) -> None:
+        try:
+            count = control.split_envelope(parts[1:])
+            command = control.parse_command(parts[-2])
+        except IllFormed as error:
+            self._dropped(error.reason)
+            return
+        peer, envelope = parts[0], parts[1 : 1 + count]
+        self.counters["requests"] += 1
+        session = self._sessions.get(peer)
+        try:
+            # JSON which is none is dropped; what else is wrong waits for the questions before it.
+            body: Mapping[str, Any] | Invalid
+            try:
+                body = control.parse_body(parts[-1], self.limits)
+            except Invalid as error:
+                body = error
+            self._request(peer, session, envelope, command, body)
+        except IllFormed as error:
+            self._dropped(error.reason)
+        except Invalid as error:
+            reason = {"reason": str(error), **error.more}
+            self._reply(peer, envelope, error.code, **reason)
+
+    def _request(
+        self,
+        peer: bytes,
+        session: Session | None,
+        envelope: list[bytes],
+        command: str,
+        body: Mapping[str, Any] | Invalid,
+    ) -> None:
+        if self._automatic and not (len(peer) == 5 and peer[0] == 0):
+            raise Invalid(401, "not with an identity of one's own", mechanisms=self._mechanisms)
+        state = SessionState.NEW if session is None else session.state
+        if session is not None:
+            session.heard_at = self._now
+        kind = control.COMMANDS.get(command)
+        if state is SessionState.AUTHORIZING:
+            raise Invalid(409, "an answer to Connection.Authorize is still owed")
+        unauthenticated = state in _UNAUTHENTICATED
+        allowed = (Open,) if state is SessionState.NEW else (Open, Authorize)
+        if unauthenticated and kind not in allowed:
+            first = "Connection.Open" if state is SessionState.NEW else "Connection.Authorize"
+            raise Invalid(401, f"{first} comes first", mechanisms=self._mechanisms)
+        if kind is None:
+            raise Invalid(404, "there is no such command")
+        if isinstance(body, Invalid):
+            raise body
+        if kind not in SESSION[state]:
+            raise Invalid(409, "a profile is to be selected first")
+        request = control.parse_request(kind, body, self.limits)
+        if type(request) is Open:
+            self._open(peer, session, envelope, request)
+        elif session is not None:
+            session.envelope, session.asked_at = envelope, self._now
+            self._obey(session, request)
+
+    def _open(
+        self, peer: bytes, session: Session | None, envelope: list[bytes], request: Open
+    ) -> None:
+        hosts = self._virtual_hosts
+        if hosts is not None and request.virtual_host not in hosts:
+            raise Invalid(404, "there is no such virtual host")
+        if session is not None:
+            self._end_session(session, "reopened")
+        elif len(self._sessions) >= self.limits.integer("sessions"):
+            self.counters["turned_away"] += 1
+            raise Invalid(403, "too many sessions")
+        session = Session(peer, self._session_names(), request.virtual_host, self._now, self._now)
+        session.envelope = envelope
+        self._sessions[peer] = session
+        self.counters["sessions_total"] += 1
+        self._events.append(SessionOpened(session))
+        if self._mechanisms:
+            self._answer(session, 401, mechanisms=self._mechanisms)
+        else:
+            self._ready(session)
+
+    def _obey(self, session: Session, request: Request) -> None:
+        """A request of an open session which its table allows."""
+        match request:
+            case Authorize():
+                self._authenticate(session, request)
+            case SelectProfile():
+                profile = self.profiles.get(request.profile)
+                if profile is None:
+                    raise Invalid(400, "there is no such profile")
+                session.machine.step(SelectProfile)
+                self._end_leases(session)
+                session.profile = profile
+                self._answer(session, 200)
+            case RequestReader() | RequestWriter():
+                session.machine.step(type(request))
+                self._grant(session, request)
+
+    def _authenticate(self, session: Session, request: Authorize) -> None:
+        if not self._mechanisms:
+            raise Invalid(409, "nobody has to authenticate here")
+        first = session.mechanism is None
+        if not first and request.mechanism != session.mechanism:
+            session.mechanism = None
+            session.machine.step(Denied)
+            raise Invalid(400, "the mechanism was switched within a cycle")
+        if request.mechanism not in self._mechanisms:
+            raise Invalid(400, "there is no such mechanism")
+        if session.state not in _UNAUTHENTICATED:
+            session.opened_at = self._now  # from now on it has its time to authenticate again
+            self._end_leases(session)
+        session.machine.step(Authorize)
+        session.user, session.profile = None, None
+        session.mechanism = request.mechanism
+        self._events.append(
+            AuthenticationRequested(session, request.mechanism, request.response, first)
+        )
+
+    def _grant(self, session: Session, request: RequestReader | RequestWriter) -> None:
+        profile = session.profile
+        assert profile is not None
+        reads = type(request) is RequestReader
+        if not (profile.reads if reads else profile.writes):
+            raise Invalid(403, f"the profile has no {'readers' if reads else 'writers'}")
+        if request.confirm not in profile.confirmations:
+            raise Invalid(501, f"the profile does not support confirm {request.confirm}")
+        for resource in request.resources:
+            if not profile.knows(session.virtual_host, resource):
+                raise Invalid(404, "there is no such resource")
+        if len(session.grants) + len(session.flows) >= self.limits.integer("session-leases"):
+            raise Invalid(403, "too many leases")
+        token = self._random(TOKEN_OCTETS).hex()
+        grant = LeaseGrant(
+            token,
+            session,
+            profile,
+            reads,
+            request.resources,
+            request.confirm == "full",
+            self._now + self.limits["lease-unused"],
+        )
+        self._leases[token] = session.grants[token] = grant
+        self._answer(session, 202, port=self.data_port, lease=token)
+
+    def _ready(self, session: Session) -> None:
+        session.machine.step(Granted)
+        session.mechanism = None
+        self._answer(session, 201, profiles=list(self.profiles))
+        self._events.append(SessionEstablished(session))
+
+    def _answer(self, session: Session, code: int, **body: Any) -> None:
+        self._reply(session.peer, session.envelope, code, **body)
+
+    def _reply(self, peer: bytes, envelope: list[bytes], code: int, **body: Any) -> None:
+        self.counters[f"replies:{code}"] += 1
+        self._out_control.append([peer, *envelope, *encode_reply(code, **body)])
+
+    # ── the caller's answers to AuthenticationRequested ─────────────────────────────────────────
+
+    def challenge(self, session: Session, challenge: bytes, now: float) -> None:
+        """The SASL cycle goes on with ``challenge`` (``MT-08``)."""
+        if self._awaits_answer(session, now):
+            session.machine.step(Challenged)
+            text = control.encode_base64(challenge)
+            self._answer(session, 402, mechanism=session.mechanism, challenge=text)
+
+    def authorize(self, session: Session, user: str | None, now: float) -> list[ServerEvent]:
+        """The client is ``user`` (None: nobody in particular)."""
+        if self._awaits_answer(session, now):
+            session.user = user
+            self._ready(session)
+        return self._take_events()
+
+    def refuse(self, session: Session, now: float) -> None:
+        """The attempt failed; the reply follows when it has cost its time (``MT-08``)."""
+        if self._awaits_answer(session, now):
+            session.refused = True
+            self.counters["failed_authentications"] += 1
+            self._refusals[session] = session.asked_at + self.limits["login-delay"]
+
+    def _awaits_answer(self, session: Session, now: float) -> bool:
+        self._now = now
+        return (
+            not session.ended and session.state is SessionState.AUTHORIZING and not session.refused
+        )
+
+    def withdraw(self, session: Session, now: float) -> list[ServerEvent]:
+        """The session's authentication has ended: its leases end, its next request gets 401."""
+        self._now = now
+        if not session.ended:
+            if session.state is SessionState.AUTHORIZING:
+                self.refuse(session, now)
+            else:
+                session.machine.step(Denied)
+            session.user, session.profile, session.mechanism = None, None, None
+            session.opened_at = now
+            self._end_leases(session)
+        return self._take_events()
+
+    # ── the ends ────────────────────────────────────────────────────────────────────────────────
+
+    def _end_session(self, session: Session, reason: str) -> None:
+        session.ended = True
+        del self._sessions[session.peer]
+        self._refusals.pop(session, None)
+        self._end_leases(session)
+        self._events.append(SessionEnded(session, reason))
+
+    def _end_leases(self, session: Session) -> None:
+        for token in session.grants:
+            del self._leases[token]
+        session.grants.clear()
+        for flow in list(session.flows.values()):
+            self._end_flow(flow)
+
+    def _end_flow(self, flow: Flow) -> None:
+        """The flow is over: its unconfirmed content is recycled (``MT-21``, ``MT-30``)."""
+        del self._flows[flow.peer]
+        del flow.session.flows[flow.peer]
+        profile = flow.grant.profile
+        if isinstance(flow, ReadingFlow):
+            flow.blocked = True
+            self._exhausted.pop(flow, None)
+            profile.rejected(flow, flow.drain(), True)
+            for resource in flow.summoned:
+                profile.dismiss(flow, resource)
+            flow.summoned.clear()
+        elif isinstance(flow, WritingFlow):
+            # What came before the end is still content.
+            self._flush_writer(flow)
+            self._withheld.pop(flow, None)
+
+    def peer_lost(self, peer: bytes, now: float) -> list[ServerEvent]:
+        """A socket says that nobody has this identity any more (``MT-21``, ``MT-24``)."""
+        self._now = now
+        flow = self._flows.get(peer)
+        if flow is not None:
+            self.counters["flows_lost"] += 1
+            self._end_flow(flow)
+        session = self._sessions.get(peer)
+        if session is not None:
+            self._end_session(session, "lost")
+        return self._take_events()
+
+    def close(self, now: float) -> list[ServerEvent]:
+        """The server stops: every session ends."""
+        self._now = now
+        for session in self.sessions():
+            self._end_session(session, "closed")
+        return self._take_events()
+
+    # ── the data flow ───────────────────────────────────────────────────────────────────────────
+
+    def _data(self, peer: bytes, flow: Flow | None, header: bytes, body: bytes) -> None:
+        try:
+            command = data.decode(header, body)
+        except IllFormed as error:
+            self._dropped(error.reason)
+            return
+        kind = type(command)
+        if flow is not None:
+            flow.heard_at = self._now
+        state = FlowState.UNLEASED if flow is None else flow.state
+        if kind is data.Lease and flow is None:
+            self._lease(peer, command)
+        elif kind in FLOW[state]:
+            if kind is data.Ping:
+                self._send(peer, flow, PONG)
+            elif isinstance(flow, ReadingFlow):
+                self._read(flow, command)
+        else:
+            self._refuse_command(peer, flow, state, command)
+
+    def _refuse_command(
+        self, peer: bytes, flow: Flow | None, state: FlowState, command: Any
+    ) -> None:
+        kind = type(command)
+        code = REFUSALS[state].get(kind)
+        if code is None:
+            self._dropped(f"{kind.__name__.lower()}-not-allowed")
+        elif flow is not None and kind is data.Content:
+            self._refuse_content(flow, command.sequence, code)
+        else:
+            if flow is not None:
+                flow.commands.append(command.sequence)
+            self._respond(peer, flow, command.sequence, code)
+
+    def _send(self, peer: bytes, flow: Flow | None, frames: list[bytes]) -> None:
+        if flow is not None:
+            flow.sent_at = self._now
+        self._out_data.append([peer, *frames])
+
+    def _respond(self, peer: bytes, flow: Flow | None, sequence: int, code: int) -> None:
+        self.counters[f"responses:{code}"] += 1
+        self._send(peer, flow, data.encode(data.Response(sequence, code)))
+
+    def _lease(self, peer: bytes, command: Any) -> None:
+        """The first command of a data connection (``MT-11``, ``MT-14``, ``MT-30``)."""
+        grant = self._leases.get(command.lease)
+        if (
+            grant is None
+            or grant.expires_at <= self._now
+            or (self._automatic and not (len(peer) == 5 and peer[0] == 0))
+            or not self._same_key(peer, grant.session.peer)
+        ):
+            self._respond(peer, None, command.sequence, 403)
+            return
+        session = grant.session
+        del self._leases[grant.token], session.grants[grant.token]
+        assert (ReaderLeased if grant.reads else WriterLeased) in FLOW[FlowState.UNLEASED]
+        flow: Flow
+        if grant.reads:
+            burst = self.limits.integer("burst")
+            flow = ReadingFlow(
+                peer,
+                grant,
+                self._now,
+                self._now,
+                outbox=self._out_data,
+                prefetch=self.limits.integer("prefetch"),
+                burst=burst,
+                burst_limit=burst,
+                exhausted=self._exhausted,
+            )
+        else:
+            flow = WritingFlow(peer, grant, self._now, self._now)
+        flow.commands.append(command.sequence)
+        self._flows[peer] = session.flows[peer] = flow
+        session.heard_at = self._now
+        self.counters["flows_total"] += 1
+        self._respond(peer, flow, command.sequence, 200)
+
+    def _same_key(self, peer: bytes, other: bytes) -> bool:
+        """Where identities are bound to keys, a lease is only for the key it was given to."""
+        return self._automatic or key_of(peer) == key_of(other)
+
+    # ── readers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, flow: ReadingFlow, command: Any) -> None:
+        profile = flow.grant.profile
+        match command:
+            case data.Summon():
+                self._summon(flow, command)
+            case data.Dismiss():
+                flow.commands.append(command.sequence)
+                summoned = command.resource in flow.summoned
+                if summoned:
+                    profile.dismiss(flow, command.resource)
+                    del flow.summoned[command.resource]
+                self._respond(flow.peer, flow, command.sequence, 200 if summoned else 400)
+            case data.Confirm() | data.Reject():
+                settled = None
+                if flow.grant.confirm:
+                    settled = flow.settle(command.sequence, command.multiple)
+                if settled is None:
+                    self._dropped("nothing-to-settle")
+                    return
+                if isinstance(command, data.Reject):
+                    profile.rejected(flow, settled, command.recycle)
+                else:
+                    profile.confirmed(flow, settled)
+                profile.ready(flow)
+
+    def _summon(self, flow: ReadingFlow, command: Any) -> None:
+        """``MT-16``; the Response goes out before any content (``MT-18``)."""
+        flow.commands.append(command.sequence)
+        resource, profile = command.resource, flow.grant.profile
+        if (
+            resource in flow.summoned
+            or not resource
+            or not flow.grant.covers(resource)
+            or len(flow.summoned) >= self.limits.integer("lease-resources")
+            or not profile.summon(flow, resource)
+        ):
+            self._respond(flow.peer, flow, command.sequence, 400)
+            return
+        flow.summoned[resource] = data.encode_name(resource)
+        self._respond(flow.peer, flow, command.sequence, 200)
+        profile.ready(flow)
+
+    def refill(self, now: float) -> None:
+        """The sockets took what was to be sent: unconfirmed readers may have their next burst."""
+        self._now = now
+        exhausted = list(self._exhausted)
+        self._exhausted.clear()
+        for flow in exhausted:
+            flow.refill()
+
+    def blocked(self, peer: bytes) -> None:
+        """The socket takes no more for this peer: no content for it until ``unblocked``."""
+        flow = self._flows.get(peer)
+        if isinstance(flow, ReadingFlow):
+            flow.blocked = True
+
+    def unblocked(self, peer: bytes, now: float) -> None:
+        """The socket takes more for this peer again."""
+        self._now = now
+        flow = self._flows.get(peer)
+        if isinstance(flow, ReadingFlow) and flow.blocked:
+            flow.blocked = False
+            flow.refill()
+
+    # ── writers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _content(self, flow: WritingFlow, header: bytes, body: bytes) -> None:
+        """One Content of a writer: the hot path (``MT-18``)."""
+        size = len(header)
+        end = 10 + header[9] if size >= CONTENT_HEADER_OCTETS_MIN else size
+        if size < end + 4:
+            raise IllFormed("header-length", "the header ends within its fields")
+        (sequence,) = data.read_sequence(header)
+        encoded = header[10:end]
+        resource = flow.names.get(encoded)
+        properties, texts = header[end:], None
+        if properties != EMPTY:
+            properties, texts = data.decode_properties(properties)
+        if resource is None:
+            resource = self._resource(flow, encoded)
+        flow.heard_at = self._now
+        if sequence <= flow.last_received:
+            self._refuse_content(flow, sequence, 400)
+            return
+        flow.last_received = sequence
+        if type(resource) is int:
+            self._refuse_content(flow, sequence, resource)
+            return
+        if flow.grant.profile.bounded and not flow.grant.profile.has_room(
+            flow, resource, size + len(body)
+        ):
+            self.counters["contents_without_room"] += 1
+            self._refuse_content(flow, sequence, 403)
+            return
+        if not flow.sequences:
+            self._written[flow] = None
+        flow.sequences.append(sequence)
+        flow.resources.append(resource)
+        flow.properties.append(properties)
+        flow.texts.append(texts)
+        flow.bodies.append(body)
+
+    def _resource(self, flow: WritingFlow, encoded: bytes) -> Any:
+        """The resource of this name, or the code for one which is not allowed (``MT-18``)."""
+        name = data.decode_name(encoded)
+        grant = flow.grant
+        resource = name or grant.only_resource
+        if resource is None:
+            return 400
+        if not grant.covers(resource):
+            return 403 if grant.profile.knows(grant.session.virtual_host, resource) else 404
+        if len(flow.names) >= NAMES_REMEMBERED:
+            flow.names.clear()
+        flow.names[encoded] = resource
+        return resource
+
+    def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:
+        """An invalid Content: Reject, or a Response where it cannot be taken for another's."""
+        self.counters["contents_refused"] += 1
+        if flow.grant.confirm:
+            self._send(flow.peer, flow, data.encode(data.Reject(sequence)))
+        elif sequence in flow.commands:
+            self._dropped("ambiguous-content")
+        else:
+            self._respond(flow.peer, flow, sequence, code)
+
+    def _flush(self) -> None:
+        """Give the contents of this read out as events, one for each writer."""
+        for flow in list(self._written):
+            self._flush_writer(flow)
+
+    def _flush_writer(self, flow: WritingFlow) -> None:
+        self._written.pop(flow, None)
+        sequences, resources, texts, bodies = (
+            flow.sequences, flow.resources, flow.texts, flow.bodies,
+        )  # fmt: skip
+        if not sequences:
+            return
+        count = len(sequences)
+        octets = sum(map(len, bodies)) + sum(map(len, flow.properties))
+        octets += count * CONTENT_HEADER_OCTETS_MIN
+        self.counters["contents"] += count
+        self.counters["octets"] += octets
+        flow.session.heard_at = self._now
+        place = flow.take()
+        if flow.grant.profile.stored:
+            self._events.append(
+                ContentReceived(flow, place, sequences, resources, texts, bodies, octets)
+            )
+        else:
+            self._settle(flow, place)
+
+    def made_safe(self, flow: WritingFlow, place: int, now: float) -> None:
+        """The contents of the event with this place are safe (``MT-19``)."""
+        self._now = now
+        self._settle(flow, place)
+
+    def not_safe(self, flow: WritingFlow, place: int, now: float) -> None:
+        """The contents of the event with this place never will be safe: they are rejected."""
+        self._now = now
+        flow.failed_places.add(place)
+        self.counters["slices_not_safe"] += 1
+        self._settle(flow, place)
+
+    def _settle(self, flow: WritingFlow, place: int) -> None:
+        """Slices become safe in any order; they are confirmed in the order of their arrival."""
+        confirm: int | None = None
+        for settled in flow.window.made_safe(place):
+            if settled.place in flow.failed_places:
+                flow.failed_places.discard(settled.place)
+                self._confirm(flow, confirm)
+                confirm = None
+                # All before it was confirmed, or rejected one by one: the Reject covers it alone.
+                self._confirm_or_reject(flow, data.Reject(settled.last_sequence, True))
+            else:
+                self._accept(flow, settled)
+                confirm = settled.last_sequence
+        if confirm is None:
+            return
+        if self._stands(flow) and flow.grant.profile.congested(flow):
+            flow.withheld = confirm
+            self._withheld[flow] = None
+        else:
+            self._confirm(flow, confirm)
+
+    def _accept(self, flow: WritingFlow, contents: Slice) -> None:
+        """Give safe contents to the profile, run by run of one resource."""
+        profile, resources = flow.grant.profile, contents.resources
+        start = 0
+        for end in range(1, len(resources) + 1):
+            if end == len(resources) or resources[end] != resources[start]:
+                run = slice(start, end)
+                profile.accept(
+                    flow,
+                    resources[start],
+                    list(map(Stored, contents.properties[run], contents.bodies[run])),
+                )
+                start = end
+
+    def _confirm(self, flow: WritingFlow, sequence: int | None) -> None:
+        if sequence is None:
+            sequence = flow.withheld
+        self._withheld.pop(flow, None)
+        flow.withheld = None
+        if sequence is not None:
+            self._confirm_or_reject(flow, data.Confirm(sequence, True))
+
+    def _confirm_or_reject(self, flow: WritingFlow, command: data.Confirm | data.Reject) -> None:
+        """Only confirmed flows which still stand hear of it."""
+        if flow.grant.confirm and self._stands(flow):
+            self.counters["confirms"] += 1
+            self._send(flow.peer, flow, data.encode(command))
+
+    def _stands(self, flow: Flow) -> bool:
+        return self._flows.get(flow.peer) is flow
+
+    def _release(self) -> None:
+        """A profile has room again: writers whose Confirm was withheld may have it (MT-27)."""
+        for flow in list(self._withheld):
+            if not flow.grant.profile.congested(flow):
+                self._confirm(flow, None)
+
+    # ── messages out ────────────────────────────────────────────────────────────────────────────
+
+    def data_to_send(self) -> tuple[list[list[bytes]], list[list[bytes]]]:
+        """What is to be sent now, the peer's identity first: on control, on data sockets."""
+        out = self._out_control[:], self._out_data[:]
+        # Readers hold on to these lists, so they are emptied and not replaced.
+        self._out_control.clear()
+        self._out_data.clear()
+        return out
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def tick(self, now: float) -> tuple[list[ServerEvent], float | None]:
+        """Do what is due at ``now``: events, and when to call again (None: when something came)."""
+        self._now = now
+        for session, due in list(self._refusals.items()):
+            if due <= now:
+                del self._refusals[session]
+                session.refused, session.mechanism = False, None
+                session.machine.step(Denied)
+                self._answer(session, 401, mechanisms=self._mechanisms)
+        for flow in list(self._flows.values()):
+            if flow.heard_at + self._liveness <= now and not self._paused:
+                self.counters["flows_silent"] += 1
+                self._end_flow(flow)
+            elif isinstance(flow, ReadingFlow) and flow.last_sent > flow.last_looked_at:
+                flow.last_looked_at, flow.sent_at = flow.last_sent, now
+            elif flow.sent_at + self._heartbeat <= now:
+                self._send(flow.peer, flow, PING)
+        for session in self.sessions():
+            self._look_after(session, now)
+        for grant in [g for g in self._leases.values() if g.expires_at <= now]:
+            del self._leases[grant.token], grant.session.grants[grant.token]
+            self.counters["leases_unused"] += 1
+        return self._take_events(), self._next_tick(now)
+
+    def _look_after(self, session: Session, now: float) -> None:
+        """End a session which is idle, or not authenticated in time; data keeps it alive."""
+        for flow in session.flows.values():
+            session.heard_at = max(session.heard_at, flow.heard_at)
+        waiting = session.state not in (SessionState.READY, SessionState.PROFILED)
+        if waiting and session.opened_at + self.limits["authentication"] <= now:
+            self._end_session(session, "not authenticated in time")
+        elif session.heard_at + self.limits["session-idle"] <= now and not self._paused:
+            self._end_session(session, "idle")
+
+    def _next_tick(self, now: float) -> float | None:
+        """Soon enough for refusals and heartbeats; nothing here is worth a finer clock."""
+        if not self._sessions:
+            return None
+        step = min(1.0, self._heartbeat / 2, self._liveness / 4)
+        due = min(self._refusals.values(), default=now + step)
+        return min(due, now + step)
+
+    def paused(self, now: float) -> None:
+        """The data socket is not read from now on: nobody's silence counts."""
+        self._paused = True
+
+    def resumed(self, now: float) -> None:
+        """The data socket is read again: everybody's silence begins anew."""
+        self._paused = False
+        for flow in self._flows.values():
+            flow.heard_at = max(flow.heard_at, now)
+
+
+def key_of(peer: bytes) -> bytes:
+    """What an identity is bound to, where the caller binds them (see :func:`bound_identity`)."""
+    return peer[1 + peer[0] :]
+
+
+def bound_identity(identity: bytes, key: bytes) -> bytes:
+    """An identity (at most 255 octets) together with the authenticated key behind it."""
+    return bytes([len(identity)]) + identity + key
+
+
+def plain_identity(peer: bytes) -> bytes:
+    """The identity of a :func:`bound_identity`."""
+    return peer[1 : 1 + peer[0]]

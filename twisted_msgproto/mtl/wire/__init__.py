@@ -1,0 +1,4 @@
+"""MTL's frames: :mod:`.control` (JSON requests), :mod:`.data` (headers), :mod:`.fields` (tables).
+
+No state, no role, no clock.
+"""

@@ -1,0 +1,258 @@
+"""Field tables: the properties of a Content (``MT-23``).
+
+The protocol's text leaves them open; all its other words are AMQP 0-9-1's, so its field table is
+ours.  A table is a 32-bit length and then fields: a short string for the name, one octet for the
+type, the value.  The letters are those which the widely deployed brokers use (``s`` is a 16-bit
+integer and ``l`` a signed 64-bit one there)::
+
+    t boolean   b B 8 bits   s U u 16 bits   I i 32 bits   l L 64 bits signed   f d floats
+    D decimal   S text   x octets   T time   A array   F table   V nothing
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+DEPTH_MAX: Final = 8
+"""Tables and arrays in each other, the outermost table included."""
+
+FIELDS_MAX: Final = 128
+"""Values of a table, those of inner tables and arrays included."""
+
+EMPTY: Final = b"\0\0\0\0"
+"""The table without fields."""
+
+FieldValue = (
+    bool | int | float | Decimal | str | bytes | datetime | Sequence[Any] | Mapping[str, Any] | None
+)
+"""What a field may hold in Python."""
+
+
+class IllFormedTable(ValueError):
+    """The octets are no field table, or one above a limit."""
+
+
+_FIXED: Final[dict[int, struct.Struct]] = {
+    ord(letter): struct.Struct(">" + code)
+    for letter, code in {
+        "b": "b", "B": "B", "s": "h", "U": "h", "u": "H", "I": "i", "i": "I",
+        "l": "q", "L": "q", "f": "f", "d": "d",
+    }.items()
+}  # fmt: skip
+
+
+def decode_table(octets: bytes) -> dict[str, Any]:
+    """The fields of a table which fills ``octets``; of a name which stands twice the last value.
+
+    Text which is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
+    Raises IllFormedTable.
+    """
+    if len(octets) < 4 or len(octets) - 4 != int.from_bytes(octets[:4], "big"):
+        raise IllFormedTable("the table's length is not that of its octets")
+    reader = _Reading(octets)
+    try:
+        return reader.table(4, len(octets), 1)
+    except (struct.error, IndexError):
+        raise IllFormedTable("the table ends within a field") from None
+
+
+class _Reading:
+    """One pass over a table's octets."""
+
+    def __init__(self, octets: bytes) -> None:
+        self.octets = octets
+        self.count = 0
+
+    def table(self, at: int, end: int, depth: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        while at < end:
+            name_end = at + 1 + self.octets[at]
+            if name_end >= end:
+                raise IllFormedTable("the table ends within a name")
+            try:
+                name = self.octets[at + 1 : name_end].decode("utf-8")
+            except UnicodeDecodeError:
+                raise IllFormedTable("a name is not UTF-8") from None
+            fields[name], at = self.value(name_end, end, depth)
+        return fields
+
+    def array(self, at: int, end: int, depth: int) -> list[Any]:
+        values = []
+        while at < end:
+            value, at = self.value(at, end, depth)
+            values.append(value)
+        return values
+
+    def value(self, at: int, end: int, depth: int) -> tuple[Any, int]:
+        """The value whose type stands at ``at``, and where it ends: at most at ``end``."""
+        self.count += 1
+        if self.count > FIELDS_MAX:
+            raise IllFormedTable(f"more than {FIELDS_MAX} fields")
+        octets, letter = self.octets, self.octets[at]
+        at += 1
+        value: Any
+        fixed = _FIXED.get(letter)
+        if fixed is not None:
+            (value,), stop = fixed.unpack_from(octets, at), at + fixed.size
+        elif letter in b"SxAF":
+            start = at + 4
+            stop = start + int.from_bytes(octets[at:start], "big")
+            if stop > end:
+                raise IllFormedTable("a value is longer than its table")
+            if letter == 0x53:
+                value = octets[start:stop].decode("utf-8", "replace")
+            elif letter == 0x78:
+                value = octets[start:stop]
+            elif depth >= DEPTH_MAX:
+                raise IllFormedTable(f"deeper than {DEPTH_MAX}")
+            elif letter == 0x41:
+                value = self.array(start, stop, depth + 1)
+            else:
+                value = self.table(start, stop, depth + 1)
+        elif letter == 0x74:
+            if octets[at] > 1:
+                raise IllFormedTable(f"a boolean of {octets[at]}")
+            value, stop = octets[at] == 1, at + 1
+        elif letter == 0x44:
+            digits = int.from_bytes(octets[at + 1 : at + 5], "big", signed=True)
+            value, stop = Decimal(digits).scaleb(-octets[at]), at + 5
+        elif letter == 0x54:
+            value, stop = _time(int.from_bytes(octets[at : at + 8], "big")), at + 8
+        elif letter == 0x56:
+            value, stop = None, at
+        else:
+            raise IllFormedTable(f"no such type of value: {bytes([letter])!r}")
+        if stop > end:
+            raise IllFormedTable("the table ends within a value")
+        return value, stop
+
+
+def _time(seconds: int) -> datetime | int:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return seconds
+
+
+def encode_table(fields: Mapping[str, FieldValue]) -> bytes:
+    """``fields`` as octets, length included.
+
+    Integers take 32 bits where they fit and else 64 (signed); other types are as the table above
+    says.  Raises ValueError for what no field can hold and for what is above a limit, TypeError for
+    a type which has no letter.
+    """
+    writing = _Writing()
+    return writing.table(fields, 1)
+
+
+class _Writing:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def table(self, fields: Mapping[str, FieldValue], depth: int) -> bytes:
+        return _with_length(
+            b"".join(encode_name(name) + self.value(value, depth) for name, value in fields.items())
+        )
+
+    def value(self, value: FieldValue, depth: int) -> bytes:
+        self.count += 1
+        if self.count > FIELDS_MAX:
+            raise ValueError(f"more than {FIELDS_MAX} fields")
+        for kind, encode in _ENCODERS:
+            if isinstance(value, kind):
+                return encode(value)
+        if value is None:
+            return b"V"
+        if depth >= DEPTH_MAX:
+            raise ValueError(f"deeper than {DEPTH_MAX}")
+        if isinstance(value, Mapping):
+            return b"F" + self.table(value, depth + 1)
+        if isinstance(value, Sequence):
+            return b"A" + _with_length(b"".join(self.value(item, depth + 1) for item in value))
+        raise TypeError(f"no field holds a {type(value).__name__}")
+
+
+def encode_name(name: str) -> bytes:
+    """A field's name as a short string; ValueError above 255 octets."""
+    octets = name.encode("utf-8")
+    if len(octets) > 255:
+        raise ValueError(f"a field's name has at most 255 octets, not {len(octets)}")
+    return bytes([len(octets)]) + octets
+
+
+def _with_length(octets: bytes) -> bytes:
+    return len(octets).to_bytes(4, "big") + octets
+
+
+def _integer(value: int) -> bytes:
+    for letter, bits in ((b"I", 32), (b"l", 64)):
+        if -(1 << bits - 1) <= value < 1 << bits - 1:
+            return letter + value.to_bytes(bits // 8, "big", signed=True)
+    raise ValueError(f"no field holds the integer {value}")
+
+
+def _decimal(value: Decimal) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"no field holds the decimal {value}")
+    unscaled = int("".join(map(str, digits))) * 10 ** max(0, exponent if exponent < 16 else 16)
+    if exponent < -255 or unscaled >= 1 << 31:
+        raise ValueError(f"no field holds the decimal {value}")
+    return struct.pack(">cBi", b"D", max(0, -exponent), -unscaled if sign else unscaled)
+
+
+def _seconds(value: datetime) -> bytes:
+    if value.tzinfo is None:
+        raise ValueError("a time without its zone")
+    return struct.pack(">cQ", b"T", int(value.timestamp()))
+
+
+_ENCODERS: Final[tuple[tuple[type, Callable[[Any], bytes]], ...]] = (
+    (bool, lambda value: b"t\1" if value else b"t\0"),
+    (int, _integer),
+    (float, lambda value: struct.pack(">cd", b"d", value)),
+    (Decimal, _decimal),
+    (str, lambda value: b"S" + _with_length(value.encode("utf-8"))),
+    (bytes, lambda value: b"x" + _with_length(value)),
+    (datetime, _seconds),
+)
+
+
+def with_field(table: bytes, name: str, value: FieldValue) -> bytes:
+    """An encoded table with one more field at its end; the octets before it stay as they are.
+
+    ValueError if it has as many fields as it may have.
+    """
+    reading = _Reading(table)
+    reading.table(4, len(table), 1)
+    if reading.count >= FIELDS_MAX:
+        raise ValueError(f"it has {FIELDS_MAX} fields already")
+    added = encode_name(name) + _Writing().value(value, 1)
+    return _with_length(table[4:] + added)
+
+
+def as_text(value: FieldValue) -> str:
+    """A field's value for the table's ``fields`` column: text as it is, else JSON text.
+
+    Octets become base64 and times ISO 8601, both as JSON strings.
+    """
+    return value if isinstance(value, str) else json.dumps(value, default=_json_value)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return float(value)
+
+
+def as_texts(table: bytes) -> dict[str, str]:
+    """The fields of an encoded table as the ``fields`` column wants them; raises IllFormedTable."""
+    return {name: as_text(value) for name, value in decode_table(table).items()}

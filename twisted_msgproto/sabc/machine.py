@@ -1,0 +1,330 @@
+"""Both sides of an sABC connection as machines: octets in, events out.  No I/O, no clock.
+
+How the protocol works
+----------------------
+The client sends CONNECT, the server answers CONNECTED with a session id which only the two of them
+know; from there on every frame carries it (``SA-10``) and both sides may do the same: send messages
+which want an answer (*requests*), messages which want none (*send-only*), answers, and errors.  A
+message may come in several frames (*parts*), those of different messages in any order (``SA-19``).
+The client ends a session in order with DISCONNECT: the server answers what it has, then closes
+(``SA-12``).  DISCONNECTING ends it at once (``SA-13``).
+
+What a peer gets wrong costs it a frame if its meaning is wrong, and the connection if its shape is:
+then it is not known any more where the next frame begins (``SA-06``).
+
+Duties of the caller, in this order:
+
+1. ``receive_data(octets, now)`` with what came (``receive_frame`` on WebSocket); deal with the
+   events in order;
+2. answer each request with ``answer``, ``fail`` or ``acknowledge``, ``settle`` send-only messages;
+3. after every call write ``data_to_send()`` (``frames_to_send()`` on WebSocket), and when the state
+   is CLOSED, close;
+4. call ``tick(now)`` when the time comes which its last call returned, and deal with
+   ``take_due()``;
+5. ``connection_lost()`` at the end: it gives back who still waits.
+
+``now`` is in seconds since 1970-01-01 UTC: a session's end is a date.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Mapping
+from email.utils import formatdate
+
+from ..core.errors import Fault
+from ..core.limits import Limits
+from ..core.machine import IllegalTransition
+from . import wire
+from .events import (
+    ConnectReceived,
+    ConnectRefused,
+    DisconnectReceived,
+    DrainTimedOut,
+    Event,
+    SessionExpired,
+    SessionGranted,
+)
+from .side import BAD_REQUEST, FORBIDDEN, LENGTH, RESERVED, UNAUTHORIZED, UNAVAILABLE, Side
+from .tables import (
+    CLIENT,
+    SERVER,
+    Accepted,
+    Connecting,
+    ConnectSent,
+    DisconnectSent,
+    DrainBegun,
+    Drained,
+    Expired,
+    Rejected,
+    Serving,
+    Stopped,
+    TimedOut,
+)
+from .wire import (
+    CLIENT_ID,
+    CLIENT_PASSCODE,
+    END_OF_EMPTY,
+    ERROR_CODE,
+    FRAMING,
+    SESSION_EXPIRY,
+    SESSION_ID,
+    SESSION_LIMITS,
+    Connect,
+    Disconnect,
+    Error,
+    Frame,
+)
+
+
+class Server(Side[Serving]):
+    """The accepting side."""
+
+    TABLE = SERVER
+    _closed = Serving.CLOSED
+    _open = (Serving.OPEN, Serving.DRAINING)
+    _draining = Serving.DRAINING
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        authenticates: bool = False,
+        framed: bool = False,
+        lenient: bool = False,
+        refuse_oversize: bool = False,
+    ) -> None:
+        """``limits`` holds at least :data:`SESSION_LIMITS`; their defaults where it is None.
+
+        ``authenticates``: a client-id is needed (``SA-07``).  ``framed``: on WebSocket.
+        ``lenient``: bare LF ends a line too (``SA-28``).  ``refuse_oversize``: a message above the
+        limit is refused, not cut (``SA-22``).
+        """
+        super().__init__(
+            Serving.AWAITING,
+            limits,
+            framed=framed,
+            lenient=lenient,
+            refuse_oversize=refuse_oversize,
+        )
+        limits = Limits.of(SESSION_LIMITS) if limits is None else limits
+        self._attempts_left = limits.integer("login-attempts")
+        self._authenticates = authenticates
+        self._announced = False
+
+    def connection_made(self, now: float) -> None:
+        """The connection stands: CONNECT has to come in time (``SA-27``)."""
+        self._connect_deadline = now + self._connect_seconds
+
+    def _code_of(self, fault: Fault) -> int:
+        # Before CONNECT nothing else is known here, whatever it may be.
+        unknown = fault.reason == "command" and self.state is Serving.AWAITING
+        return UNAUTHORIZED if unknown else BAD_REQUEST
+
+    def _wrong_place(self, kind: type[Frame]) -> tuple[int, str]:
+        if self._session_id or kind is Connect:
+            return BAD_REQUEST, "wrong-command"
+        return UNAUTHORIZED, "before-connect"
+
+    def _expires_here(self) -> bool:
+        return True
+
+    def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
+        if type(frame) is Disconnect:
+            self._begin_drain(now)
+            events.append(DisconnectReceived())
+            self._refuse_unfinished(events)
+            self._look_drained()
+            return
+        headers = frame.headers
+        if not headers and self._authenticates:
+            self._fail(BAD_REQUEST, Fault("headers-missing", "CONNECT needs headers"), events)
+            return
+        self._announced = not self._framed and headers.get(FRAMING) == LENGTH
+        free = {
+            name: value
+            for name, value in headers.items()
+            if name not in RESERVED and name != FRAMING
+        }
+        self._connect_deadline = now + self._connect_seconds
+        events.append(ConnectReceived(headers.get(CLIENT_ID), headers.get(CLIENT_PASSCODE), free))
+
+    def _refuse_unfinished(self, events: list[Event]) -> None:
+        """No further message: what is not complete will not be (``SA-12``)."""
+        for incoming in self._unfinished.values():
+            if not incoming.muted and incoming.key is not None and not incoming.key[0]:
+                text = "the session accepts no further message"
+                self._refuse(UNAVAILABLE, text, events, incoming.id, incoming.id)
+                self._mute(incoming)
+
+    def accept(
+        self,
+        session_id: str,
+        *,
+        expires: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Grant the session (``SA-09``).
+
+        ``session_id``: at least 128 bits from a CSPRNG, as text without ``::``.  ``expires``:
+        seconds since 1970-01-01 UTC (``SA-11``).  ``headers``: an application's own.  Raises
+        IllegalTransition unless CONNECT waits, ValueError for headers as ``request`` does.
+        """
+        if Accepted not in SERVER[self.state]:
+            raise IllegalTransition(self.state, Accepted)
+        own = {SESSION_ID: session_id}
+        if expires is not None:
+            own[SESSION_EXPIRY] = formatdate(int(expires), usegmt=True)
+        if not self._framed:
+            own[FRAMING] = LENGTH
+        lines = self._lines(headers, RESERVED | {FRAMING})
+        head = wire.encode_head("CONNECTED", own)[:-2] + lines.encode() + wire.CRLF
+        self._machine.step(Accepted)
+        self._out.append(head + END_OF_EMPTY)
+        self._enter_session(session_id, self._announced)
+        self.expires = expires
+        self._connect_deadline = None
+
+    def reject(self, now: float, code: int = FORBIDDEN, text: str = "Access Forbidden") -> None:
+        """Refuse the session; the client may try again, but not for ever (``SA-08``, ``SA-27``)."""
+        self._machine.step(Rejected)
+        self._attempts_left -= 1
+        self._send_error(code, text, None)
+        self._connect_deadline = now + self._connect_seconds
+        if not self._attempts_left:
+            self._machine.step(Stopped)
+
+    def drain(self, now: float) -> None:
+        """Take no more originals, answer what is in work, then close (as after DISCONNECT)."""
+        if self.state is Serving.OPEN:
+            self._machine.step(DrainBegun)
+            self._begin_drain(now)
+            self._look_drained()
+        elif self.state is not Serving.DRAINING:
+            self.stop()
+
+    def _begin_drain(self, now: float) -> None:
+        if self._drain_deadline is None:
+            self._drain_deadline = now + self._drain_seconds
+
+    def _look_drained(self) -> None:
+        if self.state is Serving.DRAINING and not self._unanswered and not self._unsettled:
+            self._send_disconnecting()
+            self._machine.step(Drained)
+
+    def _tick_times(self, now: float) -> None:
+        if self._drain_deadline is not None and now >= self._drain_deadline and not self.closed:
+            self._send_disconnecting()
+            self._machine.step(TimedOut)
+            self._due.append(DrainTimedOut())
+        if self.expires is not None and now >= self.expires and not self.closed:
+            self._send_disconnecting()
+            self._machine.step(Expired)
+            self._due.append(SessionExpired())
+
+    def _times(self) -> list[float]:
+        return [time for time in (self._drain_deadline, self.expires) if time is not None]
+
+
+class Client(Side[Connecting]):
+    """The connecting side."""
+
+    TABLE = CLIENT
+    _closed = Connecting.CLOSED
+    _open = (Connecting.OPEN, Connecting.DRAINING)
+    _draining = Connecting.CLOSED  # a client never refuses a server's message for draining
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        framed: bool = False,
+        lenient: bool = False,
+        refuse_oversize: bool = False,
+    ) -> None:
+        """As :class:`Server`."""
+        super().__init__(
+            Connecting.IDLE,
+            limits,
+            framed=framed,
+            lenient=lenient,
+            refuse_oversize=refuse_oversize,
+        )
+
+    def connect(
+        self,
+        client_id: str,
+        passcode: str | None = None,
+        *,
+        now: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Ask for a session (``SA-07``, ``SA-08``).
+
+        Raises IllegalTransition unless IDLE, ValueError for what headers cannot carry.
+        """
+        own = {CLIENT_ID: client_id}
+        if passcode is not None:
+            own[CLIENT_PASSCODE] = passcode
+        if not self._framed:
+            own[FRAMING] = LENGTH
+        lines = self._lines(headers, RESERVED | {FRAMING})
+        head = wire.encode_head("CONNECT", own)[:-2] + lines.encode() + wire.CRLF
+        self._machine.step(ConnectSent)
+        self._out.append(head + END_OF_EMPTY)
+        self._connect_deadline = now + self._connect_seconds
+
+    def disconnect(self) -> None:
+        """Ask the server to answer what it has and to close (``SA-12``)."""
+        self._machine.step(DisconnectSent)
+        head = wire.encode_head("DISCONNECT", {SESSION_ID: self._session_id.decode()})
+        self._out.append(head + END_OF_EMPTY)
+
+    def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
+        headers = frame.headers
+        session_id = headers.get(SESSION_ID)
+        if not session_id:
+            self._fail(BAD_REQUEST, Fault("session-id", "CONNECTED names no session"), events)
+            return
+        date = headers.get(SESSION_EXPIRY)
+        self.expires = None if date is None else _read_date(date)
+        self.counters.odd_expiries += date is not None and self.expires is None
+        self._connect_deadline = None
+        self._enter_session(session_id, not self._framed and headers.get(FRAMING) == LENGTH)
+        free = {
+            name: value
+            for name, value in headers.items()
+            if name not in RESERVED and name != FRAMING
+        }
+        events.append(SessionGranted(session_id, self.expires, free))
+
+    def _error_received(self, headers: Mapping[str, str], body: bytes, events: list[Event]) -> None:
+        if self.state is not Connecting.WAITING:
+            super()._error_received(headers, body, events)
+            return
+        self.counters.errors_received += 1
+        self._machine.step(Error)
+        self._connect_deadline = None
+        code = headers.get(ERROR_CODE)
+        events.append(ConnectRefused(code, body.decode("utf-8", "replace")))
+
+
+_DATE = re.compile(
+    r"[A-Za-z]{3}, (\d{1,2}) ([A-Za-z]{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT", re.ASCII
+)
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+
+
+def _read_date(text: str) -> float | None:
+    """An RFC 1123 date as seconds since 1970-01-01 UTC; the weekday is not checked (``SA-11``)."""
+    match = _DATE.fullmatch(text)
+    if match is None or match[2].lower() not in _MONTHS:
+        return None
+    month = _MONTHS.index(match[2].lower()) + 1
+    day, year, hour, minute, second = (int(match[i]) for i in (1, 3, 4, 5, 6))
+    if not 1 <= day <= calendar.monthrange(year, month)[1] or hour > 23 or minute > 59:
+        return None
+    if second > 60 or year < 1:
+        return None
+    return float(calendar.timegm((year, month, day, hour, minute, second)))

@@ -1,0 +1,156 @@
+"""The states of both sides and what leads from one to the other.
+
+A frame which stands in no row of its state is the peer's fault; a verb which does not is ours.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+
+from ..core.errors import Fault
+from ..core.machine import Table
+from .wire import Connect, Connected, Disconnect, Disconnecting, Error, Message
+
+
+class Accepted:
+    """The application has granted a session."""
+
+
+class Rejected:
+    """The application has refused one; the client may try again."""
+
+
+class MessageSent:
+    """This side sends an original: a request or a send-only message."""
+
+
+class AnswerSent:
+    """This side answers a request."""
+
+
+class DrainBegun:
+    """The server wants no more originals, though no DISCONNECT came."""
+
+
+class Drained:
+    """All that was to be answered is answered."""
+
+
+class Stopped:
+    """This side closes at once."""
+
+
+class Expired:
+    """The session's time is over."""
+
+
+class TimedOut:
+    """The drain took too long."""
+
+
+class ConnectionLost:
+    """The connection is gone."""
+
+
+class Serving(Enum):
+    """Where a server stands."""
+
+    AWAITING = auto()  # no CONNECT, or none that was accepted
+    AUTHENTICATING = auto()  # CONNECT came; the application decides
+    OPEN = auto()
+    DRAINING = auto()  # no further originals; answers are still owed
+    CLOSED = auto()
+
+
+_ENDS_SERVING: Final = {
+    Fault: Serving.CLOSED,
+    Stopped: Serving.CLOSED,
+    ConnectionLost: Serving.CLOSED,
+}
+
+SERVER: Final[Table[Serving]] = {
+    Serving.AWAITING: {Connect: Serving.AUTHENTICATING, **_ENDS_SERVING},
+    Serving.AUTHENTICATING: {
+        Accepted: Serving.OPEN,
+        Rejected: Serving.AWAITING,
+        **_ENDS_SERVING,
+    },
+    Serving.OPEN: {
+        Message: Serving.OPEN,
+        Error: Serving.OPEN,
+        MessageSent: Serving.OPEN,
+        AnswerSent: Serving.OPEN,
+        Disconnect: Serving.DRAINING,
+        DrainBegun: Serving.DRAINING,
+        Disconnecting: Serving.CLOSED,
+        Expired: Serving.CLOSED,
+        **_ENDS_SERVING,
+    },
+    Serving.DRAINING: {
+        Message: Serving.DRAINING,
+        Error: Serving.DRAINING,
+        MessageSent: Serving.DRAINING,
+        AnswerSent: Serving.DRAINING,
+        Disconnect: Serving.DRAINING,
+        Drained: Serving.CLOSED,
+        Disconnecting: Serving.CLOSED,
+        Expired: Serving.CLOSED,
+        TimedOut: Serving.CLOSED,
+        **_ENDS_SERVING,
+    },
+    Serving.CLOSED: {},
+}
+"""A client's CONNECTED is in no row (``SA-05``), a second CONNECT only in the first (``SA-27``)."""
+
+
+class ConnectSent:
+    """This client asks for a session."""
+
+
+class DisconnectSent:
+    """This client asks for an orderly end."""
+
+
+class Connecting(Enum):
+    """Where a client stands."""
+
+    IDLE = auto()  # CONNECT not sent, or refused
+    WAITING = auto()  # CONNECT sent
+    OPEN = auto()
+    DRAINING = auto()  # DISCONNECT sent
+    CLOSED = auto()
+
+
+_ENDS_CLIENT: Final = {
+    Fault: Connecting.CLOSED,
+    Stopped: Connecting.CLOSED,
+    ConnectionLost: Connecting.CLOSED,
+}
+
+CLIENT: Final[Table[Connecting]] = {
+    Connecting.IDLE: {ConnectSent: Connecting.WAITING, Error: Connecting.IDLE, **_ENDS_CLIENT},
+    Connecting.WAITING: {
+        Connected: Connecting.OPEN,
+        Error: Connecting.IDLE,
+        **_ENDS_CLIENT,
+    },
+    Connecting.OPEN: {
+        Message: Connecting.OPEN,
+        Error: Connecting.OPEN,
+        MessageSent: Connecting.OPEN,
+        AnswerSent: Connecting.OPEN,
+        DisconnectSent: Connecting.DRAINING,
+        Disconnecting: Connecting.CLOSED,
+        **_ENDS_CLIENT,
+    },
+    Connecting.DRAINING: {
+        Message: Connecting.DRAINING,
+        Error: Connecting.DRAINING,
+        AnswerSent: Connecting.DRAINING,
+        Disconnecting: Connecting.CLOSED,
+        **_ENDS_CLIENT,
+    },
+    Connecting.CLOSED: {},
+}
+"""A server's CONNECT and DISCONNECT are in no row (``SA-05``)."""
