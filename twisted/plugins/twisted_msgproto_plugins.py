@@ -17,11 +17,23 @@ micromsg2 = ServiceMaker(
     "A MicroMsg2 server: takes messages in, and serves topics and queues to subscribers.",
     "micromsg2",
 )
+sabc = ServiceMaker(
+    "sABC",
+    "twisted_msgproto.sabc.service",
+    "An sABC server on TCP and WebSocket: answers requests when they are safe.",
+    "sabc",
+)
 umq = ServiceMaker(
     "UMQ",
     "twisted_msgproto.umq.service",
     "A UMQ server: calls, topics, callbacks and attributes over WebSocket.",
     "umq",
+)
+mtl = ServiceMaker(
+    "MTL",
+    "twisted_msgproto.mtl.service",
+    "An MTL broker on ZeroMQ: control and data flows, profiles, confirmed content.",
+    "mtl",
 )
 msgproto = ServiceMaker(
     "msgproto gateway",
