@@ -1,7 +1,7 @@
-"""A queue for other machines: :class:`FlightServer` serves it over Arrow Flight.
+"""A queue for other machines: :class:`QueueFlightServer` serves it over Arrow Flight.
 
-It reads the queue's directory like any other reader, in gRPC's own threads, and never touches the
-writer.  What it understands (all requests and answers are JSON objects in UTF-8):
+It reads the queue's directory like any other reader, best in a process of its own (``msgproto
+flight``), and never touches the writer.  Requests and answers are JSON objects in UTF-8:
 
 =============== ============================================= ====================================
 call            request                                       answer
@@ -33,7 +33,6 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueError, QueueMismatch
-from twisted_msgproto.core.limits import Limit, Limits
 
 from . import damage
 from .damage import Range
@@ -44,22 +43,22 @@ from .schema import SCHEMA
 DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
 CLOSE_TIMEOUT_S = 4.0
 
-LIMITS = (
-    Limit("flight-request-octets", 4096, "octets", "a request is a few names and numbers", 256),
-    Limit("flight-streams", 16, "streams", "each reads segments and holds a batch in memory", 1),
-    Limit("flight-rows", 100_000, "rows", "what a caller may ask a batch to hold", 1),
-)
-"""The server's limits."""
+REQUEST_OCTETS_MAX = 4096
+"""What an action's body or a ticket may have: it is a few names and numbers."""
+STREAMS_MAX = 16
+"""Ranges read at the same time: each reads segments and holds a batch in memory."""
+ROWS_MAX = 100_000
+"""Rows of one record batch which a caller may ask for; asking for more gives these."""
 
 Request = dict[str, Any]
 
 
-class FlightServer:
-    """Serves the queue in ``directory`` at ``location`` until :meth:`close`.
+class QueueFlightServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves the queue in ``directory`` at ``location`` from now on until :meth:`close`.
 
     ``location`` is ``grpc://HOST:PORT``, or ``grpc+tls://HOST:PORT`` with ``certificate`` and
-    ``key`` (PEM).  Port 0 takes a free one; ``address`` says where it listens.  Beyond the loopback
-    addresses a ``token`` and TLS are required.
+    ``key`` (PEM).  Port 0 takes a free one: see ``port`` and ``address``.  Beyond the loopback
+    addresses a ``token`` and TLS are required.  At most ``streams_max`` ranges are read at once.
 
     Raises ConfigurationError, one line, for a location that cannot be or must not be, and
     QueueError if there is no queue yet.
@@ -73,23 +72,22 @@ class FlightServer:
         token: str | None = None,
         certificate: bytes | None = None,
         key: bytes | None = None,
-        limits: Limits | None = None,
+        streams_max: int = STREAMS_MAX,
         disk: Disk = OS_DISK,
     ) -> None:
         scheme, host = _checked_location(location, token, certificate, key)
-        served = _Served(directory, limits or Limits.of(LIMITS), disk)
+        self._served = _Served(directory, streams_max, disk)
         options: dict[str, Any] = {}
         if certificate is not None:
             options["tls_certificates"] = [(certificate, key)]
         if token is not None:
             options["middleware"] = {"token": _TokenCheck(token)}
         try:
-            self._server = _Server(served, location, **options)
+            super().__init__(location, **options)
         except (OSError, ValueError, pa.ArrowException) as error:
             text = str(error).splitlines()[0]
-            raise ConfigurationError(f"cannot serve the queue at {location}: {text}") from None
-        self.queue_id = served.queue_id
-        self.port: int = self._server.port
+            raise ConfigurationError(f"cannot listen on {location}: {text}") from None
+        self.queue_id = self._served.queue_id
         self.address = f"{scheme}://{host}:{self.port}"
         """Where it listens, as a client takes it."""
 
@@ -99,10 +97,29 @@ class FlightServer:
         May be called again.
         """
         # gRPC waits for streams whose reader has stopped reading, for ever if need be.
-        ended = threading.Thread(target=self._server.shutdown, daemon=True)
+        ended = threading.Thread(target=self.shutdown, daemon=True)
         ended.start()
         ended.join(timeout)
         return not ended.is_alive()
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        """The actions, for tools which ask."""
+        return [(name, text) for name, (text, _) in self._served.actions.items()]
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        """One small question."""
+        with _refusals():
+            answer = self._served.act(action.type, bytes(action.body or b""))
+            return [flight.Result(json.dumps(answer).encode())]
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """A range of the queue."""
+        return flight.GeneratorStream(SCHEMA, self.batches(ticket.ticket))
+
+    def batches(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        """The record batches of a ticket; refusals are Flight's errors, at the first of them."""
+        with _refusals():
+            yield from self._served.stream(bytes(ticket))
 
 
 def _checked_location(
@@ -121,13 +138,13 @@ def _checked_location(
     tls = parts.scheme == "grpc+tls"
     if tls != (certificate is not None) or (certificate is None) != (key is None):
         raise ConfigurationError(
-            f"{location}: a certificate and its key belong to grpc+tls, and only to it"
+            f"{location}: certificate and key go with grpc+tls://, and only with it"
         )
     if not (token or token is None):
         raise ConfigurationError(f"{location}: the token is empty")
     if not _loopback(host) and not (tls and token):
         raise ConfigurationError(
-            f"{location} can be reached from other machines: that takes grpc+tls and a token"
+            f"{location} can be reached from elsewhere: it needs grpc+tls:// and a token"
         )
     return parts.scheme, f"[{host}]" if ":" in host else host
 
@@ -167,44 +184,19 @@ def _refusals() -> Iterator[None]:
         raise flight.FlightInternalError(f"{type(error).__name__} in the gateway") from None
 
 
-class _Server(flight.FlightServerBase):  # type: ignore[misc]
-    """Flight's side: calls in, answers out; decides nothing."""
-
-    def __init__(self, served: _Served, location: str, **options: Any) -> None:
-        super().__init__(location, **options)
-        self._served = served
-
-    def do_action(self, context: Any, action: Any) -> list[Any]:
-        """One small question."""
-        with _refusals():
-            answer = self._served.act(action.type, bytes(action.body or b""))
-            return [flight.Result(json.dumps(answer).encode())]
-
-    def do_get(self, context: Any, ticket: Any) -> Any:
-        """A range of the queue."""
-        return flight.GeneratorStream(SCHEMA, self.batches(ticket.ticket))
-
-    def batches(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
-        """The record batches of a ticket; refusals are Flight's errors, at the first of them."""
-        with _refusals():
-            yield from self._served.stream(bytes(ticket))
-
-
 class _Served:
     """One queue and what may be asked of it; used by many threads."""
 
-    def __init__(self, directory: str, limits: Limits, disk: Disk) -> None:
+    def __init__(self, directory: str, streams_max: int, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
-        self._request_octets = limits.integer("flight-request-octets")
-        self._rows = limits.integer("flight-rows")
-        self._streams = threading.BoundedSemaphore(limits.integer("flight-streams"))
+        self._streams = threading.BoundedSemaphore(streams_max)
         self._met: set[Range] = set()
         self.queue_id = self._reader().queue_id
-        self._actions: dict[str, Callable[[Request], Request]] = {
-            "describe": self._describe,
-            "register": self._register,
-            "commit": self._commit,
+        self.actions: dict[str, tuple[str, Callable[[Request], Request]]] = {
+            "describe": ("id, epoch, begin, end and damaged ranges", self._describe),
+            "register": ("make a consumer known", self._register),
+            "commit": ("say what a consumer does not need any more", self._commit),
         }
 
     def _reader(self) -> QueueReader:
@@ -213,21 +205,9 @@ class _Served:
 
     def act(self, name: str, body: bytes) -> Request:
         """Answer one action."""
-        action = self._actions.get(name)
-        if action is None:
-            raise QueueError(f"unknown action {name[:40]!r}; known: {', '.join(self._actions)}")
-        return action(self._request(body))
-
-    def _request(self, octets: bytes) -> Request:
-        if len(octets) > self._request_octets:
-            raise QueueError(f"a request of {len(octets)} octets is above the limit")
-        try:
-            request = json.loads(octets or b"{}")
-        except (ValueError, RecursionError):
-            request = None
-        if not isinstance(request, dict):
-            raise QueueError("a request is a JSON object")
-        return request
+        if name not in self.actions:
+            raise QueueError(f"unknown action {name[:40]!r}; known: {', '.join(self.actions)}")
+        return self.actions[name][1](_request(body))
 
     def _describe(self, request: Request) -> Request:
         reader = self._reader()
@@ -254,14 +234,12 @@ class _Served:
         Above the limit of streams it raises FlightUnavailableError, which callers answer by
         trying again.
         """
-        request = self._request(ticket)
+        request = _request(ticket)
         reader = self._reader()
         wanted = _text(request, "queue_id")
         if wanted != reader.queue_id:
-            raise QueueMismatch(f"this is the queue {reader.queue_id}, not {wanted[:40]!r}")
-        rows = _whole(request, "rows", READ_ROWS)
-        if not 1 <= rows <= self._rows:
-            raise QueueError(f"rows is 1 to {self._rows}, not {rows}")
+            raise QueueMismatch(f"this is queue {reader.queue_id}, not {wanted[:40]!r}")
+        rows = min(_whole(request, "rows", READ_ROWS), ROWS_MAX) or READ_ROWS
         lo, hi = _whole(request, "lo"), _whole(request, "hi")
         if not self._streams.acquire(blocking=False):
             raise flight.FlightUnavailableError("too many streams at once; try again")
@@ -272,15 +250,27 @@ class _Served:
             self._met.update(reader.damaged())
 
 
+def _request(octets: bytes) -> Request:
+    if len(octets) > REQUEST_OCTETS_MAX:
+        raise QueueError(f"a request has at most {REQUEST_OCTETS_MAX} octets")
+    try:
+        request = json.loads(octets or b"{}")
+    except (ValueError, RecursionError):
+        request = None
+    if not isinstance(request, dict):
+        raise QueueError("a request is a JSON object")
+    return request
+
+
 def _text(request: Request, name: str) -> str:
     value = request.get(name)
     if not isinstance(value, str):
-        raise QueueError(f"a request says {name!r} as text")
+        raise QueueError(f"a request needs the text {name!r}")
     return value
 
 
 def _whole(request: Request, name: str, default: int | None = None) -> int:
     value = request.get(name, default)
-    if type(value) is not int:
-        raise QueueError(f"a request says {name!r} as a whole number")
+    if type(value) is not int or value < 0:
+        raise QueueError(f"a request needs the number {name!r}, 0 or above")
     return value
