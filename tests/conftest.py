@@ -18,6 +18,11 @@ KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker")
 """Processes of a Spark session or of the standard library, which live as long as ours."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--worlds N``: how many simulated worlds each protocol has to survive."""
+    parser.addoption("--worlds", type=int, default=200, help="simulated worlds a protocol")
+
+
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launcher]:
     """Start processes in ``tmp_path``: ``launch("lumberjack", "-e", …, module="twisted")``."""

@@ -44,6 +44,14 @@ PROTOCOLS: Mapping[str, Registered] = {
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "512", "--compress", "3"),
         ),
+        Registered(
+            name="umq",
+            title="UMQ",
+            package="twisted_msgproto.umq",
+            ports={"websocket": 5048},
+            demo={"endpoint": [LOOPBACK]},
+            demo_send=("--window", "256"),
+        ),
     )
 }
 

@@ -450,7 +450,7 @@ class Letting(TestCase):
         self.assertNotIn(b"Sec-WebSocket-Protocol", transport.value())
 
     def test_connections_above_the_limit_are_closed(self):
-        connection, _, _ = server(websocket_connections=1)
+        connection, _, _ = server(connections=1)
         self.assertIsNone(connection.factory.buildProtocol(None))
         self.assertEqual(connection.factory.refused_connections, 1)
         lose(connection)

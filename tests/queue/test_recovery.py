@@ -309,6 +309,16 @@ def test_damage_in_an_older_segment_is_found_up_to_its_end() -> None:
         goes_on(disk, log, (2, 3))
 
 
+def test_remains_of_a_failed_write_behind_an_older_segment_s_records_are_no_damage() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    path = f"{DIRECTORY}/{2:020d}.segment"
+    disk.spoil(path, disk.octets_of(path) + b"half a frame")
+    log = reopened(disk)
+    assert log.recovery.lines == []
+    goes_on(disk, log)
+
+
 def test_octets_between_records_which_cost_nothing_are_told_and_passed_over() -> None:
     disk = SimulatedDisk()
     a_queue(disk)

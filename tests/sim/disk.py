@@ -145,6 +145,11 @@ class SimulatedDisk:
         ``name`` raise OSError ``number``, ``times`` in a row."""
         self._faults.extend([(operation, name, number)] * times)
 
+    def mend(self) -> None:
+        """Room again, and no fault is to come."""
+        self.capacity = None
+        self._faults.clear()
+
     def note(self, operation: str, path: str) -> None:
         self.journal.append((operation, os.path.basename(path)))
         for index, (wanted, name, number) in enumerate(self._faults):

@@ -11,6 +11,12 @@ lumberjack = ServiceMaker(
     "A Lumberjack server: acknowledges a shipper's events when they are safe.",
     "lumberjack",
 )
+umq = ServiceMaker(
+    "UMQ",
+    "twisted_msgproto.umq.service",
+    "A UMQ server: calls, topics, callbacks and attributes over WebSocket.",
+    "umq",
+)
 msgproto = ServiceMaker(
     "msgproto gateway",
     "twisted_msgproto.gateway",

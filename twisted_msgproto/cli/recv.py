@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             if came == arguments.count:
                 enough = True
                 # Later: not while the protocol is in the middle of handing a batch on.
-                reactor.callLater(0, receiving.cancel)
+                reactor.callLater(0, lambda: receiving.cancel())
 
         receiving: Deferred[Any] = Deferred.fromCoroutine(command.recv(reactor, options, show))
         try:

@@ -1,7 +1,7 @@
 """A message as one JSON object with the table's column names: ``recv --json``, ``queue dump``.
 
-An octet column is text when it is UTF-8; else ``NAME_base64`` stands instead (attachments one by
-one).  Times are ISO 8601 in UTC.
+``body`` is text when it is UTF-8; else ``body_base64`` stands instead.  Each attachment is a text,
+or an object ``{"base64": …}``.  Times are ISO 8601 in UTC.
 """
 
 from __future__ import annotations
@@ -21,18 +21,26 @@ def iso_time(microseconds: int) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def octets_as(name: str, octets: bytes | None) -> dict[str, Any]:
-    """``{name: text}``, or ``{name_base64: …}`` for octets which are not UTF-8."""
-    if octets is None:
-        return {name: None}
+def text_of(octets: bytes) -> str | None:
+    """The text which these octets are as UTF-8; None if they are none."""
     try:
-        return {name: octets.decode()}
+        return octets.decode()
     except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(octets).decode()}
+        return None
+
+
+def base64_of(octets: bytes) -> str:
+    """The octets in base64."""
+    return base64.b64encode(octets).decode()
 
 
 def row(message: Message) -> dict[str, Any]:
     """The row of this message, without the columns which only a queue gives."""
+    body = None if message.body is None else text_of(message.body)
+    if message.body is not None and body is None:
+        body_column: dict[str, Any] = {"body_base64": base64_of(message.body)}
+    else:
+        body_column = {"body": body}
     attachments = message.attachments
     return {
         "received_at": iso_time(message.received_at),
@@ -44,9 +52,12 @@ def row(message: Message) -> dict[str, Any]:
         "message_id": None if message.message_id is None else str(message.message_id),
         "destination": message.destination,
         "fields": None if message.fields is None else dict(message.fields),
-        **octets_as("body", message.body),
+        **body_column,
         "attachments": None
         if attachments is None
-        else [octets_as("body", octets) for octets in attachments],
+        else [
+            {"base64": base64_of(octets)} if (text := text_of(octets)) is None else text
+            for octets in attachments
+        ],
         "truncated": message.truncated,
     }

@@ -12,6 +12,8 @@ import sys
 import time
 from typing import Any
 
+from twisted_msgproto.core.errors import ConfigurationError
+
 from .clients import (
     FAILED,
     add_connect_options,
@@ -46,10 +48,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="end with one line of JSON; show no progress"
     )
+    parser.add_argument(
+        "--call", metavar="METHOD", help="umq: call this method once, and print its result"
+    )
+    parser.add_argument(
+        "--args", metavar="VALUE", nargs="*", default=[], help="its arguments, JSON or plain text"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Send; 0 if all was acknowledged, 1 if not."""
+    if arguments.call is not None:
+        return call(arguments)
+    if arguments.args:
+        raise ConfigurationError("--args go with --call METHOD")
     command = command_of(arguments.protocol, "send")
     options = SendOptions(
         **connect_options(arguments, command),
@@ -83,3 +95,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"sent {sent}, acknowledged {acknowledged} in {seconds:.2f} s ({rate:,.0f}/s)")
     complete = sent == acknowledged and arguments.count in (None, sent)
     return 0 if ended_well and complete else FAILED
+
+
+def call(arguments: argparse.Namespace) -> int:
+    """Call one method and print its result; 1 if it fails."""
+    command = command_of(arguments.protocol, "call")
+    options = SendOptions(**connect_options(arguments, command))
+
+    async def work(reactor: Any) -> None:
+        print(await command.call(reactor, options, arguments.call, arguments.args), flush=True)
+
+    return 0 if run_client("send", work) else FAILED

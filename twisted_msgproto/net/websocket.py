@@ -19,8 +19,8 @@ about its inner life:
 
 A protocol subclasses :class:`WebSocketServerConnection` or :class:`WebSocketClientConnection` and
 overrides the hooks ``webSocketOpened``, ``messageReceived``, ``readFinished`` (once after each
-read: the place to write one answer for all of it), ``webSocketClosed``, ``outputPaused`` and
-``outputResumed``.
+read: the place to write one answer for all of it), ``webSocketClosed``, ``outputPaused``,
+``outputResumed`` and ``outputDrained``.
 """
 
 from __future__ import annotations
@@ -29,23 +29,22 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import getrandbits
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 from typing import Protocol as Shape
-from urllib.parse import urlsplit
 
 from autobahn.twisted import websocket as autobahn
 from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
 from autobahn.websocket.xormasker import create_xor_masker  # type: ignore[attr-defined]
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
-from twisted.internet.interfaces import IPushProducer, IStreamClientEndpoint
+from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import connectionDone
-from twisted.internet.ssl import optionsForClientTLS
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_msgproto.core.errors import ConfigurationError, shown
+from twisted_msgproto.core.errors import shown
 from twisted_msgproto.core.limits import Limit, Limits
+
+from .origins import WebSocketAddress, client_endpoint, origin_of, parse_address, parse_origins
 
 __all__ = [
     "CLOSE_INTERNAL",
@@ -68,7 +67,7 @@ CLOSE_PROTOCOL = 1002
 CLOSE_INTERNAL = 1011
 
 WEBSOCKET_LIMITS: tuple[Limit, ...] = (
-    Limit("websocket-connections", 10_000, "connections", "sockets and memory", 1),
+    Limit("connections", 10_000, "connections", "of one server at a time", 1),
     Limit("websocket-message-octets", 16 << 20, "octets", "one message, all its frames", 1),
     Limit("websocket-upgrade-octets", 16 << 10, "octets", "HTTP head before the upgrade", 256),
     Limit("websocket-upgrade-seconds", 10.0, "s", "from connect to upgrade", 0.001),
@@ -269,6 +268,9 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
     def outputResumed(self) -> None:
         """The peer has read at least half of it."""
 
+    def outputDrained(self) -> None:
+        """The peer has read all that waited, after a time in which it had not."""
+
     def peerUnreading(self) -> None:
         """The peer read nothing for ``unread-seconds``; drops the connection."""
         self.abort("the peer does not read")
@@ -279,6 +281,11 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
     def opened(self) -> bool:
         """Messages may be sent."""
         return bool(self.state == _OPEN)
+
+    @property
+    def unread(self) -> bool:
+        """The transport's buffer is full: what is sent now waits."""
+        return self._output is not None and self._output.paused
 
     @property
     def unread_octets(self) -> int:
@@ -485,6 +492,8 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
             self.sendPong(payload)
         if self._output is not None and self._output.ending:
             self._end()
+        elif self.state == _OPEN:
+            self.outputDrained()
 
     def _closeConnection(self, abort: bool = False) -> None:
         """Close the transport: at once, or when the peer has read what waits for it."""
@@ -604,7 +613,7 @@ class _Bounds:
             options |= {
                 "versions": [13],
                 "webStatus": False,
-                "maxConnections": limits.integer("websocket-connections"),
+                "maxConnections": limits.integer("connections"),
                 # Origins are compared exactly in onConnect, where a refusal is a 403.
                 "allowedOrigins": ["*"],
                 "allowNullOrigin": True,
@@ -616,7 +625,7 @@ class BoundedServerFactory(_Bounds, autobahn.WebSocketServerFactory):
     """Makes server connections; needs no URL, so it listens on any endpoint.
 
     Attributes:
-        refused_connections: refused because ``websocket-connections`` were there.
+        refused_connections: refused because ``connections`` were there.
         refused_origins: browser pages from origins which are not listed.
     """
 
@@ -646,12 +655,12 @@ class BoundedServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         if "*" in self.origins:
             return True
         try:
-            return _origin(origin) in self.origins
+            return origin_of(origin) in self.origins
         except ValueError:
             return False
 
     def buildProtocol(self, address: Any) -> WebSocketServerConnection | None:
-        """A connection, or None (which closes it) above ``websocket-connections``."""
+        """A connection, or None (which closes it) above ``connections``."""
         if self.countConnections >= self.maxConnections:
             self.refused_connections += 1
             return None
@@ -680,83 +689,3 @@ class BoundedClientFactory(_Bounds, autobahn.WebSocketClientFactory):
             reactor=reactor, url=url, origin=origin, protocols=list(protocols), useragent=None
         )
         self.bound(limits)
-
-
-class WebSocketAddress(NamedTuple):
-    """Where a WebSocket client connects to."""
-
-    secure: bool
-    host: str
-    port: int
-    resource: str
-
-
-def parse_address(url: str) -> WebSocketAddress:
-    """``ws://HOST[:PORT][/PATH]`` or ``wss://…`` in its parts; ConfigurationError otherwise."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-        ascii_only = url.isascii() and url.isprintable() and " " not in url
-    except ValueError as error:
-        raise ConfigurationError(f"{url!r} is no WebSocket address: {error}") from None
-    if (
-        parts.scheme not in ("ws", "wss")
-        or not parts.hostname
-        or parts.fragment
-        or parts.username is not None
-        or port == 0
-        or not ascii_only
-    ):
-        raise ConfigurationError(
-            f"{url!r} is no WebSocket address like ws://host:port/path or wss://host:port/path"
-        )
-    secure = parts.scheme == "wss"
-    resource = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return WebSocketAddress(secure, parts.hostname, port or (443 if secure else 80), resource)
-
-
-def client_endpoint(reactor: Any, url: str, tls: Any = None) -> IStreamClientEndpoint:
-    """The endpoint which connects to ``url`` (:func:`parse_address`).
-
-    ``tls`` is a context for ``wss`` (an ``IOpenSSLClientConnectionCreator``); the default trusts
-    the platform's authorities and checks the host's name.
-    """
-    address = parse_address(url)
-    endpoint = HostnameEndpoint(reactor, address.host, address.port)
-    if address.secure:
-        return wrapClientTLS(tls or optionsForClientTLS(address.host), endpoint)
-    return endpoint
-
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-
-
-def _origin(text: str) -> str:
-    """An origin with its port spelled out; ValueError if it is none."""
-    if text.lower() == "null":
-        return "null"
-    parts = urlsplit(text)
-    scheme, host = parts.scheme.lower(), parts.hostname
-    if not scheme or not host or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ValueError(f"{text!r} is no origin")
-    if ":" in host:
-        host = f"[{host}]"
-    return f"{scheme}://{host}:{parts.port or _DEFAULT_PORTS.get(scheme, '')}"
-
-
-def parse_origins(origins: Iterable[str]) -> frozenset[str]:
-    """Origins of web pages which may connect, as a browser names them.
-
-    ``http://host[:port]``, ``https://host[:port]``; ``null`` for pages without an origin
-    (``file:``); ``*`` for every page.  Compared exactly: there are no patterns.  Raises
-    ConfigurationError for anything else.
-    """
-    found = set()
-    for text in origins:
-        try:
-            found.add("*" if text == "*" else _origin(text))
-        except ValueError:
-            raise ConfigurationError(
-                f"{text!r} is no origin like https://example.org, nor 'null', nor '*'"
-            ) from None
-    return frozenset(found)

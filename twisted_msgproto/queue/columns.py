@@ -45,6 +45,7 @@ RUNS = struct.Struct("<IIII")
 ORIGINS_REMEMBERED = 4096
 """How many connections' origins are kept as text; more only cost time."""
 
+ORIGIN_VALUES = 5
 Origin = tuple[str, str, str | None, str | None, str | None]
 """protocol, kind, peer, session, client_id: what all messages of a batch share, but the time."""
 
@@ -269,7 +270,24 @@ def _whole(array: Any) -> pa.Array:
 def _origins(text: bytes) -> list[list[str | None]]:
     """The origins of a frame, from their JSON."""
     origins: list[list[str | None]] = json.loads(text)
+    if not all(len(origin) == ORIGIN_VALUES for origin in origins):
+        raise ValueError("an origin does not have its five values")
     return origins
+
+
+@dataclass(slots=True)
+class _Part:
+    columns: int
+    rows: int = 0
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def arrays(self) -> dict[int, pa.Array]:
+        """The stored columns by their bits."""
+        if not self.columns:
+            return {}
+        whole = self.batches[0] if len(self.batches) == 1 else pa.concat_batches(self.batches)
+        bits = [bit for bit, _, _ in STORED if self.columns & bit]
+        return dict(zip(bits, whole.columns, strict=True))
 
 
 @dataclass(slots=True)
@@ -286,8 +304,8 @@ class Assembly:
     _times: list[int] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
     _run_origins: list[list[str | None]] = field(default_factory=list)
-    _bodies: list[tuple[int, int, Any]] = field(default_factory=list)
-    # columns, rows and the record batch (None without columns) of each frame
+    # Neighbouring frames with the same columns: the columns, all rows, the record batches.
+    _parts: list[_Part] = field(default_factory=list)
 
     def add(self, payload: memoryview, runs: int, first: int, count: int, lo: int, hi: int) -> None:
         """Add the messages ``lo`` ≤ offset < ``hi`` of a frame with ``count`` from ``first`` on.
@@ -301,7 +319,7 @@ class Assembly:
             if columns:
                 schema = stored_schema(columns)
                 body = pa.ipc.read_record_batch(pa.py_buffer(payload[runs:]), schema)
-        except (struct.error, ValueError, LookupError, TypeError) as error:
+        except Exception as error:  # nonsense is met by struct, json and Arrow, each in its way
             raise QueueCorrupt(f"the record at offset {first} makes no sense: {error}") from error
         if sum(counts) != count or (body is not None and body.num_rows != count):
             raise QueueCorrupt(f"the record at offset {first} does not hold {count} messages")
@@ -315,12 +333,18 @@ class Assembly:
                 self._times.append(time)
                 self._ends.append(end)
                 self._run_origins.append(origin)
-        if body is not None and hi - lo < count:
-            body = body.slice(lo - first, hi - lo)
-        self._spans.append((lo, hi))
-        self._bodies.append((columns, hi - lo, body))
         self.rows = end
         self.octets += len(payload)
+        if self._spans and self._spans[-1][1] == lo:
+            self._spans[-1] = self._spans[-1][0], hi
+        else:
+            self._spans.append((lo, hi))
+        if not self._parts or self._parts[-1].columns != columns:
+            self._parts.append(_Part(columns))
+        part = self._parts[-1]
+        part.rows += hi - lo
+        if body is not None:
+            part.batches.append(body if hi - lo == count else body.slice(lo - first, hi - lo))
 
     @staticmethod
     def _head(
@@ -339,12 +363,12 @@ class Assembly:
 
     def finish(self) -> pa.RecordBatch:
         """Everything added so far in the columns of SCHEMA; the assembly is empty again."""
-        rows = self.rows
+        parts = [(part.rows, part.arrays()) for part in self._parts]
         protocol, kind, peer, session, client_id = (
-            zip(*self._run_origins, strict=True) if self._run_origins else ((),) * 5
+            zip(*self._run_origins, strict=True) if self._run_origins else ((),) * ORIGIN_VALUES
         )
         columns = [
-            pa.repeat(pa.scalar(self.gateway, TEXT), rows),
+            pa.repeat(pa.scalar(self.gateway, TEXT), self.rows),
             _joined([pa.arange(lo, hi) for lo, hi in self._spans], pa.int64()),
             self._expanded(self._times, pa.int64()).cast(TIME),
             self._expanded(protocol, TEXT),
@@ -352,15 +376,15 @@ class Assembly:
             self._expanded(session, TEXT),
             self._expanded(client_id, TEXT),
             self._expanded(kind, TEXT),
-            self._message_ids(),
-            self._stored(DESTINATION),
-            self._stored(FIELDS_GIVEN),
-            self._stored(BODY),
-            self._stored(ATTACHMENTS_GIVEN),
-            pc.fill_null(self._stored(TRUNCATED), False),
+            _message_id_column(parts),
+            _stored_column(parts, DESTINATION),
+            _stored_column(parts, FIELDS_GIVEN),
+            _stored_column(parts, BODY),
+            _stored_column(parts, ATTACHMENTS_GIVEN),
+            pc.fill_null(_stored_column(parts, TRUNCATED), False),
         ]
         self.rows = self.octets = 0
-        for gathered in (self._spans, self._times, self._ends, self._run_origins, self._bodies):
+        for gathered in (self._spans, self._times, self._ends, self._run_origins, self._parts):
             gathered.clear()
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -373,34 +397,30 @@ class Assembly:
         )
         return pc.run_end_decode(runs)
 
-    def _stored(self, bit: int) -> pa.Array:
-        """A stored column over all frames; null where a frame leaves it out."""
-        name, kind = next((name, kind) for known, name, kind in STORED if known == bit)
-        return _joined(
-            [
-                body.column(name) if columns & bit else pa.nulls(rows, kind)
-                for columns, rows, body in self._bodies
-            ],
-            kind,
-        )
 
-    def _message_ids(self) -> pa.Array:
-        """The ids as text, from whichever column a frame has them in."""
-        integers = [
-            body.column("message_id")
-            if columns & MESSAGE_ID_INTEGER
-            else pa.nulls(rows, pa.int64())
-            for columns, rows, body in self._bodies
-        ]
-        if not any(columns & MESSAGE_ID_TEXT for columns, _, _ in self._bodies):
-            return _joined(integers, pa.int64()).cast(TEXT)
-        return _joined(
-            [
-                body.column("message_id") if columns & MESSAGE_ID_TEXT else given.cast(TEXT)
-                for (columns, _, body), given in zip(self._bodies, integers, strict=True)
-            ],
-            TEXT,
-        )
+_Arrays = Sequence[tuple[int, dict[int, pa.Array]]]
+"""Rows and stored columns (by their bits) of each part."""
+
+_STORED_TYPES = {bit: kind for bit, _, kind in STORED}
+
+
+def _stored_column(parts: _Arrays, bit: int) -> pa.Array:
+    """A stored column over all parts; null where a part leaves it out."""
+    kind = _STORED_TYPES[bit]
+    return _joined(
+        [arrays[bit] if bit in arrays else pa.nulls(rows, kind) for rows, arrays in parts], kind
+    )
+
+
+def _message_id_column(parts: _Arrays) -> pa.Array:
+    """The ids as text, from whichever column a part has them in."""
+    ids = []
+    for rows, arrays in parts:
+        if MESSAGE_ID_INTEGER in arrays:
+            ids.append(arrays[MESSAGE_ID_INTEGER].cast(TEXT))
+        else:
+            ids.append(_stored_column([(rows, arrays)], MESSAGE_ID_TEXT))
+    return _joined(ids, TEXT)
 
 
 def _joined(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:

@@ -145,22 +145,16 @@ class QueueReader:
         """One segment's records which hold lo ≤ offset < stop, by their headers."""
         position, expected = segment.locate(lo)
         for item in segment.walk(position, expected, check=False):
-            item_lo = item.first if isinstance(item, Record) else item.lo
-            if item_lo >= stop:
-                expected = stop
-                break
             item_hi = item.end if isinstance(item, Record) else item.hi
             expected = stop if item_hi is None else item_hi
-            if expected <= lo:
-                continue
-            if isinstance(item, Record):
-                yield item
-            else:
-                self._met[max(item.lo, lo), min(expected, stop)] = item.reason
+            if expected > lo:
+                if isinstance(item, Record):
+                    yield item
+                else:
+                    self._met[max(item.lo, lo), min(expected, stop)] = item.reason
             if expected >= stop:
                 return
-        if expected < stop:
-            self._met[max(expected, lo), stop] = "records missing"
+        self._met[max(expected, lo), stop] = "records missing"
 
     # -- consumers --------------------------------------------------------------------------------
 

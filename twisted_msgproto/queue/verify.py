@@ -88,18 +88,17 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
     reader = QueueReader(directory, disk=disk)
     end = reader.end()
     report = Report(reader.queue_id, reader.epoch, reader.begin(), end)
-    report.segments = segments(disk, reader.directory, end)
-    newest = len(report.segments) - 1
+    listed = segments(disk, reader.directory, end)
     ranges: list[Range] = []
-    for index, found in enumerate(report.segments):
+    for found in listed:
         try:
             file = disk.open(os.path.join(reader.directory, found.name))
         except FileNotFoundError:
-            report.lines.append(f"{found.name}: trimmed while it was looked at")
-            continue
+            continue  # trimmed since it was listed
+        report.segments.append(found)
         try:
             segment = Segment(file, reader.identity.frame_seed, found.lo)
-            _verify_segment(segment, found, index == newest, report, ranges)
+            _verify_segment(segment, found, found is listed[-1], report, ranges)
         finally:
             file.close()
     ranges.extend(damage.read(disk, reader.directory))

@@ -60,6 +60,8 @@ class QueueWriter:
       larger).
     * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
     * ``retry_delay``: seconds between looks for room when there is none.
+    * ``check_octets``: how much of the queue is checked before it takes messages (the newest part;
+      the rest is checked when there is nothing else to do).
     * ``report``: called in the writer thread with one line when something happens which an
       operator should know; default: the logger ``twisted_msgproto.queue``.
     """
@@ -74,6 +76,7 @@ class QueueWriter:
         group_messages: int = GROUP_MESSAGES,
         commit_delay: float = 0.0,
         retry_delay: float = RETRY_DELAY_S,
+        check_octets: int = segment_log.CHECK_OCTETS,
         disk: Disk = OS_DISK,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -83,7 +86,11 @@ class QueueWriter:
         self._retry_delay_s = retry_delay
         self._report = report or _logger.warning
         self._log = SegmentLog(
-            directory, max_bytes=max_bytes, segment_bytes=segment_bytes, disk=disk
+            directory,
+            max_bytes=max_bytes,
+            segment_bytes=segment_bytes,
+            check_octets=check_octets,
+            disk=disk,
         )
         self.directory = self._log.directory
         self.queue_id = self._log.queue_id

@@ -1,0 +1,200 @@
+"""``msgproto queue ls|verify|dump|trim``: what an operator sees."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tools.queues import batch, put
+from twisted_msgproto.cli import main
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import QueueReader, QueueWriter
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A queue of nine messages in several segments, the last one with every column."""
+    writer = QueueWriter(tmp_path / "q", segment_bytes=1, group_messages=2)
+    put(writer, *[batch(number, 2) for number in range(0, 8, 2)])
+    put(
+        writer,
+        MessageBatch(
+            "umq",
+            "call",
+            1_700_000_000_123_456,
+            peer="tcp:127.0.0.1:1",
+            session="s",
+            client_id="c",
+            count=1,
+            message_id=["m"],
+            destination=["d"],
+            fields=[{"k": "v"}],
+            body=[b"\xff"],
+            attachments=[[b"text", b"\xfe"]],
+            truncated=[True],
+        ),
+    )
+    writer.close()
+    return tmp_path / "q"
+
+
+def spoil(directory: Path, name: str) -> None:
+    octets = bytearray((directory / name).read_bytes())
+    octets[-9] ^= 1
+    (directory / name).write_bytes(octets)
+
+
+def test_ls_shows_segments_offsets_and_consumers(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    QueueReader(directory).commit("spark", 5)
+    assert main(["queue", "ls", str(directory)]) == 0
+    shown = capsys.readouterr().out
+    assert "offsets 0 to 9" in shown
+    assert f"segment {2:020d}.segment offsets 2 to 4" in shown
+    assert "consumer spark has committed 5, 4 behind" in shown
+    assert main(["queue", "ls", "--json", str(directory)]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["begin"], facts["end"], facts["epoch"]) == (0, 9, 0)
+    assert facts["queue_id"] == QueueReader(directory).queue_id
+    assert facts["consumers"] == {"spark": 5}
+    assert facts["octets"] == sum(path.stat().st_size for path in directory.glob("*.segment"))
+    assert [part["begin"] for part in facts["segments"]] == [0, 2, 4, 6, 8]
+
+
+def test_a_queue_is_looked_into_while_it_is_locked(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """INTERFACES: reading a queue never needs its lock; trim refuses a locked queue."""
+    writer = QueueWriter(directory)
+    for action in ("ls", "verify", "dump"):
+        assert main(["queue", action, str(directory)]) == 0
+    capsys.readouterr()
+    assert main(["queue", "trim", str(directory)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "open for writing already (process" in error
+    writer.close()
+
+
+def test_verify_counts_what_is_whole_and_names_what_is_damaged(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["queue", "verify", str(directory)]) == 0
+    assert "9 messages in 5 groups" in capsys.readouterr().out
+    spoil(directory, f"{2:020d}.segment")
+    assert main(["queue", "verify", str(directory)]) == 1
+    shown = capsys.readouterr().out
+    assert f"{QueueReader(directory).queue_id} offsets 2 to 4 (2 messages)" in shown
+    assert "7 messages in 4 groups" in shown
+    assert main(["queue", "verify", "--json", str(directory)]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["damaged"], facts["messages"], facts["groups"]) == ([[2, 4]], 7, 4)
+    QueueWriter(directory).close()
+    assert main(["queue", "ls", str(directory)]) == 0
+    assert "damaged offsets 2 to 4 (2 messages)" in capsys.readouterr().out
+
+
+def test_dump_prints_a_row_a_line_with_the_table_s_columns(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["queue", "dump", str(directory)]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["offset"] for line in lines] == list(range(9))
+    assert lines[0] == {
+        "gateway": QueueReader(directory).queue_id,
+        "offset": 0,
+        "received_at": "2023-11-14T22:13:20.000000Z",
+        "protocol": "lumberjack",
+        "peer": "tcp:127.0.0.1:1",
+        "session": None,
+        "client_id": None,
+        "kind": "json",
+        "message_id": "0",
+        "destination": None,
+        "fields": None,
+        "body": "body 0",
+        "attachments": None,
+        "truncated": False,
+    }
+    last = lines[-1]
+    assert last["received_at"] == "2023-11-14T22:13:20.123456Z"
+    assert (last["body_base64"], "body" in last) == ("/w==", False)
+    assert (last["fields"], last["truncated"]) == ({"k": "v"}, True)
+    assert "text" in str(last["attachments"][0])
+    assert "/g==" in str(last["attachments"][1])
+
+
+@pytest.mark.parametrize(
+    ("options", "offsets"),
+    [
+        (["--from", "3"], [3, 4, 5, 6, 7, 8]),
+        (["--to", "3"], [0, 1, 2]),
+        (["--from", "3", "--to", "5"], [3, 4]),
+        (["--from", "5", "--to", "3"], []),
+        (["--to", "99", "--from", "8"], [8]),
+        (["--count", "2"], [0, 1]),
+        (["--count", "0"], []),
+    ],
+)
+def test_dump_takes_a_range(
+    directory: Path, capsys: pytest.CaptureFixture[str], options: list[str], offsets: list[int]
+) -> None:
+    assert main(["queue", "dump", *options, str(directory)]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["offset"] for line in lines] == offsets
+
+
+def test_trim_removes_what_every_consumer_has_committed(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["queue", "trim", str(directory)]) == 0
+    assert "removed 0 segments" in capsys.readouterr().out
+    reader = QueueReader(directory)
+    reader.commit("spark", 9)
+    reader.commit("gone", 2)
+    assert main(["queue", "trim", str(directory)]) == 0
+    assert "removed 1 segments; the queue begins at offset 2" in capsys.readouterr().out
+    assert main(["queue", "trim", "--forget", "gone", str(directory)]) == 0
+    assert "the queue begins at offset 8" in capsys.readouterr().out
+    assert main(["queue", "trim", "--forget", "gone", str(directory)]) == 2
+    assert "no consumer 'gone'" in capsys.readouterr().err
+    spoil(directory, f"{8:020d}.segment")
+    assert main(["queue", "trim", str(directory)]) == 0
+    assert "offsets 8 to 8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("action", ["ls", "verify", "dump", "trim"])
+def test_what_is_no_queue_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("nowhere", "file", "."):
+        assert main(["queue", action, str(tmp_path / name)]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "the queue" in error or "no queue in" in error
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_disk_error_is_one_line(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: QueueReader) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(QueueReader, "begin", broken)
+    assert main(["queue", "ls", str(directory)]) == 2
+    assert "cannot read the queue" in capsys.readouterr().err
+
+    def closed(self: QueueReader) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(QueueReader, "begin", closed)
+    from twisted_msgproto.cli import queue as module
+
+    with pytest.raises(BrokenPipeError):
+        module.run(argparse.Namespace(action="ls", directory=directory, json=False))

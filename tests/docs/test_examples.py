@@ -1,0 +1,85 @@
+"""The examples of the documents run: a reader who copies one gets what the page says.
+
+* ```` ```python ```` blocks of a page run one after another, in one fresh process.
+* A ```` ```toml ```` block whose first line is ``# NAME`` is the file NAME of the page's directory.
+* In ```` ```console ```` blocks each ``$ COMMAND`` runs there, its output is compared; a line with
+  ``…`` stands for any number of lines.
+* ```` ```sh ```` blocks are for people: they name hosts and run for ever.
+"""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools.processes import Launcher
+
+PROJECT = Path(__file__).parent.parent.parent
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, kind: str) -> list[str]:
+    return [text for found, text in BLOCK.findall(page.read_text()) if found == kind]
+
+
+def with_blocks(kind: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, kind)]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(PROJECT))
+
+
+def matches(told: list[str], shown: list[str]) -> bool:
+    """Is ``told`` what the page shows?"""
+    if not shown:
+        return not told
+    if shown[0] == "…":
+        return any(matches(told[skipped:], shown[1:]) for skipped in range(len(told) + 1))
+    return bool(told) and told[0] == shown[0] and matches(told[1:], shown[1:])
+
+
+@pytest.mark.parametrize("page", with_blocks("python"), ids=name_of)
+def test_python_examples_run(launch: Launcher, page: Path) -> None:
+    program = "\n".join(blocks(page, "python"))
+    ended = launch.command([sys.executable, "-W", "error::RuntimeWarning", "-c", program])
+    assert ended.wait() == 0, ended.output
+
+
+@pytest.mark.parametrize("page", with_blocks("console"), ids=name_of)
+def test_console_examples_print_what_the_page_shows(launch: Launcher, page: Path) -> None:
+    for text in blocks(page, "toml"):
+        if match := re.match(r"# ([\w.-]+)\n", text):
+            (launch.directory / match[1]).write_text(text)
+    for text in blocks(page, "console"):
+        for example in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command, *shown = example.rstrip("\n").split("\n")
+            program, *words = shlex.split(command)
+            assert program == "msgproto", f"what is {program}?"
+            ended = launch.run(*words)
+            assert ended.returncode == 0, ended.stderr
+            told = ended.stdout.rstrip("\n").split("\n")
+            assert matches(told, shown), f"{command}\n{ended.stdout}"
+
+
+def test_how_output_is_compared() -> None:
+    assert matches(["a", "b"], ["a", "b"])
+    assert matches(["a", "b", "c", "d"], ["a", "…", "d"])
+    assert matches(["a"], ["a", "…"])
+    assert not matches(["a", "b"], ["a"])
+    assert not matches(["a"], ["a", "b"])
+    assert not matches(["a", "b", "c"], ["a", "…", "b"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_files_of_the_tree_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [
+        target
+        for target in targets
+        if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists()
+    ]
+    assert missing == []

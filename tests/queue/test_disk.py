@@ -1,0 +1,152 @@
+"""What the queue does to the operating system's files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twisted_msgproto.core.errors import QueueLocked
+from twisted_msgproto.queue import OS_DISK
+from twisted_msgproto.queue.disk import (
+    PIECES_PER_WRITE_MAX,
+    OSDisk,
+    OSFile,
+    read_whole,
+    replace_whole,
+    sync_call,
+    write_call,
+)
+
+
+def test_the_sync_is_the_strongest_cheap_one_there_is_and_has_a_name() -> None:
+    """QUEUE_AND_SPARK: fdatasync; F_FULLFSYNC on macOS; else fsync; named for the log."""
+    calls: list[tuple[Any, ...]] = []
+    linux = types.SimpleNamespace(
+        fdatasync=lambda fd: calls.append(("fdatasync", fd)),
+        fsync=lambda fd: calls.append(("fsync", fd)),
+    )
+    other = types.SimpleNamespace(fsync=lambda fd: calls.append(("fsync", fd)))
+    darwin = types.SimpleNamespace(
+        F_FULLFSYNC=51, fcntl=lambda fd, command: calls.append(("fcntl", fd, command))
+    )
+    plain = types.SimpleNamespace()
+    for system, control, name in (
+        (linux, plain, "fdatasync"),
+        (other, plain, "fsync"),
+        (other, None, "fsync"),
+        (other, darwin, "F_FULLFSYNC"),
+    ):
+        found, sync = sync_call(system, control)
+        assert found == name
+        sync(7)
+    assert calls == [("fdatasync", 7), ("fsync", 7), ("fsync", 7), ("fcntl", 7, 51)]
+    assert OS_DISK.sync_name == sync_call()[0]
+
+
+def test_without_pwritev_a_seek_comes_first(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+    system = types.SimpleNamespace(lseek=os.lseek, writev=os.writev)
+    try:
+        file = OSFile(descriptor, os.fsync, write_call(system))
+        assert file.write(3, [b"ab", b"c"]) == 3
+        assert file.read(0, 10) == b"\0\0\0abc"
+    finally:
+        os.close(descriptor)
+
+
+def test_many_pieces_are_written_in_several_calls(tmp_path: Path) -> None:
+    file = OS_DISK.open(str(tmp_path / "f"), write=True)
+    pieces = [b"%05d" % number for number in range(2 * PIECES_PER_WRITE_MAX + 3)]
+    assert file.write(2, pieces) == 5 * len(pieces)
+    assert file.read(0, file.size()) == b"\0\0" + b"".join(pieces)
+    file.close()
+
+
+def test_a_short_write_among_many_pieces_ends_there() -> None:
+    def short(descriptor: int, pieces: Sequence[bytes], position: int) -> int:
+        return sum(map(len, pieces)) if position == 0 else 7
+
+    file = OSFile(-1, os.fsync, short)
+    assert file.write(0, [b"12345"] * (3 * PIECES_PER_WRITE_MAX)) == 5 * PIECES_PER_WRITE_MAX + 7
+
+
+def test_a_read_in_parts_is_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "f").write_bytes(bytes(range(100)))
+    file = OS_DISK.open(str(tmp_path / "f"))
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, octets, at: whole(fd, min(octets, 7), at))
+    assert file.read(10, 50) == bytes(range(10, 60))
+    assert file.read(90, 50) == bytes(range(90, 100))
+    file.close()
+
+
+def test_files_are_made_for_writing_only_and_for_their_owner_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "f")
+    with pytest.raises(FileNotFoundError):
+        OS_DISK.open(path)
+    file = OS_DISK.open(path, write=True)
+    file.write(0, [b"12345"])
+    file.truncate(3)
+    file.sync()
+    assert file.size() == 3
+    file.close()
+    assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+def test_a_directory_of_somebody_else_keeps_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str, mode: int) -> None:
+        raise PermissionError(errno.EPERM, "not yours", path)
+
+    monkeypatch.setattr(os, "chmod", refused)
+    OS_DISK.make_directory(str(tmp_path))
+
+
+def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    unlock = OS_DISK.lock(path, "busy")
+    with pytest.raises(QueueLocked, match=rf"busy \(process {os.getpid()}\)"):
+        OS_DISK.lock(path, "busy")
+    unlock()
+    unlock = OS_DISK.lock(path, "busy")
+    os.truncate(path, 0)
+    with pytest.raises(QueueLocked, match=r"busy \(process unknown\)"):
+        OS_DISK.lock(path, "busy")
+    unlock()
+
+
+def test_a_lock_on_a_full_disk_holds_without_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, octets: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    unlock = OS_DISK.lock(str(tmp_path / "lock"), "busy")
+    with pytest.raises(QueueLocked):
+        OS_DISK.lock(str(tmp_path / "lock"), "busy")
+    unlock()
+
+
+def test_a_small_file_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "f")
+    assert read_whole(OS_DISK, path) is None
+    replace_whole(OS_DISK, path, b"old")
+    assert read_whole(OS_DISK, path) == b"old"
+    disk = OSDisk()
+    disk._write_at = lambda descriptor, pieces, position: 2
+    with pytest.raises(OSError, match="No space left"):
+        replace_whole(disk, path, b"new")
+    assert read_whole(OS_DISK, path) == b"old"
+    replace_whole(OS_DISK, path, b"n")
+    assert read_whole(OS_DISK, path) == b"n"
+    assert os.listdir(tmp_path) == ["f"]

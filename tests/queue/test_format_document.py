@@ -1,0 +1,140 @@
+"""docs/queue-format.md is enough: a queue read with the page's numbers and none of our code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+
+from tests.tools.queues import put
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import QueueReader, QueueWriter
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "queue-format.md"
+STORED = [
+    ("message_id", pa.string()),
+    ("message_id", pa.int64()),
+    ("destination", pa.string()),
+    ("fields", pa.map_(pa.string(), pa.string())),
+    ("body", pa.binary()),
+    ("attachments", pa.list_(pa.binary())),
+    ("truncated", pa.bool_()),
+]
+
+
+def number(octets: bytes, at: int, length: int = 4, *, signed: bool = False) -> int:
+    return int.from_bytes(octets[at : at + length], "little", signed=signed)
+
+
+def line(octets: bytes) -> list[str]:
+    text, checksum = octets.decode().rstrip("\n").rsplit(" ", 1)
+    assert checksum == f"{crc32(text.encode()):08x}"
+    return text.split(" ")
+
+
+def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
+    """All messages of a queue, by the tables of the page."""
+    word, version, queue_id, seed = line((directory / "identity").read_bytes())
+    assert (word, version) == ("msgproto-queue", "1")
+    end_file = (directory / "end").read_bytes()
+    assert end_file[:8] == bytes.fromhex("934D5051454E440A")
+    assert number(end_file, 44) == crc32(end_file[:44])
+    end = number(end_file, 8, 8)
+    assert line((directory / "epoch").read_bytes()) == ["epoch", str(number(end_file, 32, 8))]
+    found: list[dict[str, Any]] = []
+    for path in sorted(directory.glob("*.segment")):
+        octets = path.read_bytes()
+        assert octets[:8] == bytes.fromhex("934D50515345470A")
+        assert [number(octets, 8), number(octets, 12)] == [1, 64]
+        assert octets[16:32].hex() == queue_id
+        assert octets[32:40].hex() == seed
+        assert number(octets, 40, 8) == int(path.name[:20]) == len(found)
+        assert number(octets, 60) == crc32(octets[:60])
+        at = 64
+        while at < len(octets) and len(found) < end:
+            assert at % 8 == 0
+            assert octets[at : at + 4] == bytes.fromhex("934D5046")
+            checked = octets[at + 8 : at + 32]
+            assert number(octets, at + 4) == crc32(checked, crc32(bytes.fromhex(seed)))
+            payload = octets[at + 32 : at + 32 + number(octets, at + 12)]
+            assert number(octets, at + 8) == crc32(payload)
+            assert number(octets, at + 16, 8) == len(found)
+            count, runs_octets = number(octets, at + 24), number(octets, at + 28)
+            found += messages(payload, runs_octets, count)
+            at += 32 + len(payload)
+    assert len(found) == end
+    return [{"gateway": queue_id, "offset": n} | row for n, row in enumerate(found)]
+
+
+def messages(payload: bytes, runs_octets: int, count: int) -> list[dict[str, Any]]:
+    columns, runs, text = number(payload, 0), number(payload, 4), number(payload, 8)
+    times, counts, which = 16, 16 + 8 * runs, 16 + 12 * runs
+    origins = json.loads(payload[16 + 16 * runs : 16 + 16 * runs + text])
+    found = []
+    for run in range(runs):
+        protocol, kind, peer, session, client_id = origins[number(payload, which + 4 * run)]
+        row = {
+            "received_at": number(payload, times + 8 * run, 8, signed=True),
+            "protocol": protocol,
+            "kind": kind,
+            "peer": peer,
+            "session": session,
+            "client_id": client_id,
+        }
+        found += [dict(row) for _ in range(number(payload, counts + 4 * run))]
+    assert len(found) == count
+    stored: dict[str, list[Any]] = {}
+    if columns:
+        schema = pa.schema([one for bit, one in enumerate(STORED) if columns & 1 << bit])
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload[runs_octets:]), schema)
+        stored = {name: batch.column(name).to_pylist() for name in schema.names}
+    for name in ("message_id", "destination", "fields", "body", "attachments", "truncated"):
+        values = stored.get(name, [False if name == "truncated" else None] * count)
+        for row, value in zip(found, values, strict=True):
+            row[name] = str(value) if name == "message_id" and value is not None else value
+    return found
+
+
+def test_a_queue_can_be_read_by_the_page_alone(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path / "q", segment_bytes=600)
+    for n in range(5):
+        assert (
+            put(
+                writer,
+                MessageBatch(
+                    "sabc", "request", n, "p", "s", f"client {n}", 2, body=[b"x", b"\xff"]
+                ),
+                MessageBatch("umq", "call", -n, None, None, None, 1, message_id=[n]),
+                MessageBatch(
+                    "mtl", "content", n, count=2, message_id=["a", "b"], fields=[{}, None]
+                ),
+            )
+            == [None] * 3
+        )
+    writer.close()
+    reader = QueueReader(tmp_path / "q")
+    ours = pa.Table.from_batches(reader.read(0, reader.end()))
+    times = ours.schema.get_field_index("received_at")
+    ours = ours.set_column(times, "received_at", ours["received_at"].cast(pa.int64()))
+    theirs = read_by_the_page(tmp_path / "q")
+    assert ours.num_rows == 25
+    assert len(list((tmp_path / "q").glob("*.segment"))) > 2
+    assert ours.to_pylist() == theirs
+
+
+def test_the_page_s_own_numbers_are_the_code_s() -> None:
+    page = PAGE.read_text()
+    from twisted_msgproto.queue import format, schema
+
+    assert f"magic `{format.SEGMENT_MAGIC.hex(' ').upper()}`" in page
+    assert f"magic `{format.END_MAGIC.hex(' ').upper()}`" in page
+    assert f"marker `{format.FRAME_MARKER.hex(' ').upper()}`" in page
+    assert f"Header, {format.SEGMENT_HEADER_OCTETS} octets" in page
+    assert f"`end`, {format.END_OCTETS} octets" in page
+    rows = re.findall(r"^\| (\d) \| `(\w+)` \| (.+?)[.|] ?", page, re.MULTILINE)
+    named = [(int(bit), name) for bit, name, _ in rows]
+    assert named == [(bit.bit_length() - 1, name) for bit, name, _ in schema.STORED]

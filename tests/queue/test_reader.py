@@ -1,0 +1,404 @@
+"""Reading beside a writer: ranges, the published end, trimming, damage, consumers."""
+
+from __future__ import annotations
+
+import errno
+import random
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.tools.queues import batch, frame, ids, put, rows
+from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
+from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
+from twisted_msgproto.queue import consumers as consumers_room
+from twisted_msgproto.queue.columns import Encoded
+from twisted_msgproto.queue.format import Published, seal
+
+DIRECTORY = "/queue"
+
+
+def a_queue(disk: SimulatedDisk, counts: list[int], **options: int) -> SegmentLog:
+    log = SegmentLog(DIRECTORY, disk=disk, **options)
+    for count in counts:
+        log.append([frame(log.end, count)])
+    return log
+
+
+def a_reader(disk: SimulatedDisk) -> QueueReader:
+    return QueueReader(DIRECTORY, disk=disk)
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1000, 1 << 20])
+def test_every_range_gives_its_messages(segment_bytes: int) -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [1, 3, 2, 5, 1], segment_bytes=segment_bytes)
+    for lo in range(13):
+        for hi in range(lo, 13):
+            found = rows(DIRECTORY, lo, hi, disk=disk)
+            assert ids(found) == list(range(lo, hi))
+            assert [row["offset"] for row in found] == list(range(lo, hi))
+
+
+def test_batches_have_about_as_many_rows_as_asked() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [4] * 25)
+    reader = a_reader(disk)
+    sizes = [one.num_rows for one in reader.read(0, 100, rows=10)]
+    assert sizes == [12] * 8 + [4]
+    assert [one.num_rows for one in reader.read(0, 100)] == [100]
+    assert [one.num_rows for one in reader.read(3, 3)] == []
+
+
+def test_heavy_messages_make_smaller_batches() -> None:
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for number in range(10):
+        log.append([frame(number, octets=5000)])
+    sizes = [one.num_rows for one in a_reader(disk).read(0, 10, octets=9000)]
+    assert sizes == [2] * 5
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0, 4), (4, 4), (-1, 2), (2, 1)])
+def test_a_range_beyond_the_published_end_is_refused(lo: int, hi: int) -> None:
+    """Readers never go past the published end."""
+    disk = SimulatedDisk()
+    a_queue(disk, [3])
+    with pytest.raises(QueueMismatch, match=rf"offsets {lo} to {hi} .* which ends at 3"):
+        list(a_reader(disk).read(lo, hi))
+
+
+def test_what_was_written_but_not_published_is_not_there() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [3])
+    disk.fail_next("write", errno.EIO, "/end")
+    log.append([frame(3)])
+    reader = a_reader(disk)
+    assert reader.end() == 3
+    assert ids(rows(DIRECTORY, disk=disk)) == [0, 1, 2]
+    with pytest.raises(QueueMismatch):
+        list(reader.read(0, 4))
+
+
+def test_what_was_trimmed_is_refused_and_says_where_the_queue_begins() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    reader.commit("spark", 2)
+    log.trim()
+    assert reader.begin() == 2
+    with pytest.raises(
+        QueueMismatch, match=r"offset 1 of the queue .* was trimmed; it begins at 2"
+    ):
+        list(reader.read(1, 4))
+    assert ids(rows(DIRECTORY, 2, 4, disk=disk)) == [2, 3]
+
+
+def test_trimming_while_a_range_is_read_ends_the_reading_cleanly() -> None:
+    """Safe against concurrent trim: what is open stays readable, what is gone is said to be."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reading = a_reader(disk).read(0, 4, rows=1)
+    assert next(reading).num_rows == 1
+    a_reader(disk).commit("spark", 4)
+    log.trim()
+    with pytest.raises(QueueMismatch, match=r"offset 1 of the queue .* was trimmed"):
+        list(reading)
+
+
+def test_a_segment_trimmed_between_listing_and_opening_is_looked_for_again() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    reader.commit("spark", 2)
+    open_file = disk.open
+
+    def trimmed_first(path: str, *, write: bool = False) -> SimulatedFile:
+        if path.endswith(".segment"):
+            disk.open = open_file  # type: ignore[method-assign]
+            log.trim()
+        return open_file(path, write=write)
+
+    disk.open = trimmed_first  # type: ignore[method-assign]
+    with pytest.raises(QueueMismatch, match="was trimmed"):
+        list(reader.read(1, 3))
+
+
+def test_without_segments_everything_was_trimmed() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [3])
+    disk.remove(f"{DIRECTORY}/{0:020d}.segment")
+    reader = a_reader(disk)
+    assert reader.begin() == 3
+    with pytest.raises(QueueMismatch, match="was trimmed; it begins at 3"):
+        list(reader.read(0, 3))
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+def spoiled(disk: SimulatedDisk, at: int, *, first: int = 0) -> None:
+    path = f"{DIRECTORY}/{first:020d}.segment"
+    octets = bytearray(disk.octets_of(path))
+    octets[at] ^= 1
+    disk.spoil(path, bytes(octets))
+
+
+def test_damage_met_while_reading_is_passed_over_and_remembered() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [2, 2, 2])
+    marker = b"\x93MPF"
+    octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
+    second = octets.find(marker, octets.find(marker) + 1)
+    for at in (second + 5, second + 60):
+        spoiled(disk, at)
+        reader = a_reader(disk)
+        assert reader.damaged() == []
+        found = [row["offset"] for one in reader.read(0, 6) for row in one.to_pylist()]
+        assert found == [0, 1, 4, 5]
+        assert reader.damaged() == [(2, 4)]
+        spoiled(disk, at)
+    assert log.end == 6
+
+
+def test_a_record_which_makes_no_sense_is_passed_over() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1])
+    log.append([Encoded(1, [bytes(16)], 16, 16, crc32(bytes(16)))])
+    log.append([frame(2)])
+    reader = a_reader(disk)
+    found = [row["offset"] for one in reader.read(0, 3) for row in one.to_pylist()]
+    assert found == [0, 2]
+    assert reader.damaged() == [(1, 2)]
+
+
+def test_a_lost_tail_and_a_lost_segment_are_passed_over() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 2, 2, 2], segment_bytes=1)
+    path = f"{DIRECTORY}/{2:020d}.segment"
+    disk.spoil(path, disk.octets_of(path)[:-8])
+    reader = a_reader(disk)
+    found = [row["offset"] for one in reader.read(0, 8) for row in one.to_pylist()]
+    assert found == [0, 1, 4, 5, 6, 7]
+    assert reader.damaged() == [(2, 4)]
+    disk.remove(f"{DIRECTORY}/{4:020d}.segment")
+    found = [row["offset"] for one in reader.read(1, 7) for row in one.to_pylist()]
+    assert found == [1, 6]
+    assert reader.damaged() == [(2, 6)]
+
+
+def test_only_the_part_of_a_damaged_range_which_was_asked_for_is_remembered() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [1, 5, 1])
+    octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
+    spoiled(disk, octets.find(b"\x93MPF", 70))
+    reader = a_reader(disk)
+    assert [one.num_rows for one in reader.read(2, 4)] == []
+    assert reader.damaged() == [(2, 4)]
+
+
+def test_what_the_writer_noted_is_known_to_every_reader() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 2]).close()
+    spoiled(disk, 100)
+    SegmentLog(DIRECTORY, disk=disk).close()
+    assert a_reader(disk).damaged() == [(0, 2)]
+    disk.spoil(f"{DIRECTORY}/damaged", disk.octets_of(f"{DIRECTORY}/damaged") + b"damaged 5 x\n")
+    assert a_reader(disk).damaged() == [(0, 2)]
+
+
+# -- a queue which is none ------------------------------------------------------------------------
+
+
+def test_without_a_queue_there_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(QueueError, match="no queue in"):
+        QueueReader(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(QueueError, match="no queue in"):
+        QueueReader(tmp_path / "empty")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QueueError, match="cannot read the queue"):
+        QueueReader(tmp_path / "file")
+
+
+def test_a_new_queue_begins_and_ends_at_zero() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [])
+    reader = a_reader(disk)
+    assert (reader.begin(), reader.end(), reader.epoch) == (0, 0, 0)
+    assert list(reader.read(0, 0)) == []
+    disk.spoil(f"{DIRECTORY}/end", b"")
+    assert reader.end() == 0
+    disk.remove(f"{DIRECTORY}/end")
+    assert reader.end() == 0
+
+
+def test_an_end_which_is_just_being_written_is_read_again() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [3])
+    good = disk.octets_of(f"{DIRECTORY}/end")
+    disk.spoil(f"{DIRECTORY}/end", Published(9, 0, 0, 0).packed()[:20] + good[20:])
+    reader = a_reader(disk)
+    read_file = SimulatedFile.read
+    reads = []
+
+    def read(self: SimulatedFile, position: int, octets: int) -> bytes:
+        reads.append(position)
+        if len(reads) == 3:
+            disk.spoil(f"{DIRECTORY}/end", good)
+        return read_file(self, position, octets)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedFile, "read", read)
+        assert reader.end() == 3
+    assert len(reads) >= 3
+
+
+def test_an_end_damaged_for_good_says_what_mends_it() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [3])
+    disk.spoil(f"{DIRECTORY}/end", b"\xff" * 48)
+    with pytest.raises(QueueCorrupt, match="the gateway mends it when it starts"):
+        a_reader(disk).end()
+    log.append([frame(3)])
+    assert a_reader(disk).end() == 4
+
+
+# -- consumers ------------------------------------------------------------------------------------
+
+
+def test_a_new_consumer_begins_at_the_first_offset_which_is_kept() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    assert reader.register("first") == 0
+    reader.commit("first", 3)
+    log.trim()
+    assert reader.register("second") == 3
+    assert reader.register("first") == 3
+    assert reader.consumers() == {"first": 3, "second": 3}
+
+
+def test_a_consumer_behind_what_was_trimmed_is_told_the_beginning() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    reader.commit("spark", 3)
+    log.trim()
+    disk.spoil(f"{DIRECTORY}/consumers/spark", b"damaged")
+    assert reader.register("spark") == 3
+
+
+def test_a_registered_consumer_holds_what_it_needs() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    reader.register("slow")
+    reader.commit("fast", 4)
+    assert log.trim() == 0
+
+
+def test_a_commit_is_durable_when_it_returns() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    reader = a_reader(disk)
+    reader.commit("spark", 3)
+    for seed in range(20):
+        disk.lose_power(random.Random(seed))
+        assert reader.consumers() == {"spark": 3}
+        reader.commit("spark", 3)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../up", "ä", "x" * 65, "a b", "-x"])
+def test_a_consumer_s_name_never_becomes_another_path(name: str) -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    with pytest.raises(QueueError, match="a consumer's name is"):
+        a_reader(disk).commit(name, 3)
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63])
+def test_a_commit_of_no_offset_is_refused(offset: int) -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    with pytest.raises(QueueError):
+        a_reader(disk).commit("spark", offset)
+    with pytest.raises(QueueError, match="no offset"):
+        consumers_room.write(disk, DIRECTORY, "spark", "q", offset)
+
+
+def test_a_commit_beyond_the_end_is_refused() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    with pytest.raises(QueueMismatch, match=r"commits offset 6 of the queue .* which ends at 5"):
+        a_reader(disk).commit("spark", 6)
+
+
+def test_on_a_full_disk_a_known_consumer_can_commit_so_that_it_can_be_trimmed() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    reader.register("spark")
+    disk.capacity = disk.used()
+    reader.commit("spark", 4)
+    assert reader.consumers() == {"spark": 4}
+    assert log.trim() == 3
+    with pytest.raises(OSError, match="No space left"):
+        for number in range(100):
+            reader.commit(f"another-{number}", 0)
+    disk.capacity = None
+    disk.fail_next("rename", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        reader.commit("spark", 4)
+
+
+def test_a_consumer_of_another_queue_has_committed_nothing() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    path = f"{DIRECTORY}/consumers/spark"
+    a_reader(disk).commit("spark", 3)
+    disk.spoil(path, seal(f"offset {3:020d} queue {'f' * 32}"))
+    assert a_reader(disk).consumers() == {"spark": 0}
+
+
+def test_consumers_come_and_go() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    reader = a_reader(disk)
+    reader.commit("a", 1)
+    reader.commit("b", 2)
+    disk.spoil(f"{DIRECTORY}/consumers/b", disk.octets_of(f"{DIRECTORY}/consumers/b"))
+    disk._change(f"{DIRECTORY}/consumers", [(".b.new", disk._content(f"{DIRECTORY}/end"))])
+    assert reader.consumers() == {"a": 1, "b": 2}
+    consumers_room.remove(disk, DIRECTORY, "a")
+    assert reader.consumers() == {"b": 2}
+    with pytest.raises(QueueError, match="no consumer 'a'"):
+        consumers_room.remove(disk, DIRECTORY, "a")
+
+
+def test_a_consumer_forgotten_while_all_are_listed_is_left_out() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    reader = a_reader(disk)
+    reader.commit("a", 1)
+    names = disk.names
+    disk.names = lambda path: [*names(path), "gone"]  # type: ignore[method-assign]
+    assert reader.consumers() == {"a": 1}
+
+
+def test_a_queue_without_the_directory_of_consumers_has_none() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    assert consumers_room.read_all(disk, "/elsewhere", "q") == {}
+
+
+def test_a_reader_follows_a_living_writer(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path / "q", segment_bytes=2000)
+    reader = QueueReader(tmp_path / "q")
+    for number in range(0, 50, 5):
+        assert put(writer, batch(number, 5)) == [None]
+        assert reader.end() == number + 5
+        assert ids(rows(tmp_path / "q", number, number + 5)) == list(range(number, number + 5))
+    writer.close()

@@ -1,0 +1,528 @@
+"""The writer's threads: order, groups, callbacks, waiting for room, ends of all kinds."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
+from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueLocked
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue import writer as writer_room
+
+DIRECTORY = "/queue"
+
+
+class GatedDisk(SimulatedDisk):
+    """A disk whose syncs of segments wait until they are let through."""
+
+    def __init__(self, capacity: int | None = None) -> None:
+        super().__init__(capacity)
+        self.gate = threading.Semaphore(0)
+        self.arrived = threading.Semaphore(0)
+        self.gated = False
+
+    def open(self, path: str, *, write: bool = False) -> SimulatedFile:
+        file = super().open(path, write=write)
+        if path.endswith(".segment"):
+            sync = file.sync
+
+            def gated_sync() -> None:
+                if self.gated:
+                    self.arrived.release()
+                    assert self.gate.acquire(timeout=PATIENCE_SECONDS)
+                sync()
+
+            file.sync = gated_sync  # type: ignore[method-assign]
+        return file
+
+
+@contextmanager
+def a_writer(disk: SimulatedDisk, **options: Any) -> Iterator[QueueWriter]:
+    options.setdefault("retry_delay", 0.005)
+    writer = QueueWriter(DIRECTORY, disk=disk, **options)
+    try:
+        yield writer
+    finally:
+        if isinstance(disk, GatedDisk):
+            disk.gated = False
+            disk.gate.release(1000)
+        writer.close()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait for another thread, looking often."""
+    done = threading.Event()
+    for _ in range(int(PATIENCE_SECONDS / 0.002)):
+        if true():
+            return
+        done.wait(0.002)
+    raise AssertionError("it did not come true")
+
+
+def test_batches_become_durable_in_their_order_and_are_called_back_in_it(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path / "q")
+    results = Results()
+    for number in range(0, 3000, 3):
+        results.submit(writer, batch(number, 3))
+    assert results.wait(1000) == [None] * 1000
+    assert list(results.given) == list(range(0, 3000, 3))
+    assert writer.close()
+    assert ids(rows(tmp_path / "q")) == list(range(3000))
+
+
+def test_batches_of_many_threads_keep_each_thread_s_order(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path / "q", group_messages=50)
+    results = Results()
+
+    def submit(start: int) -> None:
+        for number in range(start, start + 200):
+            results.submit(writer, batch(number))
+
+    threads = [threading.Thread(target=submit, args=(1000 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results.wait(800) == [None] * 800
+    writer.close()
+    found = ids(rows(tmp_path / "q"))
+    for n in range(4):
+        mine = [number for number in found if number // 1000 == n]
+        assert mine == list(range(1000 * n, 1000 * n + 200))
+
+
+def test_a_callback_comes_only_after_the_sync() -> None:
+    """Acknowledged = synced."""
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        assert results.given == {}
+        assert QueueReader(DIRECTORY, disk=disk).end() == 0
+        assert writer.statistics()["waiting_messages"] == 1
+        disk.gate.release()
+        assert results.wait(1) == [None]
+        assert QueueReader(DIRECTORY, disk=disk).end() == 1
+
+
+@pytest.mark.parametrize("count", [3, writer_room.AHEAD_MESSAGES + 50])
+def test_what_arrives_during_a_sync_is_the_next_group(count: int) -> None:
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        for number in range(1, count + 1):
+            results.submit(writer, batch(number))
+        disk.gate.release()
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        assert list(results.given) == [0]
+        disk.gate.release()
+        results.wait(count + 1)
+        assert writer.statistics()["groups"] == 2
+
+
+def test_enough_messages_are_encoded_while_the_disk_is_busy() -> None:
+    disk = GatedDisk()
+    encoded = threading.Event()
+
+    def encode(batches: list[MessageBatch]) -> Any:
+        encoded.set()
+        return original(batches)
+
+    original = writer_room.encode
+    with a_writer(disk) as writer, pytest.MonkeyPatch.context() as patch:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        patch.setattr(writer_room, "encode", encode)
+        results.submit(writer, batch(1, writer_room.AHEAD_MESSAGES - 1))
+        results.submit(writer, batch(10_000))
+        assert encoded.wait(PATIENCE_SECONDS)
+        assert results.given == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "groups"),
+    [
+        ({"group_messages": 10}, [1, 10, 10, 10]),
+        ({"group_octets": 100}, [1, 10, 10, 10]),
+        ({"group_messages": 1}, [1] * 31),
+        ({}, [1, 30]),
+    ],
+)
+def test_a_group_is_bounded_in_messages_and_octets(
+    limits: dict[str, int], groups: list[int]
+) -> None:
+    disk = GatedDisk()
+    with a_writer(disk, **limits) as writer:
+        disk.gated = True
+        results = Results()
+        for number in range(31):
+            results.submit(writer, batch(number, octets=10))
+            if number == 0:
+                assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        ends = []
+        for _ in groups:
+            disk.gate.release()
+            if len(ends) < len(groups) - 1:
+                assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+            else:
+                results.wait(31)
+            ends.append(writer.end)
+        assert [end - start for start, end in zip([0, *ends], ends, strict=False)] == groups
+
+
+def test_a_batch_larger_than_a_group_is_one_group(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path / "q", group_messages=10, group_octets=100)
+    assert put(writer, batch(0), batch(1, 1000), batch(1001)) == [None] * 3
+    writer.close()
+    assert ids(rows(tmp_path / "q")) == list(range(1002))
+
+
+def test_with_a_commit_delay_what_comes_meanwhile_goes_along() -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk, commit_delay=PATIENCE_SECONDS, group_messages=10) as writer:
+        results = Results()
+        for number in range(9):
+            results.submit(writer, batch(number))
+        assert results.given == {}
+        results.submit(writer, batch(9))
+        assert results.wait(10) == [None] * 10
+        assert writer.statistics()["groups"] == 1
+        results.submit(writer, batch(10))
+        assert writer.close()
+        assert results.wait(11) == [None] * 11
+
+
+def test_a_commit_delay_ends_by_itself() -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk, commit_delay=0.01) as writer:
+        assert put(writer, batch(0)) == [None]
+
+
+def test_a_batch_without_messages_is_called_back_in_its_turn() -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk) as writer:
+        empty = MessageBatch("lumberjack", "json", 0)
+        assert put(writer, empty) == [None]
+        assert put(writer, batch(0), empty, batch(1)) == [None] * 3
+        assert writer.end == 2
+
+
+# -- faults of one batch --------------------------------------------------------------------------
+
+
+def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
+    """A programmer's error fails that batch's callback only, not its neighbours'."""
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        wrong = MessageBatch("lumberjack", "json", 0, count=1, body=[5])  # type: ignore[list-item]
+        empty = MessageBatch("lumberjack", "json", 0)
+        for number, one in enumerate([batch(1), wrong, empty, batch(2), wrong], start=1):
+            results.submit(writer, one, number)
+        disk.gated = False
+        disk.gate.release()
+        results.wait(6)
+        assert list(results.given) == [0, 1, 2, 3, 4, 5]
+        assert [type(error).__name__ for error in results.given.values()] == [
+            "NoneType",
+            "NoneType",
+            "ArrowTypeError",
+            "NoneType",
+            "NoneType",
+            "ArrowTypeError",
+        ]
+        assert put(writer, wrong)[0] is not None
+        assert ids(rows(DIRECTORY, disk=disk)) == [0, 1, 2]
+        assert writer.statistics()["failed_messages"] == 3
+
+
+def test_replaced_texts_are_counted() -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk) as writer:
+        text = b"\xff".decode("utf-8", "surrogateescape")
+        one = MessageBatch("lumberjack", "json", 0, count=2, destination=[text, text])
+        assert put(writer, one) == [None]
+        assert writer.statistics()["texts_replaced"] == 2
+
+
+def test_a_callback_s_own_fault_stops_at_itself(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk) as writer:
+
+        def faulty(error: BaseException | None) -> None:
+            raise ZeroDivisionError("the callback's own fault")
+
+        writer.submit(batch(0), faulty)
+        assert put(writer, batch(1)) == [None]
+        wait_until(lambda: writer.statistics()["waiting_messages"] == 0)
+    assert "the callback's own fault" in caplog.text
+
+
+# -- no room, broken disks ------------------------------------------------------------------------
+
+
+def test_without_room_nothing_is_called_back_until_there_is_room_again() -> None:
+    """Disk full: nothing is acknowledged, the process lives, it resumes when space is back."""
+    disk = SimulatedDisk()
+    told: list[str] = []
+    with a_writer(disk, report=told.append) as writer:
+        assert put(writer, batch(0)) == [None]
+        disk.capacity = disk.used() + 100
+        results = Results()
+        for number in range(1, 10):
+            results.submit(writer, batch(number))
+        wait_until(lambda: writer.stalled is not None)
+        assert "no room on the disk" in str(writer.stalled)
+        assert writer.statistics()["stalled"] == 1
+        assert results.given == {}
+        assert writer.end == 1
+        disk.capacity = None
+        assert results.wait(9) == [None] * 9
+        assert writer.stalled is None
+        statistics = writer.statistics()
+        assert (statistics["stalls"], statistics["stalled"]) == (1, 0)
+    assert len(told) == 2
+    assert "waiting for room" in told[0]
+    assert "there is room again" in told[1]
+    assert ids(rows(DIRECTORY, disk=disk)) == list(range(10))
+
+
+def test_at_max_bytes_the_writer_goes_on_when_a_consumer_commits() -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk, max_bytes=4000, group_messages=1) as writer:
+        results = Results()
+        for number in range(30):
+            results.submit(writer, batch(number))
+        wait_until(lambda: writer.stalled is not None)
+        assert "no consumer is registered" in str(writer.stalled)
+        reader = QueueReader(DIRECTORY, disk=disk)
+        seen: list[int] = []
+
+        def more() -> bool:
+            return reader.end() > len(seen)
+
+        while len(seen) < 30:
+            wait_until(more)
+            seen += ids(rows(DIRECTORY, len(seen), None, disk=disk))
+            reader.commit("spark", len(seen))
+        assert results.wait(30) == [None] * 30
+        assert seen == list(range(30))
+        assert writer.begin > 0
+        assert writer.statistics()["stored_octets"] <= 4000
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_broken_disk_fails_the_group_and_the_next_one_goes_on(operation: str) -> None:
+    disk = SimulatedDisk()
+    told: list[str] = []
+    with a_writer(disk, report=told.append) as writer:
+        assert put(writer, batch(0)) == [None]
+        disk.fail_next(operation, errno.EIO, ".segment")
+        [error] = put(writer, batch(1))
+        assert isinstance(error, QueueError)
+        assert "cannot write to the queue" in str(error)
+        assert put(writer, batch(2)) == [None]
+        assert writer.statistics()["disk_errors"] == 1
+    assert "a group was not written" in told[0]
+    assert ids(rows(DIRECTORY, disk=disk)) == [0, 2]
+
+
+def test_reports_go_to_the_log_when_nobody_else_takes_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SimulatedDisk()
+    with caplog.at_level(logging.WARNING, "twisted_msgproto.queue"), a_writer(disk) as writer:
+        disk.fail_next("write", errno.EIO, ".segment")
+        put(writer, batch(0))
+    assert "a group was not written" in caplog.text
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+
+def test_closing_writes_what_waits_and_gives_the_lock_back() -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk) as writer:
+        results = Results()
+        for number in range(100):
+            results.submit(writer, batch(number))
+        assert writer.close()
+        assert results.wait(100) == [None] * 100
+        assert writer.close()
+        with pytest.raises(QueueClosed, match="is closed"):
+            writer.submit(batch(100), lambda error: None)
+    with a_writer(disk) as again:
+        assert again.end == 100
+
+
+def test_closing_without_room_fails_what_waits_after_the_time_given() -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk, group_messages=1) as writer:
+        disk.capacity = disk.used()
+        results = Results()
+        for number in range(4):
+            results.submit(writer, batch(number))
+        wait_until(lambda: writer.stalled is not None)
+        assert not writer.close(0.01)
+        errors = results.wait(4)
+        assert all(isinstance(error, QueueClosed) for error in errors)
+    disk.capacity = None
+    with a_writer(disk) as again:
+        assert again.end == 0
+
+
+def test_a_second_writer_is_refused_before_any_thread_starts(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path / "q")
+    threads = threading.active_count()
+    with pytest.raises(QueueLocked, match="open for writing already"):
+        QueueWriter(tmp_path / "q")
+    assert threading.active_count() == threads
+    writer.close()
+
+
+def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The queue never fails silently in its threads."""
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        results.submit(writer, batch(1, writer_room.AHEAD_MESSAGES))
+        results.submit(writer, batch(10_000))
+
+        def broken(group: Any) -> int:
+            raise ZeroDivisionError("a fault of ours")
+
+        append = writer._log.append
+        writer._log.append = broken  # type: ignore[method-assign]
+        disk.gated = False
+        disk.gate.release()
+        results.wait(3)
+        assert results.given[0] is None
+        assert isinstance(results.given[1], ZeroDivisionError)
+        assert results.given[10_000] is not None
+        wait_until(lambda: not any(thread.is_alive() for thread in writer._threads))
+        with pytest.raises(QueueClosed) as caught:
+            writer.submit(batch(1), lambda error: None)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert not writer.close()
+        writer._log.append = append  # type: ignore[method-assign]
+    assert "a fault of ours" in caplog.text
+    with a_writer(disk) as again:
+        assert again.end == 1
+
+
+def test_a_fault_during_a_flush_reaches_what_was_encoded_meanwhile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = GatedDisk()
+    with a_writer(disk, group_messages=600) as writer:
+
+        def broken(group: Any) -> int:
+            disk.arrived.release()
+            assert disk.gate.acquire(timeout=PATIENCE_SECONDS)
+            raise ZeroDivisionError("a fault of ours")
+
+        writer._log.append = broken  # type: ignore[method-assign]
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        encoded = threading.Event()
+        with pytest.MonkeyPatch.context() as patch:
+            original = writer_room.encode
+
+            def encode(batches: list[MessageBatch]) -> Any:
+                frame = original(batches)
+                encoded.set()
+                return frame
+
+            patch.setattr(writer_room, "encode", encode)
+            results.submit(writer, batch(1, 550))
+            assert encoded.wait(PATIENCE_SECONDS)
+        disk.gate.release()
+        errors = results.wait(2)
+        assert all(isinstance(error, ZeroDivisionError) for error in errors)
+
+
+# -- idle -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_room, "IDLE_S", 0.005)
+
+
+@pytest.mark.usefixtures("short_idle")
+def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk, segment_bytes=1, group_messages=1) as writer:
+        put(writer, *[batch(number) for number in range(10)])
+        QueueReader(DIRECTORY, disk=disk).commit("spark", 3)
+        wait_until(lambda: writer.begin == 3)
+    path = f"{DIRECTORY}/{5:020d}.segment"
+    octets = bytearray(disk.octets_of(path))
+    octets[-20] ^= 1
+    disk.spoil(path, bytes(octets))
+    told: list[str] = []
+    with a_writer(disk, report=told.append, check_octets=0) as writer:
+        wait_until(lambda: len(told) == 1)
+        assert writer.damaged == [(5, 6)]
+        assert writer.statistics()["damaged_messages"] == 1
+    assert "offsets 5 to 5" in told[0]
+
+
+@pytest.mark.usefixtures("short_idle")
+def test_a_disk_error_while_idle_is_told_and_costs_nothing() -> None:
+    disk = SimulatedDisk()
+    told: list[str] = []
+    with a_writer(disk, segment_bytes=1, report=told.append) as writer:
+        put(writer, batch(0))
+        put(writer, batch(1))
+        QueueReader(DIRECTORY, disk=disk).commit("spark", 2)
+        disk.fail_next("remove", errno.EIO)
+        wait_until(lambda: writer.statistics()["disk_errors"] == 1 or writer.begin == 1)
+        wait_until(lambda: writer.begin == 1)
+        assert put(writer, batch(2)) == [None]
+
+
+@pytest.mark.usefixtures("short_idle")
+def test_a_busy_writer_trims_too() -> None:
+    disk = SimulatedDisk()
+    with a_writer(disk, segment_bytes=1) as writer:
+        put(writer, batch(0))
+        QueueReader(DIRECTORY, disk=disk).register("spark")
+        number = 1
+        while writer.begin < 5:
+            assert put(writer, batch(number)) == [None]
+            number += 1
+            QueueReader(DIRECTORY, disk=disk).commit("spark", number)
+
+
+def test_the_log_is_told_how_writes_are_made_durable(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path / "q")
+    assert writer.sync_name in ("fdatasync", "F_FULLFSYNC", "fsync")
+    assert writer.epoch == 0
+    writer.close()

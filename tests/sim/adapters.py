@@ -1,0 +1,19 @@
+"""The protocols of the simulated world, and the bugs it must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.sim import bugs
+from tests.sim.bugs import Bug
+from tests.sim.lumberjack import Lumberjack
+from tests.sim.world import Adapter
+
+ADAPTERS: dict[str, Callable[[], Adapter]] = {"lumberjack": Lumberjack}
+"""Protocol → its adapter."""
+
+BUGS: dict[str, tuple[str, Bug]] = {
+    **{name: ("lumberjack", bug) for name, bug in bugs.SHARED_BUGS.items()},
+    **{name: ("lumberjack", bug) for name, bug in bugs.LUMBERJACK_BUGS.items()},
+}
+"""Name → the protocol whose worlds must catch it, and what plants it."""

@@ -1,0 +1,231 @@
+"""Bugs planted on purpose: a world which does not catch them proves nothing.
+
+Each is a context manager which changes one thing in the real code (or in the consumer, which
+stands for Spark).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+from unittest import mock
+
+from twisted.internet.defer import succeed
+
+from tests.sim.consumer import Consumer
+from tests.sim.disk import SimulatedFile
+from tests.sim.gateway import DIRECTORY
+from twisted_msgproto.core.errors import QueueFull
+from twisted_msgproto.core.window import ReceiveWindow
+from twisted_msgproto.lumberjack import machine as lumberjack_machine
+from twisted_msgproto.lumberjack import wire as lumberjack_wire
+from twisted_msgproto.lumberjack import writer as lumberjack_writer
+from twisted_msgproto.net.sink import DurableSink
+from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue.log import SegmentLog
+
+Bug = Callable[[], AbstractContextManager[object]]
+
+
+def ack_before_sync() -> AbstractContextManager[object]:
+    """The sink says safe as soon as the batch is in memory."""
+    put = DurableSink.put
+
+    def early(self: DurableSink, batch: Any) -> Any:
+        put(self, batch).addErrback(lambda failure: None)
+        return succeed(None)
+
+    return mock.patch.object(DurableSink, "put", early)
+
+
+def no_sync() -> AbstractContextManager[object]:
+    """fdatasync is not called."""
+    return mock.patch.object(SimulatedFile, "sync", lambda self: None)
+
+
+def swallowed_no_room() -> AbstractContextManager[object]:
+    """A full disk is taken for success."""
+    append = SegmentLog.append
+
+    def swallowing(self: SegmentLog, group: Any) -> int:
+        try:
+            return append(self, group)
+        except QueueFull:
+            return self.end
+
+    return mock.patch.object(SegmentLog, "append", swallowing)
+
+
+def swallowed_io_error() -> AbstractContextManager[object]:
+    """A disk which breaks is taken for success."""
+    append = SegmentLog.append
+
+    def swallowing(self: SegmentLog, group: Any) -> int:
+        try:
+            return append(self, group)
+        except OSError:
+            return self.end
+
+    return mock.patch.object(SegmentLog, "append", swallowing)
+
+
+def no_idempotent_batch() -> AbstractContextManager[object]:
+    """A batch which comes again is appended again."""
+
+    def write(self: Consumer, batch: int, rows: list[Any]) -> None:
+        self.table.setdefault(batch, []).extend(rows)
+
+    return mock.patch.object(Consumer, "write", write)
+
+
+def dedupe_by_sequence() -> AbstractContextManager[object]:
+    """The consumer takes equal sequence numbers of a session for duplicates."""
+    read = Consumer.read
+
+    def deduping(self: Consumer, *arguments: Any) -> list[Any]:
+        seen = self.__dict__.setdefault("seen", set())
+        rows = []
+        for row in read(self, *arguments):
+            if row["message_id"] not in seen:
+                seen.add(row["message_id"])
+                rows.append(row)
+        return rows
+
+    return mock.patch.object(Consumer, "read", deduping)
+
+
+def trim_ahead() -> AbstractContextManager[object]:
+    """The queue is trimmed up to what was written down, not what was committed."""
+    run = Consumer.run
+
+    def ahead(self: Consumer) -> None:
+        run(self)
+        batch = self.finished + 1
+        if batch in self.intents and self._world.queue_exists():
+            with suppress(OSError):
+                reader = QueueReader(DIRECTORY, disk=self._world.disk)
+                reader.commit("spark", self.intents[batch][1])
+                self._world.gateway.log.trim(ending=True)
+
+    return mock.patch.object(Consumer, "run", ahead)
+
+
+def safe_means_all() -> AbstractContextManager[object]:
+    """A slice which becomes safe makes everything that arrived safe."""
+
+    def made_safe(self: ReceiveWindow[Any], place: int) -> list[Any]:
+        self._open.clear()
+        self.safe = self.received
+        return self.due()
+
+    def slice_(self: ReceiveWindow[Any]) -> int:
+        return self.received
+
+    @contextmanager
+    def patched() -> Iterator[None]:
+        with (
+            mock.patch.object(ReceiveWindow, "made_safe", made_safe),
+            mock.patch.object(ReceiveWindow, "slice", slice_),
+            mock.patch.object(ReceiveWindow, "extend_slice", slice_),
+        ):
+            yield
+
+    return patched()
+
+
+SHARED_BUGS: dict[str, Bug] = {
+    "ack-before-sync": ack_before_sync,
+    "no-sync": no_sync,
+    "swallowed-no-room": swallowed_no_room,
+    "swallowed-io-error": swallowed_io_error,
+    "no-idempotent-batch": no_idempotent_batch,
+    "dedupe-by-sequence": dedupe_by_sequence,
+    "trim-ahead": trim_ahead,
+    "safe-means-all": safe_means_all,
+}
+
+
+# ── Lumberjack ──────────────────────────────────────────────────────────────────────────────────
+
+
+def window_plus_one() -> AbstractContextManager[object]:
+    """The writer sends one event more than its window."""
+    init = lumberjack_writer.Writer.__init__
+
+    def wider(self: Any, *arguments: Any, **named: Any) -> None:
+        init(self, *arguments, **named)
+        self._window += 1
+
+    return mock.patch.object(lumberjack_writer.Writer, "__init__", wider)
+
+
+def ack_off_by_one() -> AbstractContextManager[object]:
+    """The reader acknowledges the number after the last one."""
+    encode = lumberjack_machine.encode_ack
+    return mock.patch.object(
+        lumberjack_machine,
+        "encode_ack",
+        lambda sequence, version: encode((sequence + 1) % 2**32 if sequence else 0, version),
+    )
+
+
+def ack_is_a_count() -> AbstractContextManager[object]:
+    """The reader acknowledges how many came, not the last number."""
+    receive = lumberjack_machine.Reader._receive
+
+    def counting(self: Any, run: Any, events: Any) -> None:
+        receive(self, run, events)
+        window = self._window
+        window._marks = type(window._marks)(
+            (place, ack._replace(sequence=self._size)) for place, ack in window._marks
+        )
+
+    return mock.patch.object(lumberjack_machine.Reader, "_receive", counting)
+
+
+def no_idle_ack() -> AbstractContextManager[object]:
+    """A window which stays short is never acknowledged."""
+    return mock.patch.object(lumberjack_machine.Reader, "_tick_idle", lambda self, now: None)
+
+
+def shared_buffer() -> AbstractContextManager[object]:
+    """All connections read into one buffer."""
+    shared: dict[str, bytearray] = {}
+    init = lumberjack_wire.Decoder.__init__
+
+    def sharing(self: Any, *arguments: Any) -> None:
+        init(self, *arguments)
+        self._gathered = shared.setdefault("buffer", self._gathered)
+
+    def incomplete(self: Any, level: Any, needed: int) -> bool:
+        shared["buffer"][:] = level.octets[level.position :]
+        self._gathered = shared["buffer"]
+        self._needed = needed
+        level.octets, level.position = b"", 0
+        return False
+
+    @contextmanager
+    def patched() -> Iterator[None]:
+        with (
+            mock.patch.object(lumberjack_wire.Decoder, "__init__", sharing),
+            mock.patch.object(lumberjack_wire.Decoder, "_incomplete", incomplete),
+        ):
+            yield
+
+    return patched()
+
+
+def no_resend() -> AbstractContextManager[object]:
+    """What was unacknowledged on a lost connection is forgotten."""
+    return mock.patch.object(lumberjack_writer.Writer, "connection_lost", lambda self: [])
+
+
+LUMBERJACK_BUGS: dict[str, Bug] = {
+    "window-plus-one": window_plus_one,
+    "ack-off-by-one": ack_off_by_one,
+    "ack-is-a-count": ack_is_a_count,
+    "no-idle-ack": no_idle_ack,
+    "shared-buffer": shared_buffer,
+    "no-resend": no_resend,
+}

@@ -1,0 +1,119 @@
+"""A clock with a heap: the whole world's time, and per-process views of it which can die."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.error import AlreadyCalled
+from twisted.internet.interfaces import IDelayedCall
+from zope.interface import implementer
+
+
+@implementer(IDelayedCall)
+class Call:
+    """One delayed call, with the face of Twisted's DelayedCall."""
+
+    __slots__ = ("_clock", "arguments", "call", "live", "time")
+
+    def __init__(self, clock: HeapClock, time: float, call: Callable[..., Any], arguments: Any):
+        self._clock = clock
+        self.time = time
+        self.call = call
+        self.arguments = arguments
+        self.live = True
+
+    def active(self) -> bool:
+        return self.live
+
+    def cancel(self) -> None:
+        if not self.live:
+            raise AlreadyCalled
+        self.live = False
+
+    def getTime(self) -> float:
+        return self.time
+
+    def reset(self, seconds: float) -> None:
+        self.time = self._clock.now + seconds
+        self._clock.push(self)
+
+    def delay(self, seconds: float) -> None:
+        self.time += seconds
+        self._clock.push(self)
+
+
+class HeapClock:
+    """``seconds()`` and ``callLater()``; ``step()`` runs the next call, whenever that is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Call]] = []
+        self._order = itertools.count()
+
+    def seconds(self) -> float:
+        return self.now
+
+    def callLater(self, seconds: float, call: Callable[..., Any], *args: Any, **kw: Any) -> Call:
+        assert seconds >= 0, seconds
+        made = Call(self, self.now + seconds, call, (args, kw))
+        self.push(made)
+        return made
+
+    def push(self, call: Call) -> None:
+        heapq.heappush(self._heap, (call.time, next(self._order), call))
+
+    def step(self) -> bool:
+        """Run the next call; False if there is none."""
+        while self._heap:
+            time, _, call = heapq.heappop(self._heap)
+            if call.live and call.time == time:
+                self.now = time
+                call.live = False
+                args, kw = call.arguments
+                call.call(*args, **kw)
+                return True
+        return False
+
+    def waiting(self) -> list[Call]:
+        """Every call which would still come."""
+        return [call for time, _, call in self._heap if call.live and call.time == time]
+
+
+class ProcessClock:
+    """One process's view of the clock: when the process dies, its calls never come.
+
+    It also is what the process takes for its reactor's threads.
+    """
+
+    def __init__(self, clock: HeapClock) -> None:
+        self._clock = clock
+        self._calls: dict[Call, None] = {}
+        self.dead = False
+
+    def seconds(self) -> float:
+        return self._clock.now
+
+    def callLater(self, seconds: float, call: Callable[..., Any], *args: Any, **kw: Any) -> Call:
+        def run() -> None:
+            self._calls.pop(made, None)
+            if not self.dead:
+                call(*args, **kw)
+
+        made = self._clock.callLater(seconds, run)
+        self._calls[made] = None
+        return made
+
+    def callFromThread(self, call: Callable[..., Any], *args: Any, **kw: Any) -> None:
+        self.callLater(0, call, *args, **kw)
+
+    def kill(self) -> None:
+        self.dead = True
+        for call in self._calls:
+            call.live = False
+        self._calls.clear()
+
+    def waiting(self) -> list[Call]:
+        return [call for call in self._calls if call.live]

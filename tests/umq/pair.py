@@ -1,0 +1,157 @@
+"""A client and a server of ours in one process: a line with buffers, a clock, no sockets."""
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from twisted_msgproto.umq.protocol import UmqClient, UmqClientFactory, UmqServer, UmqServerFactory
+
+FULL_OCTETS = 65536
+"""As Twisted's transports: above this the producer is paused."""
+
+
+class End:
+    """One end of a line: a TCP transport of Twisted, as far as a protocol can tell."""
+
+    def __init__(self, port, full=FULL_OCTETS):
+        self.full = full
+        self.buffer = bytearray()  # written here, not arrived there
+        self.reading = True
+        self.closing = False
+        self.gone = False
+        self.aborted = False
+        self.producer = None
+        self.producer_paused = False
+        self.written = 0
+        self.protocol = None
+        self.other = None
+        self.address = IPv4Address("TCP", "127.0.0.1", port)
+
+    def getPeer(self):
+        return self.other.address
+
+    def getHost(self):
+        return self.address
+
+    def setTcpNoDelay(self, on):
+        pass
+
+    def write(self, data):
+        assert isinstance(data, bytes)
+        if self.closing or self.gone:
+            return
+        self.buffer += data
+        self.written += len(data)
+        if len(self.buffer) > self.full and self.producer and not self.producer_paused:
+            self.producer_paused = True
+            self.producer.pauseProducing()
+
+    def registerProducer(self, producer, streaming):
+        assert self.producer is None and streaming
+        self.producer = producer
+
+    def unregisterProducer(self):
+        self.producer = None
+
+    def pauseProducing(self):
+        self.reading = False
+
+    def resumeProducing(self):
+        self.reading = True
+
+    def loseConnection(self):
+        self.closing = True
+
+    def abortConnection(self):
+        self.closing = self.aborted = True
+        self.buffer.clear()
+
+    def lost(self, reason):
+        if not self.gone:
+            self.gone = True
+            if self.producer is not None:
+                self.producer.stopProducing()
+            self.protocol.connectionLost(Failure(reason))
+
+    def drained(self):
+        if not self.buffer and self.producer_paused:
+            self.producer_paused = False
+            if self.producer:
+                self.producer.resumeProducing()
+
+
+class Pair:
+    """Both ends.  ``pump()`` moves octets until nothing moves; ``reading`` may be held back."""
+
+    def __init__(
+        self,
+        server=None,
+        client=None,
+        *,
+        clock=None,
+        connect=True,
+        full=FULL_OCTETS,
+        url="ws://server:5048/",
+    ):
+        self.clock = clock or Clock()
+        self.server_factory = server or UmqServerFactory(clock=self.clock)
+        self.client_factory = client or UmqClientFactory(url, clock=self.clock)
+        self.deaf = set()  # ends which do not read, whatever their protocol wants
+        self.ends = {"server": End(5048, full), "client": End(40000, full)}
+        a, b = self.ends.values()
+        a.other, b.other = b, a
+        self.server = self.server_factory.buildProtocol(b.address)
+        self.client = self.client_factory.buildProtocol(a.address)
+        for end, protocol in zip((a, b), (self.server, self.client), strict=True):
+            end.protocol = protocol
+        for end in (a, b):
+            end.protocol.makeConnection(end)
+        if connect:
+            self.pump()
+
+    def pump(self, size=None):
+        """Move octets (at most ``size`` a read) until everything that can has arrived."""
+        moved = True
+        while moved:
+            moved = self.step("server", size) | self.step("client", size)
+            for end in self.ends.values():
+                if end.closing and not end.buffer and not end.gone:
+                    moved = True
+                    end.lost(ConnectionAborted() if end.aborted else ConnectionDone())
+                    if not end.other.gone:
+                        end.other.lost(ConnectionDone())
+
+    def step(self, name, size=None):
+        """One read of what ``name`` has to read; whether there was any."""
+        end = self.ends[name]
+        source = end.other
+        if not source.buffer or end.gone or not end.reading or name in self.deaf or end.closing:
+            return False
+        data = bytes(source.buffer[: size or len(source.buffer)])
+        del source.buffer[: len(data)]
+        end.protocol.dataReceived(data)
+        source.drained()
+        return True
+
+    def advance(self, seconds):
+        """Let time pass, and everything move."""
+        self.clock.advance(seconds)
+        self.pump()
+
+    def close(self):
+        """End it; nothing of it may be left over."""
+        self.deaf.clear()
+        for end in self.ends.values():
+            end.abortConnection()
+        for end in self.ends.values():
+            end.lost(ConnectionDone())
+        assert self.clock.getDelayedCalls() == [], self.clock.getDelayedCalls()
+
+    def cut(self):
+        """The network goes away at both ends."""
+        for end in self.ends.values():
+            end.lost(ConnectionAborted())
+
+
+__all__ = ["End", "Pair", "UmqClient", "UmqServer"]

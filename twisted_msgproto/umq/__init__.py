@@ -1,0 +1,59 @@
+"""UMQ: symmetric calls, callbacks, topics and attributes with attachments, over WebSocket.
+
+Read in this order: wire, states, machine, session, protocol, service; codec is optional.
+"""
+
+from .codec import MethodRegistry, Remote, RemoteError, call_method
+from .exchange import (
+    AttachmentLost,
+    AttachmentStream,
+    CallFailed,
+    Reply,
+    Request,
+    SessionRefused,
+    Update,
+    refusal,
+)
+from .hub import Hub
+from .machine import Client, Server
+from .protocol import (
+    IUmqIdentity,
+    UmqClient,
+    UmqClientFactory,
+    UmqRealm,
+    UmqServer,
+    UmqServerFactory,
+    connect,
+)
+from .reconnecting import UmqClientService
+from .session import UmqSession
+from .topics import Subscription, Topic
+
+__all__ = [
+    "AttachmentLost",
+    "AttachmentStream",
+    "CallFailed",
+    "Client",
+    "Hub",
+    "IUmqIdentity",
+    "MethodRegistry",
+    "Remote",
+    "RemoteError",
+    "Reply",
+    "Request",
+    "Server",
+    "SessionRefused",
+    "Subscription",
+    "Topic",
+    "UmqClient",
+    "UmqClientFactory",
+    "UmqClientService",
+    "UmqRealm",
+    "UmqServer",
+    "UmqServerFactory",
+    "UmqSession",
+    "Update",
+    "call_method",
+    "connect",
+    "refusal",
+]

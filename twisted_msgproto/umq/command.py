@@ -1,0 +1,185 @@
+"""UMQ for ``msgproto send`` and ``recv``: a call a message, updates of a topic.
+
+ENDPOINT is ``ws://HOST:PORT/`` or ``wss://…``; ``tcp:HOST:PORT`` and ``tls:HOST:PORT`` mean the
+same addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.python.failure import Failure
+
+from ..cli.connecting import client_endpoint, tls_options
+from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
+from ..core.errors import ConfigurationError, ConnectionClosed
+from ..core.message import Message
+from ..net import websocket
+from .codec import NotJson, call_method, dump, parse
+from .exchange import Reply, Update, plain
+from .protocol import UmqClient, UmqClientFactory, connect
+from .session import PROTOCOL
+
+DEFAULT_ENDPOINT = "ws://127.0.0.1:5048/"
+
+WINDOW = 100
+"""Calls in flight when nobody says."""
+
+
+def _where(reactor: Any, options: ConnectOptions) -> tuple[str, IStreamClientEndpoint]:
+    """The WebSocket address and the endpoint which an ENDPOINT means."""
+    text = options.endpoint
+    if text.startswith(("ws://", "wss://")):
+        address = websocket.parse_address(text)
+        tls = tls_options(options, address.host) if address.secure else None
+        return text, websocket.client_endpoint(reactor, text, tls)
+    kind, _, rest = text.partition(":")
+    endpoint = client_endpoint(reactor, options)
+    scheme = {"tcp": "ws", "tls": "wss"}.get(kind)
+    url = f"{scheme}://{rest}/" if scheme and "=" not in rest else "ws://localhost/"
+    return url, endpoint
+
+
+async def _connected(
+    reactor: Any, options: ConnectOptions, protocol: type[UmqClient] = UmqClient
+) -> UmqClient:
+    url, endpoint = _where(reactor, options)
+    hello = "" if options.user is None else f"{options.user}:{options.password or ''}"
+    factory = UmqClientFactory(url, hello=hello, clock=reactor)
+    factory.protocol = protocol
+    return await connect(reactor, url, endpoint=endpoint, factory=factory)
+
+
+async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
+    """A call for each message; its answer is the acknowledgement.
+
+    With a destination the call is ``["DESTINATION", MESSAGE]``.  The first call which fails ends
+    it.
+    """
+    session = await _connected(reactor, options)
+    window = options.window or WINDOW
+    answered = 0
+    in_flight = 0
+    failed: list[Failure] = []
+    waiting: Deferred[None] | None = None
+
+    def changed(result: Reply | Failure) -> None:
+        nonlocal answered, in_flight, waiting
+        in_flight -= 1
+        if isinstance(result, Failure):
+            failed.append(result)
+        else:
+            answered += 1
+        if waiting is not None:
+            woken, waiting = waiting, None
+            reactor.callLater(0, woken.callback, None)  # once for all answers of a read
+
+    async def until(most: int) -> None:
+        """Wait until no more than ``most`` are in flight."""
+        nonlocal answered, waiting
+        while in_flight > most and not failed:
+            waiting = Deferred()
+            await waiting
+            count, answered = answered, 0
+            if count:
+                progress.acknowledged(count)
+        if failed:
+            failed[0].raiseException()
+
+    try:
+        while batch := await messages.some(window - in_flight):
+            for body in batch:
+                text = body.decode("utf-8", "replace")
+                if options.destination is not None:
+                    text = dump([options.destination, text])
+                in_flight += 1
+                session.call(text).addBoth(changed)
+            progress.sent(len(batch))
+            await until(window - 1)
+        await until(0)
+        if answered:
+            progress.acknowledged(answered)
+    finally:
+        session.closeSession()
+
+
+async def call(reactor: Any, options: SendOptions, method: str, arguments: list[str]) -> str:
+    """Call one JSON method; its result as JSON.
+
+    An argument which is JSON is that value, any other is text.
+    """
+    values: list[Any] = []
+    for argument in arguments:
+        try:
+            values.append(parse(argument))
+        except NotJson:
+            values.append(argument)
+    session = await _connected(reactor, options)
+    try:
+        result = await call_method(session, method, *values)
+        if isinstance(result, Reply):
+            sizes = [len(body) for body in plain(result.attachments)]
+            return dump({"result": result.payload, "attachments": sizes})
+        return dump(result)
+    finally:
+        session.closeSession()
+
+
+class Receiver(UmqClient):
+    """Shows what the server pushes: calls and attributes."""
+
+    show: Callable[[Message], None]
+    ended: Deferred[None]
+
+    def requestReceived(self, message: Message) -> Any:
+        """Show the call, and say that it came."""
+        self.show(message)
+
+    def attributeChanged(self, name: str, value: str | None) -> None:
+        """Show the attribute."""
+        body = None if value is None else value.encode()
+        self.show(self._shown("attribute", name, body))
+
+    def _shown(self, kind: str, destination: str, body: bytes | None) -> Message:
+        return Message(
+            PROTOCOL,
+            kind,
+            self.factory.receivedAt(),
+            self.peer,
+            self.session,
+            destination=destination,
+            body=body,
+            attachments=[],
+        )
+
+    def sessionLost(self, reason: Failure) -> None:
+        """The server is gone."""
+        if self.wasClean:
+            self.ended.callback(None)
+        else:
+            self.ended.errback(self._reason or ConnectionClosed("the connection was lost"))
+
+
+async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
+    """Show what the server pushes; with a destination, subscribe it with ``["subscribe", …]``."""
+    if options.destination is not None and not options.destination:
+        raise ConfigurationError("--destination: the name of a topic is expected")
+    kind = type("Showing", (Receiver,), {"show": staticmethod(show), "ended": Deferred()})
+    session = await _connected(reactor, options, kind)
+    assert isinstance(session, Receiver)
+    name = options.destination
+
+    def update(update: Update) -> None:
+        assert name is not None
+        show(session._shown("topic", name, update.payload.encode()))
+
+    try:
+        if name is not None:
+            subscription = session.subscribe(lambda id: dump(["subscribe", name, id]), update)
+            await subscription.whenStarted()
+        await session.ended
+    finally:
+        session.closeSession()

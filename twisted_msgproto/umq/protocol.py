@@ -1,0 +1,383 @@
+"""UMQ servers and clients on Twisted, over WebSocket.
+
+Subclass :class:`UmqServer` and override its hooks, or register methods::
+
+    methods = MethodRegistry()
+
+    @methods.register
+    def add(a, b):                     # may return a Deferred or be a coroutine
+        "The sum of two numbers."
+        return a + b
+
+    factory = UmqServerFactory(methods=methods, origins=["https://example.org"])
+    endpoint.listen(factory)
+
+and from a client::
+
+    session = await connect(reactor, "ws://localhost:5048/")
+    reply = await session.call('["add", 1, 2]')
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from twisted.cred.checkers import ANONYMOUS
+from twisted.cred.credentials import Anonymous, ICredentials, UsernamePassword
+from twisted.cred.error import LoginFailed, UnauthorizedLogin
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
+from twisted.python.failure import Failure
+from zope.interface import Interface, implementer
+
+from ..core.errors import ConnectionClosed, MsgprotoError, Refused
+from ..core.limits import Limits
+from ..net.backpressure import OctetBudget
+from ..net.factory import (
+    COMMON_LIMITS,
+    PROCESS_OCTETS_MAX,
+    MsgprotoServerFactory,
+    SessionNames,
+)
+from ..net.sink import IMessageSink
+from ..net.websocket import (
+    BoundedClientFactory,
+    BoundedServerFactory,
+    WebSocketClientConnection,
+    WebSocketServerConnection,
+    client_endpoint,
+)
+from .codec import MethodRegistry
+from .events import HelloReceived, WelcomeReceived
+from .machine import Client, Server
+from .session import ACTIONS, LIMITS, PROTOCOL, SUBPROTOCOL, UmqSession
+from .wire import Code
+
+__all__ = [
+    "LIMITS",
+    "PROTOCOL",
+    "IUmqIdentity",
+    "UmqClient",
+    "UmqClientFactory",
+    "UmqRealm",
+    "UmqServer",
+    "UmqServerFactory",
+    "connect",
+]
+
+
+class IUmqIdentity(Interface):
+    """What a portal gives for a client who may come in: its name as text is the ``clientId``."""
+
+
+@implementer(IUmqIdentity)
+class _Identity(str):
+    """An avatar which is its own name."""
+
+
+class UmqRealm:
+    """A realm in which everybody whom the checkers accept is known by the name they gave.
+
+    Pass it to a ``Portal`` with any checkers.
+    """
+
+    def requestAvatar(self, avatarId: Any, mind: object, *interfaces: Any) -> tuple[Any, Any, Any]:
+        """The identity of ``avatarId``; anonymous clients have an empty one."""
+        if IUmqIdentity not in interfaces:
+            raise NotImplementedError("only IUmqIdentity")
+        if avatarId is ANONYMOUS:
+            avatarId = ""
+        name = avatarId.decode("utf-8", "replace") if isinstance(avatarId, bytes) else avatarId
+        return IUmqIdentity, _Identity(name), lambda: None
+
+
+class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
+    """The server's side of one connection; override the hooks of :class:`UmqSession`."""
+
+    machine: Server
+    maxMessagePayloadSize: int
+    maxFramePayloadSize: int
+
+    def credentials(self, hello: HelloReceived) -> ICredentials | None:
+        """What ``H`` says who the client is, for the factory's portal (``UM-06``).
+
+        The default reads ``USER:PASSWORD``, and an empty payload as anonymous.  None or an
+        exception rejects the client.
+        """
+        if not hello.payload:
+            return Anonymous()
+        user, colon, password = hello.payload.partition(":")
+        if not colon:
+            return None
+        return UsernamePassword(user.encode(), password.encode())
+
+    def authorise(self, hello: HelloReceived) -> Any:
+        """Who the client is (``UM-06``): its identity as text, or None; or a Deferred for that.
+
+        Raising Refused rejects the client with ``F`` and the error's code.  The default asks the
+        factory's portal; without a portal everybody may come in, as nobody in particular.
+        """
+        portal = self.factory.portal
+        if portal is None:
+            return None
+        credentials = self.credentials(hello)
+        if credentials is None:
+            raise Refused("rejected", Code.REJECTED.value)
+        return portal.login(credentials, None, IUmqIdentity).addCallback(
+            lambda accepted: str(accepted[1]) or None
+        )
+
+    def welcome(self, hello: HelloReceived) -> str:
+        """The payload of our ``W`` (``UM-07``)."""
+        return ""
+
+    def _newMachine(self, now: float) -> Server:
+        # Nobody is authorised yet: a message is as large as an H may be.
+        limits = self.factory.limits
+        self._full_size = self.maxMessagePayloadSize
+        size = limits.integer("hello-characters") + 32
+        if limits.integer("hello-attachments"):
+            size = max(size, limits.integer("attachment-octets"))
+        self.maxMessagePayloadSize = self.maxFramePayloadSize = min(size, self._full_size)
+        return Server(limits, now)
+
+    def _onHello(self, hello: HelloReceived) -> None:
+        maybeDeferred(self.authorise, hello).addCallbacks(
+            self._authorised, self._rejected, callbackArgs=(hello,)
+        )
+
+    def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
+        if self.machine.closed:
+            return
+        self.clientId = identity
+        self.maxMessagePayloadSize = self.maxFramePayloadSize = self._full_size
+        self._now()
+        self.machine.welcome(self.welcome(hello))
+        self._guard(self._establish)
+        self._flush()
+
+    def _rejected(self, failure: Failure) -> None:
+        if self.machine.closed:
+            return
+        self.count("rejected")
+        code, text = Code.UNAVAILABLE.value, "temporarily unavailable"
+        if failure.check(LoginFailed, UnauthorizedLogin):
+            code, text = Code.REJECTED.value, "rejected"
+        elif failure.check(Refused):
+            error: Any = failure.value
+            code = error.code if isinstance(error.code, int) else Code.REJECTED.value
+            text = str(error)
+        else:
+            self.logger.failure("{peer}: authorisation failed", failure, peer=self.peer)
+        self.closeSession(code, text)
+
+
+UmqServer.actions = {**ACTIONS, HelloReceived: UmqServer._onHello}
+
+
+class UmqServerFactory(MsgprotoServerFactory, BoundedServerFactory):
+    """Builds a :class:`UmqServer` for each client which connects.
+
+    Attributes:
+        methods: the methods which clients may call, or None.
+        portal: who may come in, or None for everybody.
+    """
+
+    protocolName = PROTOCOL
+    LIMITS = LIMITS
+    protocol = UmqServer
+
+    def __init__(
+        self,
+        sink: IMessageSink | None = None,
+        *,
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: OctetBudget | None = None,
+        methods: MethodRegistry | None = None,
+        portal: Portal | None = None,
+        origins: Sequence[str] = (),
+    ) -> None:
+        """As :class:`MsgprotoServerFactory`; ``origins`` are the web pages which may connect."""
+        MsgprotoServerFactory.__init__(
+            self, sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget
+        )
+        BoundedServerFactory.__init__(
+            self, self.clock, self.limits, origins=origins, protocols=[SUBPROTOCOL]
+        )
+        self.methods = methods
+        self.portal = portal
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """A connection, or None (which closes it) above a limit."""
+        return super().buildProtocol(addr)
+
+
+class UmqClient(UmqSession, WebSocketClientConnection):  # type: ignore[misc]
+    """The client's side of one connection; override the hooks of :class:`UmqSession`."""
+
+    machine: Client
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._standing: list[Deferred[UmqClient]] = []
+        self._lost: Exception | None = None
+
+    def whenEstablished(self) -> Deferred[UmqClient]:
+        """Fires with this session when it stands; fails with what ended it before that."""
+        standing: Deferred[UmqClient] = Deferred()
+        if self._lost is not None:
+            standing.errback(self._lost)
+        elif getattr(self, "_established", False):
+            standing.callback(self)
+        else:
+            self._standing.append(standing)
+        return standing
+
+    def hello(self) -> str:
+        """The payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
+        hello: str = self.factory.hello
+        return hello
+
+    def welcomed(self, welcome: WelcomeReceived) -> Any:
+        """The server accepted us: decide whether we accept the server (``UM-07``).
+
+        Raise, or return a Deferred which fails, to end the session with ``F`` 1.
+        """
+
+    def _newMachine(self, now: float) -> Client:
+        return Client(self.factory.limits, now)
+
+    def _begin(self) -> None:
+        self.machine.hello(self.hello())
+
+    def _onWelcome(self, welcome: WelcomeReceived) -> None:
+        self._held = []  # nothing of the server counts before we have accepted it
+        maybeDeferred(self.welcomed, welcome).addCallbacks(self._accepted, self._notAccepted)
+        if self._held is not None:
+            self._control.pause("authorising")
+
+    def _accepted(self, result: object) -> None:
+        held, self._held = self._held or [], None
+        if self.machine.closed:
+            return
+        self._control.resume("authorising")
+        self._guard(self._establish)
+        standing, self._standing = self._standing, []
+        for waiting in standing:
+            waiting.callback(self)
+        for event in held:
+            self._take(event)
+        self._flush()
+
+    def _notAccepted(self, failure: Failure) -> None:
+        self._held = None
+        if not failure.check(MsgprotoError):
+            self.logger.failure("{peer}: the server is not accepted", failure, peer=self.peer)
+        self._reason = Refused("the server was not accepted", Code.REJECTED.value)
+        if not self.machine.closed:
+            self.closeSession(Code.REJECTED.value, "the server is not accepted")
+
+    def webSocketClosed(self, clean: bool, code: int | None, reason: str | None) -> None:
+        """The connection is gone: whoever waits for the session hears why."""
+        established = self._established
+        self._lost = self._reason or ConnectionClosed(
+            f"the connection ended: {self.wasNotCleanReason or reason or code}"
+            if not established
+            else "the session has ended"
+        )
+        standing, self._standing = self._standing, []
+        for waiting in standing:
+            waiting.errback(self._lost)
+
+
+UmqClient.actions = {**ACTIONS, WelcomeReceived: UmqClient._onWelcome}
+
+
+class UmqClientFactory(BoundedClientFactory):
+    """Builds a :class:`UmqClient` for one server's address.
+
+    Attributes as :class:`MsgprotoServerFactory` has them, for the client's one connection at a
+    time; ``hello`` is the payload of ``H``.
+    """
+
+    protocolName: ClassVar[str] = PROTOCOL
+    protocol = UmqClient
+
+    def __init__(
+        self,
+        url: str,
+        sink: IMessageSink | None = None,
+        *,
+        hello: str = "",
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: OctetBudget | None = None,
+        methods: MethodRegistry | None = None,
+        origin: str | None = None,
+    ) -> None:
+        """Connect to ``url`` (``ws://…`` or ``wss://…``); ConfigurationError for anything else."""
+        if clock is None:
+            from twisted.internet import reactor as clock
+        self.limits = limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
+        super().__init__(clock, self.limits, url, origin=origin, protocols=[SUBPROTOCOL])
+        self.sink = sink
+        self.hello = hello
+        self.clock = clock
+        self.wallClock = wallClock
+        self.budget = OctetBudget(PROCESS_OCTETS_MAX) if budget is None else budget
+        self.sessionNames = SessionNames(self.protocolName, wallClock())
+        self.counters: Counter[str] = Counter()
+        self.methods = methods
+
+    @classmethod
+    def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:
+        """The limits of a client, with ``changes``."""
+        return Limits.of(COMMON_LIMITS, LIMITS).replace(changes)
+
+    def receivedAt(self) -> int:
+        """Now, as batches want it: microseconds since 1970-01-01 UTC."""
+        return int(self.wallClock() * 1_000_000)
+
+    def connectionOpened(self, protocol: Any, host: str) -> None:
+        """A connection is made."""
+        self.counters["connections_total"] += 1
+
+    def connectionClosed(self, protocol: Any) -> None:
+        """A connection is lost."""
+
+    def countFault(self, reason: str) -> None:
+        """The server broke the protocol."""
+        self.counters["faults"] += 1
+        self.counters[f"fault:{reason}"] += 1
+
+
+async def connect(
+    reactor: Any,
+    url: str,
+    *,
+    hello: str = "",
+    tls: Any = None,
+    endpoint: IStreamClientEndpoint | None = None,
+    factory: UmqClientFactory | None = None,
+    **options: Any,
+) -> UmqClient:
+    """Connect to ``url``; the session when it stands.
+
+    ``tls``: a context for ``wss`` (default: the platform's authorities).  ``endpoint``: where to
+    connect to instead of the URL's host.  ``factory``: one of your own; otherwise ``hello`` and
+    ``options`` go to :class:`UmqClientFactory`.  Raises SessionRefused when the server says ``F``,
+    ConnectionClosed when the connection ends first, and what the endpoint raises.
+    """
+    if factory is None:
+        factory = UmqClientFactory(url, hello=hello, clock=reactor, **options)
+    if endpoint is None:
+        endpoint = client_endpoint(reactor, url, tls)
+    client: Any = await endpoint.connect(factory)
+    return await client.whenEstablished()  # type: ignore[no-any-return]

@@ -1,0 +1,910 @@
+"""UMQ on Twisted, both sides: moves messages, owns Deferreds and back-pressure, decides nothing.
+
+:class:`UmqSession` is what :class:`.protocol.UmqServer` and :class:`.protocol.UmqClient` share.
+Time, sink, limits and methods come from the factory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ..core.errors import (
+    ConnectionClosed,
+    LimitExceeded,
+    MsgprotoError,
+    Refused,
+    TimedOut,
+    shown,
+)
+from ..core.limits import Limit, Limits
+from ..core.message import Message, MessageBatch
+from ..net.backpressure import ReadControl
+from ..net.factory import peer_name
+from ..net.ingest import Delivery
+from ..net.timer import MachineTimer
+from ..net.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
+from . import states
+from .attachments import Slot
+from .events import (
+    Attachment,
+    AttachmentArrived,
+    AttachmentsAnnounced,
+    AttributeSet,
+    AttributeUnset,
+    CallbackReceived,
+    CallExpired,
+    CallReceived,
+    ErrorReceived,
+    Event,
+    FatalReceived,
+    ResultReceived,
+    TopicClosed,
+    TopicUnsubscribed,
+    TopicUpdated,
+)
+from .exchange import (
+    AttachmentStream,
+    CallFailed,
+    Reply,
+    Request,
+    SessionRefused,
+    Update,
+    plain,
+)
+from .machine import Client, Server
+from .topics import Subscription, Topic
+from .wire import Code, UmqFault, base36, number
+
+if TYPE_CHECKING:
+    from ..net.websocket import WebSocketConnection as _Connection
+else:
+    _Connection = object
+
+PROTOCOL: Final = "umq"
+
+SUBPROTOCOL: Final = "umq"
+"""The WebSocket sub-protocol we offer and know; a peer need not name one."""
+
+LIMITS: Final = (
+    *WEBSOCKET_LIMITS,
+    *states.LIMITS,
+    Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
+    Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
+    Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
+    Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
+)
+"""All limits of both sides (``UM-14``, ``UM-19`` … ``UM-21``)."""
+
+_REPLY_CODES: Final = (Code.FORMAT, Code.UNSUPPORTED_COMMAND)
+
+
+class Answer(Deferred[Reply]):
+    """The Deferred of a call of ours, which its machine keeps as the waiter.
+
+    Attributes:
+        number: the call's number.
+        streamed: its attachments are wanted one by one.
+    """
+
+    number = 0
+    streamed = False
+
+
+class PeerAttributes(Mapping[str, str]):
+    """The peer's attributes, as they are now (``UM-15``, ``UM-16``)."""
+
+    def __init__(self, session: UmqSession) -> None:
+        self._session = session
+
+    def __getitem__(self, name: str) -> str:
+        return self._session.machine.attributes[name].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._session.machine.attributes)
+
+    def __len__(self) -> int:
+        return len(self._session.machine.attributes)
+
+    def attachments(self, name: str) -> list[Attachment]:
+        """The attachments which are part of the value; KeyError for what is not set."""
+        return self._session.machine.attributes[name].attachments
+
+
+class _Reading:
+    """A connection's reading as :class:`ReadControl` wants to pause it."""
+
+    __slots__ = ("pauseProducing", "resumeProducing")
+
+    def __init__(self, connection: _Connection) -> None:
+        self.pauseProducing = connection.pauseReading
+        self.resumeProducing = connection.resumeReading
+
+
+class UmqSession(_Connection):
+    """One UMQ connection: verbs which return Deferreds, and hooks for subclasses.
+
+    Attributes:
+        machine: where the protocol stands.
+        session: the session's public name.
+        peer: the peer's transport address as text.
+        clientId: the identity which was accepted at ``H``, or None (``UM-06``).
+        attributes: the peer's attributes as a mapping.
+        topics: the topics which the peer subscribed here, by number.
+        subscriptions: the topics which we subscribed, by number.
+    """
+
+    logger: ClassVar[Logger] = Logger(namespace="twisted_msgproto.umq")
+
+    actions: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
+    factory: Any
+    transport: Any
+    machine: Server | Client
+    session: str
+    peer: str
+    clientId: str | None
+    limits: Limits
+
+    # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
+
+    def sessionEstablished(self) -> None:
+        """The session stands: verbs may be used."""
+
+    def sessionLost(self, reason: Failure) -> None:
+        """A session which stood has ended; all that was pending has failed."""
+
+    def requestReceived(self, message: Message) -> Any:
+        """A call arrived, and the sink (if there is one) has it safe; return the answer's body.
+
+        Text, UTF-8 octets, a :class:`~.exchange.Reply`, None for an empty answer, or a Deferred or
+        coroutine for any of these; an exception becomes ``E`` (``UM-09``).  Not called for calls
+        which the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
+        refuses with code 6 where there is no sink.
+        """
+        return self._accept()
+
+    def _accept(self) -> None:
+        """The answer where no application answers: yes, if the sink has taken the call."""
+        if self.factory.sink is None:
+            raise Refused("not an RPC server", Code.NOT_AN_RPC_SERVER.value)
+
+    def callReceived(self, request: Request) -> Any:
+        """A call arrived: like ``requestReceived``, with attachments as they came.
+
+        The default asks the factory's ``methods``, then ``requestReceived``.
+        """
+        methods = self.factory.methods
+        if methods is not None and methods.answers(request.payload):
+            return methods.answer(request)
+        if type(self).requestReceived is UmqSession.requestReceived:
+            return self._accept()
+        return self.requestReceived(self._message("call", request))
+
+    def attributeChanged(self, name: str, value: str | None) -> None:
+        """The peer set an attribute, or unset it (None) (``UM-15``, ``UM-16``)."""
+
+    def streams(self, message: object) -> bool:
+        """Whether to have this announced message's attachments one by one (``UM-19``).
+
+        The default asks those who wait for it: the call, the subscription, the method.
+        """
+        if isinstance(message, ResultReceived):
+            return isinstance(message.waiter, Answer) and message.waiter.streamed
+        if isinstance(message, TopicUpdated):
+            subscription = self.subscriptions.get(message.topic)
+            return subscription is not None and subscription._streamed
+        methods = self.factory.methods
+        return (
+            isinstance(message, CallReceived)
+            and methods is not None
+            and bool(methods.streams(message.payload))
+        )
+
+    def needsSafety(self, message: CallReceived | CallbackReceived) -> bool:
+        """Whether this call is answered only when the sink has it safe (if there is a sink).
+
+        True by default; a method may be registered with ``durable=False``.
+        """
+        methods = self.factory.methods
+        return not isinstance(message, CallReceived) or (
+            methods is None or bool(methods.durable(message.payload))
+        )
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def call(
+        self,
+        payload: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Deferred[Reply]:
+        """Call the peer (``UM-09``); fires with its :class:`~.exchange.Reply`.
+
+        ``attachments`` are octets, or Deferreds which fire with octets.  Fails with CallFailed
+        (``E``), TimedOut after ``timeout`` seconds (default ``call-seconds``), SessionRefused
+        (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored.
+        LimitExceeded is raised above our own limits.
+        """
+        return self._own(None, payload, attachments, timeout, streamed)
+
+    def callback(
+        self,
+        callback: str,
+        argument: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Deferred[Reply]:
+        """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
+        return self._own(number(callback), argument, attachments, timeout, streamed)
+
+    def _own(
+        self,
+        callback: int | None,
+        payload: str,
+        attachments: Sequence[Any],
+        timeout: float | None,
+        streamed: bool,
+    ) -> Deferred[Reply]:
+        machine = self.machine
+        now = self._now()
+        if not machine.opened:
+            raise ConnectionClosed("the session does not stand")
+        answer = Answer(self._cancelled)
+        answer.streamed = streamed
+        deadline = now + (self._call_seconds if timeout is None else timeout)
+        bodies = self._bodies(attachments) if attachments else ()
+        if callback is None:
+            answer.number = machine.call(payload, bodies, waiter=answer, deadline=deadline)
+        else:
+            answer.number = machine.callback(
+                callback, payload, bodies, waiter=answer, deadline=deadline
+            )
+        if self._own_paused:
+            self._lookBacklog()
+        self._flush()
+        return answer
+
+    def _cancelled(self, answer: Deferred[Reply]) -> None:
+        assert isinstance(answer, Answer)
+        self.machine.cancel(answer.number)
+
+    def registerCallback(self, function: Callable[[Request], Any]) -> str:
+        """Let the peer call ``function`` (``UM-11``); returns the id to tell it."""
+        registered = self.machine.register_callback()
+        self._callbacks[registered] = function
+        return base36(registered)
+
+    def unregisterCallback(self, id: str) -> None:
+        """The callback ``id`` ends; calls of it are refused from now on."""
+        self.machine.unregister_callback(number(id))
+        self._callbacks.pop(number(id), None)
+
+    def subscribe(
+        self,
+        request: Callable[[str], str],
+        hook: Callable[[Update], object] | None = None,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Subscription:
+        """Subscribe a topic (``UM-12``, ``UM-14``).
+
+        ``request(id)`` gives the payload of the call which asks the peer to publish to topic
+        ``id``.  Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
+        call fails, the subscription ends; its ``whenStarted()`` says why.
+        """
+        self._now()
+        if not self.machine.opened:
+            raise ConnectionClosed("the session does not stand")
+        topic = self.machine.subscribe()
+        subscription = Subscription(self, topic, hook, streamed)
+        self.subscriptions[topic] = subscription
+        try:
+            answer = self.call(request(subscription.id), attachments, timeout)
+        except Exception:
+            subscription.unsubscribe()
+            raise
+        answer.addCallbacks(subscription._accepted, subscription._refused)
+        return subscription
+
+    def openTopic(self, id: str) -> Topic:
+        """The peer subscribed with topic ``id``: publish to what this returns (``UM-12``).
+
+        ValueError for what is no id or is in use, LimitExceeded above ``topics``.
+        """
+        self._now()
+        topic = self.machine.open_topic(id)
+        self.topics[topic] = Topic(self, topic, id)
+        return self.topics[topic]
+
+    def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:
+        """Set an attribute at the peer (``UM-15``)."""
+        self._now()
+        self.machine.set_attribute(name, value, self._bodies(attachments))
+        self._flush()
+
+    def unsetAttribute(self, name: str) -> None:
+        """Unset an attribute at the peer (``UM-16``)."""
+        self._now()
+        self.machine.unset_attribute(name)
+        self._flush()
+
+    def closeSession(self, code: int | None = None, text: str = "") -> None:
+        """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
+        if code is not None and self._timer is not None:
+            self.machine.fatal(code, text)
+            self._write()
+        if self._timer is not None:
+            self._fail(ConnectionClosed("the session was closed"))
+        self.closeWebSocket(CLOSE_NORMAL)
+
+    # ── the connection's life ───────────────────────────────────────────────────────────────────
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it first."""
+        factory = self.factory
+        address = self.transport.getPeer()
+        super().connectionMade()
+        self.peer = peer_name(address)
+        self.session = factory.sessionNames.next()
+        self.clientId = None
+        self.limits = factory.limits
+        self.attributes = PeerAttributes(self)
+        self.topics: dict[int, Topic] = {}
+        self.subscriptions: dict[int, Subscription] = {}
+        self._callbacks: dict[int, Callable[[Request], Any]] = {}
+        self._call_seconds = factory.limits["call-seconds"]
+        self._slowTopics: dict[Topic, None] = {}
+        self._streams: dict[int, tuple[object, AttachmentStream]] = {}
+        self._stream_octets = 0
+        self._backlog = 0
+        self._own_paused = False
+        self._established = False
+        self._over = False  # more is unread than unread-octets
+        self._inbox: list[CallReceived | CallbackReceived] = []
+        self._gathered: list[tuple[str, list[Any]]] = []
+        self._held: list[Event] | None = None  # events which wait for our own authorisation
+        self._putting: list[CallReceived | CallbackReceived] = []
+        self._in_read = False
+        self._draining = False
+        self._reason: Exception | None = None
+        self._control = ReadControl(_Reading(self))
+        self._delivery: Delivery | None = None
+        if factory.sink is not None:
+            self._delivery = Delivery(
+                self._put,
+                self._control,
+                factory.budget,
+                factory.limits.integer("unsafe-octets"),
+                self._notSafe,
+                self._lookDrained,
+            )
+        self._timer: MachineTimer | None = None
+        factory.connectionOpened(self, str(getattr(address, "host", "")))
+
+    def webSocketOpened(self) -> None:
+        """The upgrade is done: the machine begins."""
+        clock = self.factory.clock
+        self.machine = self._newMachine(clock.seconds())
+        self._timer = MachineTimer(clock, self._tick)
+        self._begin()
+        self._flush()
+
+    def _newMachine(self, now: float) -> Server | Client:
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """What this side does first."""
+
+    def _establish(self) -> None:
+        self._established = True
+        self.sessionEstablished()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """End; a subclass which overrides this calls it."""
+        super().connectionLost(reason)
+        if self._timer is not None:
+            self._timer.stop()
+            self._fail(ConnectionClosed("the connection was lost"))
+            counters = self.factory.counters
+            for name in self.machine.counters.__slots__:
+                counters[name] += getattr(self.machine.counters, name)
+        self.factory.budget.forget(self._control)
+        self.factory.connectionClosed(self)
+        if self._established:
+            self._established = False
+            self.sessionLost(reason)
+
+    def _fail(self, error: MsgprotoError) -> None:
+        """The session is over: all that is pending fails with ``error`` (UM-08, UM-19)."""
+        if self._reason is None:
+            self._reason = error
+        for waiter in self.machine.connection_lost():
+            waiter.errback(self._reason)  # type: ignore[attr-defined]
+        for topic in list(self.topics.values()):
+            topic._end("lost")
+        for subscription in list(self.subscriptions.values()):
+            subscription._lost()
+        streams, self._streams = self._streams, {}
+        for _, stream in streams.values():
+            stream.lost()
+        self._inbox.clear()
+
+    def drain(self) -> None:
+        """The server stops: refuse new calls, answer those which came, then close."""
+        self._draining = True
+        self._lookDrained()
+
+    def _lookDrained(self) -> None:
+        if self._draining and (
+            self._timer is None
+            or self.machine.closed
+            or (
+                not self.machine.calls_serving
+                and (self._delivery is None or not self._delivery.unsafe_batches)
+            )
+        ):
+            self.closeWebSocket(1001)
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────
+
+    def messageReceived(self, payload: bytes, binary: bool) -> None:
+        """A WebSocket message."""
+        self._in_read = True
+        now = self.factory.clock.seconds()
+        machine = self.machine
+        for event in (
+            machine.receive_binary(payload, now)
+            if binary
+            else machine.receive_text(payload.decode(), now)
+        ):
+            if self._held is None:
+                self._take(event)
+            else:
+                self._held.append(event)
+
+    def readFinished(self) -> None:
+        """All of a read has been taken: hand it to the sink, write every answer at once."""
+        self._in_read = False
+        if self._gathered:
+            self._putGathered()
+        if self._flush() and self._over:
+            self._control.pause("unread-output")  # the peer makes us write what it does not read
+
+    def _take(self, event: Event) -> None:
+        action = self.actions.get(type(event))
+        if action is not None:
+            action(self, event)
+
+    def _onCall(self, event: CallReceived | CallbackReceived) -> None:
+        if self._over:
+            self._inbox.append(event)
+        elif self._draining:
+            self.machine.error(event.id, f"{Code.UNAVAILABLE.value} the server stops")
+        elif self._delivery is None:
+            self._serve(event)
+        else:
+            if not self.needsSafety(event):
+                self._serve(event)
+            self._gather("callback" if isinstance(event, CallbackReceived) else "call", event)
+
+    def _onResult(self, event: ResultReceived) -> None:
+        waiter: Any = event.waiter
+        waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
+
+    def _onError(self, event: ErrorReceived) -> None:
+        waiter: Any = event.waiter
+        waiter.errback(CallFailed(event.payload))
+
+    def _onExpired(self, event: CallExpired) -> None:
+        waiter: Any = event.waiter
+        waiter.errback(TimedOut("the call was not answered in time"))
+
+    def _onUpdate(self, event: TopicUpdated) -> None:
+        if self._delivery is not None:
+            self._gather("topic", event)
+        subscription = self.subscriptions.get(event.topic)
+        if subscription is not None:
+            update = Update(event.payload, event.attachments, self._streamOf(event))
+            self._guard(subscription._arrived, update)
+
+    def _onTopicClosed(self, event: TopicClosed) -> None:
+        subscription = self.subscriptions.get(event.topic)
+        if subscription is not None:
+            subscription._end()
+
+    def _onUnsubscribed(self, event: TopicUnsubscribed) -> None:
+        topic = self.topics.get(event.topic)
+        if topic is not None:
+            topic._end("unsubscribed")
+
+    def _onAttribute(self, event: AttributeSet | AttributeUnset) -> None:
+        if self._delivery is not None:
+            self._gather("attribute", event)
+        value = event.value if isinstance(event, AttributeSet) else None
+        self._guard(self.attributeChanged, event.name, value)
+
+    def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
+        if self.streams(event.message):
+            key = id(event.message)
+            self._streams[key] = event.message, AttachmentStream(event.count, self._streamChanged)
+            for following in self.machine.stream(event.message):
+                self._take(following)
+
+    def _onArrived(self, event: AttachmentArrived) -> None:
+        kept = self._streams.get(id(event.message))
+        if kept is not None:
+            stream = kept[1]
+            if event.index + 1 == stream.count:
+                del self._streams[id(event.message)]
+            stream.arrived(event.attachment)
+
+    def _streamOf(self, message: object) -> AttachmentStream | None:
+        kept = self._streams.get(id(message)) if self._streams else None
+        return None if kept is None else kept[1]
+
+    def _streamChanged(self, octets: int) -> None:
+        """Octets of streamed attachments came, or were taken: not read on above a limit."""
+        self._stream_octets += octets
+        if self._stream_octets > self.limits["attachments-octets"] // 4:
+            self._control.pause("stream")
+        elif self._stream_octets == 0:
+            self._control.resume("stream")
+
+    def _onFault(self, event: UmqFault) -> None:
+        self._write()
+        self.factory.countFault(event.reason)
+        self.logger.warn(
+            "{peer}: closed with F {code}: {text} (starts with {octets})",
+            peer=self.peer,
+            code=event.code.value,
+            text=shown(event.text)[1:-1],
+            octets=event.octets.hex(" ") or "nothing",
+            reason=event.reason,
+        )
+        self._fail(ConnectionClosed(f"the peer broke the protocol: {event.text}"))
+        self.closeWebSocket(CLOSE_PROTOCOL if event.code in _REPLY_CODES else CLOSE_NORMAL)
+
+    def _onFatal(self, event: FatalReceived) -> None:
+        self.count("fatals")
+        code = "no code" if event.code is None else event.code
+        self.logger.info(
+            "{peer}: ended by the peer: {code} {text}",
+            peer=self.peer,
+            code=code,
+            text=shown(event.text),
+        )
+        self._fail(SessionRefused(f"{code} {shown(event.text)[1:-1]}", event.code))
+        self.closeWebSocket(CLOSE_NORMAL)
+
+    def _guard(self, hook: Callable[..., object], *args: object) -> None:
+        """Call an application's hook; its error is logged and ends nothing."""
+        try:
+            hook(*args)
+        except Exception:
+            self.logger.failure("{peer}: a hook failed", peer=self.peer)
+
+    # ── answering ───────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self, event: CallReceived | CallbackReceived) -> None:
+        """Ask the application for the answer to a call."""
+        try:
+            result = self._ask(event)
+        except Exception:
+            self._refuse(event.id, Failure())
+            return
+        if isinstance(result, Deferred):
+            result.addCallbacks(
+                self._answerLater,
+                self._refuseLater,
+                callbackArgs=(event.id,),
+                errbackArgs=(event.id,),
+            )
+        else:
+            self._answer(event.id, result)
+
+    def _ask(self, event: CallReceived | CallbackReceived) -> Any:
+        stream = self._streamOf(event)
+        if isinstance(event, CallReceived):
+            result = self.callReceived(
+                Request(self, event.id, event.payload, event.attachments, None, stream)
+            )
+        else:
+            function = self._callbacks[event.callback]
+            result = function(
+                Request(self, event.id, event.payload, event.attachments, event.callback, stream)
+            )
+        if not isinstance(result, Deferred) and isawaitable(result):
+            return Deferred.fromCoroutine(result)  # type: ignore[arg-type]
+        return result
+
+    def _answerLater(self, result: Any, id: str) -> None:
+        if self.machine.opened:
+            self._answer(id, result)
+            self._flush()
+            self._lookDrained()
+
+    def _refuseLater(self, failure: Failure, id: str) -> None:
+        if self.machine.opened:
+            self._refuse(id, failure)
+            self._flush()
+            self._lookDrained()
+
+    def _answer(self, id: str, result: Any) -> None:
+        if not self.machine.opened:
+            return
+        try:
+            self._now()
+            if type(result) is str:
+                self.machine.result(id, result)
+                return
+            attachments: Sequence[Any] = ()
+            if isinstance(result, Reply):
+                result, attachments = result.payload, result.attachments
+            if isinstance(result, bytes):
+                result = result.decode()
+            elif result is None:
+                result = ""
+            self.machine.result(id, result, self._bodies(attachments))
+        except LimitExceeded:
+            self.logger.failure("{peer}: an answer is too large", peer=self.peer)
+            self.machine.error(id, f"{Code.UNAVAILABLE.value} the answer is too large")
+        except Exception:
+            self._refuse(id, Failure())
+
+    def _refuse(self, id: str, failure: Failure) -> None:
+        """A call failed: what was meant for the peer is said, the rest is ours to know."""
+        if not self.machine.opened:
+            return
+        methods = self.factory.methods
+        text = None if methods is None else methods.errorText(failure)
+        if text is None and failure.check(Refused):
+            code = getattr(failure.value, "code", None)
+            text = str(failure.value) if code is None else f"{code} {failure.value}"
+        if text is None:
+            self.count("calls_failed")
+            self.logger.failure("{peer}: a call failed", failure, peer=self.peer)
+            text = "internal error"
+        self.machine.error(id, text[: self.limits.integer("payload-characters")])
+
+    # ── the sink ────────────────────────────────────────────────────────────────────────────────
+
+    def _gather(self, kind: str, event: Any) -> None:
+        if self._gathered and self._gathered[-1][0] == kind:
+            self._gathered[-1][1].append(event)
+        else:
+            self._gathered.append((kind, [event]))
+        if not self._in_read:
+            self._putGathered()
+
+    def _putGathered(self) -> None:
+        """One batch for each run of one kind, so that the order of arrival stays."""
+        gathered, self._gathered = self._gathered, []
+        for kind, events in gathered:
+            batch = self._batch(kind, events)
+            calls = (
+                [event for event in events if self.needsSafety(event)]
+                if kind in ("call", "callback")
+                else []
+            )
+            assert self._delivery is not None
+            self._putting = calls
+            self._delivery.deliver(batch, partial(self._safe, calls))
+
+    def _put(self, batch: MessageBatch) -> Deferred[Any]:
+        stored: Deferred[Any] = self.factory.sink.put(batch)
+        return stored.addErrback(self._notStored, self._putting)
+
+    def _notStored(self, failure: Failure, calls: list[CallReceived | CallbackReceived]) -> Failure:
+        """A batch will never be safe: its calls are refused, so that their callers know."""
+        if self.machine.opened:
+            for event in calls:
+                self.machine.error(event.id, f"{Code.UNAVAILABLE.value} the call was not stored")
+            self._flush()
+        return failure
+
+    def _safe(self, calls: list[CallReceived | CallbackReceived]) -> None:
+        if self.machine.opened:
+            for event in calls:
+                self._serve(event)
+            self._flush()
+        self._lookDrained()
+
+    def _notSafe(self, failure: Failure) -> None:
+        self.count("unsafe_batches")
+        self.logger.failure("{peer}: not safe", failure, peer=self.peer)
+
+    def _batch(self, kind: str, events: list[Any]) -> MessageBatch:
+        ids: list[str] | None = None
+        bodies: list[bytes | None]
+        if kind == "attribute":
+            destinations = [event.name for event in events]
+            bodies = [
+                event.value.encode() if isinstance(event, AttributeSet) else None
+                for event in events
+            ]
+        else:
+            bodies = [event.payload.encode() for event in events]
+            if kind == "topic":
+                destinations = [base36(event.topic) for event in events]
+            else:
+                ids = [event.id for event in events]
+                if kind == "callback":
+                    destinations = [base36(event.callback) for event in events]
+                else:
+                    methods = self.factory.methods
+                    destinations = [
+                        None if methods is None else methods.nameIn(event.payload)
+                        for event in events
+                    ]
+        attachments = [plain(getattr(event, "attachments", ())) for event in events]
+        octets = sum(len(body) for body in bodies if body is not None)
+        octets += sum(len(entry) for entries in attachments for entry in entries)
+        return MessageBatch(
+            PROTOCOL,
+            kind,
+            self.factory.receivedAt(),
+            self.peer,
+            self.session,
+            self.clientId,
+            len(events),
+            octets,
+            message_id=ids,
+            destination=destinations,
+            body=bodies,
+            attachments=attachments,
+        )
+
+    def _message(self, kind: str, request: Request) -> Message:
+        methods = self.factory.methods
+        return Message(
+            PROTOCOL,
+            kind,
+            self.factory.receivedAt(),
+            self.peer,
+            self.session,
+            self.clientId,
+            request.id,
+            None if methods is None else methods.nameIn(request.payload),
+            None,
+            request.payload.encode(),
+            plain(request.attachments),
+        )
+
+    # ── messages out ────────────────────────────────────────────────────────────────────────────
+
+    def _now(self) -> float:
+        now: float = self.factory.clock.seconds()
+        self.machine.clock = now
+        return now
+
+    def _bodies(self, attachments: Sequence[Any]) -> list[bytes | Slot]:
+        """Attachments for the machine: a Deferred becomes a slot which is filled later."""
+        bodies: list[bytes | Slot] = []
+        for attachment in attachments:
+            if isinstance(attachment, Deferred):
+                slot = Slot()
+                attachment.addCallbacks(
+                    self._fill, self._fillError, callbackArgs=(slot,), errbackArgs=(slot,)
+                )
+                bodies.append(slot)
+            else:
+                bodies.append(attachment)
+        return bodies
+
+    def _fill(self, body: bytes, slot: Slot) -> None:
+        self._now()
+        try:
+            self.machine.fill(slot, body)
+        except LimitExceeded:
+            self.logger.failure("{peer}: an attachment is too large", peer=self.peer)
+        self._flush()
+
+    def _fillError(self, failure: Failure, slot: Slot) -> None:
+        self.logger.info(
+            "{peer}: an attachment failed: {error}",
+            peer=self.peer,
+            error=shown(failure.getErrorMessage()),
+        )
+        self._now()
+        self.machine.fill_error(slot, "the attachment is not available")
+        self._flush()
+
+    def _flush(self) -> bool:
+        """Write what the machine has to send, at the end of a read or at once; was there any?"""
+        if self._in_read:
+            return False
+        written = self._write()
+        if self._timer is not None:
+            self._timer.look()
+        return written
+
+    def _write(self) -> bool:
+        out = self.machine.data_to_send()
+        if out:
+            self.sendMessages(
+                [
+                    (message.encode(), False) if isinstance(message, str) else (message, True)
+                    for message in out
+                ]
+            )
+        return bool(out)
+
+    def _tick(self, now: float) -> float | None:
+        deadline = self.machine.tick(now)
+        for event in self.machine.due_events():
+            self._take(event)
+        self._write()
+        return deadline
+
+    # ── back-pressure ───────────────────────────────────────────────────────────────────────────
+
+    def outputPaused(self) -> None:
+        """Too much is unread: calls wait until the peer has read its answers."""
+        self._over = True
+
+    def outputResumed(self) -> None:
+        """The peer reads: serve the calls which waited."""
+        self._over = False
+        waiting, self._inbox = self._inbox, []
+        self._in_read = True  # one write for all of it
+        for event in waiting:
+            self._onCall(event)
+        self.readFinished()
+        if not self._over:
+            self._control.resume("unread-output")
+
+    def outputDrained(self) -> None:
+        """The peer has read everything: topics go on, each in its turn (``UM-21``)."""
+        for topic in list(self._slowTopics):
+            topic._drain()
+
+    def _backlogChanged(self, count: int) -> None:
+        self._backlog += count
+        self._lookBacklog()
+
+    def _lookBacklog(self) -> None:
+        """Updates which nobody takes pause reading, but not while we wait for an answer."""
+        limit = self.limits["backlog"]
+        if self._backlog >= limit and not self.machine.calls_pending:
+            self._own_paused = True
+            self._control.pause("backlog")
+        elif self._own_paused and (self._backlog <= limit // 2 or self.machine.calls_pending):
+            self._own_paused = False
+            self._control.resume("backlog")
+
+    def count(self, name: str) -> None:
+        """Count one more of ``name`` in the factory's counters."""
+        self.factory.counters[name] += 1
+
+    def snapshot(self) -> dict[str, object]:
+        """Where the session stands, as plain values."""
+        return {} if self._timer is None else self.machine.snapshot()
+
+
+ACTIONS: Final[dict[type, Callable[[Any, Any], None]]] = {
+    CallReceived: UmqSession._onCall,
+    CallbackReceived: UmqSession._onCall,
+    ResultReceived: UmqSession._onResult,
+    ErrorReceived: UmqSession._onError,
+    CallExpired: UmqSession._onExpired,
+    TopicUpdated: UmqSession._onUpdate,
+    TopicClosed: UmqSession._onTopicClosed,
+    TopicUnsubscribed: UmqSession._onUnsubscribed,
+    AttributeSet: UmqSession._onAttribute,
+    AttributeUnset: UmqSession._onAttribute,
+    AttachmentsAnnounced: UmqSession._onAnnounced,
+    AttachmentArrived: UmqSession._onArrived,
+    FatalReceived: UmqSession._onFatal,
+    UmqFault: UmqSession._onFault,
+}
+"""What a session does with each event; a side adds its own."""
