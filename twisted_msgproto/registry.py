@@ -45,12 +45,36 @@ PROTOCOLS: Mapping[str, Registered] = {
             demo_send=("--window", "512", "--compress", "3"),
         ),
         Registered(
+            name="micromsg2",
+            title="MicroMsg2",
+            package="twisted_msgproto.micromsg2",
+            ports={"tcp": 5045},
+            demo={"endpoint": [LOOPBACK]},
+            demo_send=("--window", "100"),
+        ),
+        Registered(
+            name="sabc",
+            title="sABC",
+            package="twisted_msgproto.sabc",
+            ports={"tcp": 5046, "websocket": 5047},
+            demo={"endpoint": [LOOPBACK], "websocket": [LOOPBACK]},
+            demo_send=("--window", "256"),
+        ),
+        Registered(
             name="umq",
             title="UMQ",
             package="twisted_msgproto.umq",
             ports={"websocket": 5048},
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "256"),
+        ),
+        Registered(
+            name="mtl",
+            title="MTL",
+            package="twisted_msgproto.mtl",
+            ports={"control": 5049, "data": 5050},
+            demo={"endpoint": ["tcp://127.0.0.1:*"]},
+            demo_send=("--destination", "ingest/demo"),
         ),
     )
 }

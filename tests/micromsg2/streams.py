@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from twisted_msgproto.core.errors import Fault
@@ -95,7 +96,7 @@ def cuts(octets: bytes, seed: int = 7, times: int = 6) -> Iterator[list[bytes]]:
         count = rng.randint(1, max(1, min(12, len(octets) - 1)))
         places = sorted(rng.sample(range(1, max(2, len(octets))), min(count, len(octets) - 1)))
         edges = [0, *places, len(octets)]
-        yield [octets[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        yield [octets[a:b] for a, b in pairwise(edges)]
 
 
 def decode(chunks: Iterable[bytes], handshakes: int = 0, **changes: object) -> list[object]:

@@ -555,7 +555,7 @@ def test_a_vendors_extension_is_negotiated_like_any_other() -> None:
 def test_a_vendors_name_begins_with_x() -> None:
     """MM-10"""
     for wrong in (NoVendor, BadName):
-        with pytest.raises(ValueError, match="vendor|x-Bad"):
+        with pytest.raises(ValueError, match=r"vendor|x-Bad"):
             STANDARD.plus(wrong)
     with pytest.raises(ValueError, match="two"):
         STANDARD.plus(Vendor, Vendor)

@@ -300,8 +300,8 @@ def test_contents_of_one_read_are_one_event_with_columns() -> None:
         [one, *data.encode(Content(6, "a", body=b"zz"))],
     )
     assert [(e.sequences, e.resources, e.texts, e.bodies, e.octets) for e in events] == [  # type: ignore[union-attr]
-        ([5, 6], ["a", "a"], [None, None], [b"x", b"zz"], 11),
-        ([1], ["b"], [{"k": "v", "n": "1"}], [b"y"], 1 + len(table)),
+        ([5, 6], ["a", "a"], [None, None], [b"x", b"zz"], 3 + 2 * (4 + 14)),
+        ([1], ["b"], [{"k": "v", "n": "1"}], [b"y"], 1 + len(table) + 14),
     ]
     broker.safe(events[1])
     assert broker.got(two) == [Confirm(1, True)]

@@ -11,11 +11,29 @@ lumberjack = ServiceMaker(
     "A Lumberjack server: acknowledges a shipper's events when they are safe.",
     "lumberjack",
 )
+micromsg2 = ServiceMaker(
+    "MicroMsg2",
+    "twisted_msgproto.micromsg2.service",
+    "A MicroMsg2 server: takes messages in, and serves topics and queues to subscribers.",
+    "micromsg2",
+)
+sabc = ServiceMaker(
+    "sABC",
+    "twisted_msgproto.sabc.service",
+    "An sABC server on TCP and WebSocket: answers requests when they are safe.",
+    "sabc",
+)
 umq = ServiceMaker(
     "UMQ",
     "twisted_msgproto.umq.service",
     "A UMQ server: calls, topics, callbacks and attributes over WebSocket.",
     "umq",
+)
+mtl = ServiceMaker(
+    "MTL",
+    "twisted_msgproto.mtl.service",
+    "An MTL broker on ZeroMQ: control and data flows, profiles, confirmed content.",
+    "mtl",
 )
 msgproto = ServiceMaker(
     "msgproto gateway",

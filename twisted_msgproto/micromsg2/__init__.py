@@ -1,4 +1,32 @@
 """MicroMsg2: messages to queues and topics, with negotiated extensions, both sides and a broker.
 
-Read in this order: wire, machine, broker, protocol, service.
+Read in this order: wire, machine, broker, connection, protocol, service.
 """
+
+from .broker import Broker
+from .connection import MessageRefused
+from .machine import STANDARD, Client, Extension, ExtensionSet, Proposal, Server
+from .protocol import (
+    MicroMsg2Client,
+    MicroMsg2ClientFactory,
+    MicroMsg2Server,
+    MicroMsg2ServerFactory,
+)
+from .wire import Filter, Offer
+
+__all__ = [
+    "STANDARD",
+    "Broker",
+    "Client",
+    "Extension",
+    "ExtensionSet",
+    "Filter",
+    "MessageRefused",
+    "MicroMsg2Client",
+    "MicroMsg2ClientFactory",
+    "MicroMsg2Server",
+    "MicroMsg2ServerFactory",
+    "Offer",
+    "Proposal",
+    "Server",
+]

@@ -2,3 +2,21 @@
 
 Read in this order: wire, machine, sasl, protocol, service.
 """
+
+from .machine import Client, ClientFlow, IngestProfile, Profile, QueueProfile, Server, TestProfile
+from .protocol import MtlClient, MtlReader, MtlServer, MtlServerFactory, MtlWriter
+
+__all__ = [
+    "Client",
+    "ClientFlow",
+    "IngestProfile",
+    "MtlClient",
+    "MtlReader",
+    "MtlServer",
+    "MtlServerFactory",
+    "MtlWriter",
+    "Profile",
+    "QueueProfile",
+    "Server",
+    "TestProfile",
+]

@@ -64,8 +64,10 @@ class OctetBudget:
         waiting: octets which wait now.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, reason: str = "process-octets") -> None:
+        """``reason`` is what connections are paused for; two budgets have two reasons."""
         self.limit = limit
+        self._reason = reason
         self.waiting = 0
         self._paused: dict[ReadControl, None] = {}
 
@@ -74,7 +76,7 @@ class OctetBudget:
         self.waiting += octets
         if self.waiting > self.limit:
             self._paused[control] = None
-            control.pause("process-octets")
+            control.pause(self._reason)
 
     def remove(self, octets: int) -> None:
         """``octets`` wait no longer."""
@@ -82,7 +84,7 @@ class OctetBudget:
         if self._paused and self.waiting <= self.limit // 2:
             paused, self._paused = self._paused, {}
             for control in paused:
-                control.resume("process-octets")
+                control.resume(self._reason)
 
     def forget(self, control: ReadControl) -> None:
         """The connection behind ``control`` is gone (what waits of it goes on waiting)."""

@@ -112,7 +112,7 @@ class Inbox:
         return self._payload is not None
 
     def take(self) -> MessagesReceived | None:
-        """The messages which have come so far, as one slice of the window; None if there are none."""
+        """The messages which have come so far, as one slice of the window; None for none."""
         batch = self._batch
         if not batch.sequences:
             return None

@@ -20,7 +20,7 @@ SERVER_LIMITS: Final = (
     Limit("session-leases", 64, "leases", "of one session; a further request gets 403", 1),
     Limit("session-idle", 300.0, "s", "a session without any traffic ends (MT-30)", 0.001),
     Limit("authentication", 30.0, "s", "a session which is not authenticated by then ends", 0.001),
-    Limit("refusal-delay", 1.0, "s", "what a failed authentication costs (MT-08)"),
+    Limit("login-delay", 1.0, "s", "from a failed login's arrival to its answer"),
     Limit("lease-unused", 30.0, "s", "a lease which nobody uses by then ends (MT-11)", 0.001),
     Limit("prefetch", 100, "contents", "unconfirmed ones a reader may hold (MT-27)", 1),
     Limit("burst", 256, "contents", "to an unconfirmed reader between two looks at its socket", 1),

@@ -256,6 +256,7 @@ class Server:
         virtual_hosts: Container[str] | None = None,
         automatic_identities: bool = True,
         data_port: int = 0,
+        counters: Counter[str] | None = None,
     ) -> None:
         """Make a broker.
 
@@ -269,7 +270,7 @@ class Server:
         self.profiles = by_name(profiles)
         for profile in self.profiles.values():
             profile.release = self._release
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter() if counters is None else counters
         self.data_port = data_port
         self._random = random
         self._session_names = session_names
@@ -529,7 +530,7 @@ class Server:
         if self._awaits_answer(session, now):
             session.refused = True
             self.counters["failed_authentications"] += 1
-            self._refusals[session] = session.asked_at + self.limits["refusal-delay"]
+            self._refusals[session] = session.asked_at + self.limits["login-delay"]
 
     def _awaits_answer(self, session: Session, now: float) -> bool:
         self._now = now
@@ -829,8 +830,9 @@ class Server:
             return
         count = len(sequences)
         octets = sum(map(len, bodies)) + sum(map(len, flow.properties))
+        octets += count * CONTENT_HEADER_OCTETS_MIN
         self.counters["contents"] += count
-        self.counters["content_octets"] += octets
+        self.counters["octets"] += octets
         flow.session.heard_at = self._now
         place = flow.take()
         if flow.grant.profile.stored:

@@ -1,0 +1,433 @@
+"""Topics and queues: who gets which message.  Pure: no sockets, no clock.
+
+A destination which begins with ``topic/`` is a topic: each message goes to every subscriber whose
+filter matches, and to nobody else (``MM-26``).  Any other destination is a queue once it has had
+a subscriber or was named beforehand: each message goes to one of its consumers, in order, and is
+taken back to its place when that consumer is lost before it has acknowledged (``MM-27``).  A
+destination which is neither is no business of the broker.
+
+What is bounded, and what happens at the bound (``MM-32``):
+
+* a queue takes messages up to its limits; what comes above them is kept, but it is not *accepted*
+  until there is room, so its ack is withheld and its sender stops;
+* a topic never waits: a subscriber which has more messages waiting than its limit is told so and
+  closed (``slow-consumer``), and the messages which waited for it are gone;
+* subscriptions of one consumer, and queues in all: above the limit a subscription is refused.
+
+Everything lives in memory.  What a consumer has not seen when the process ends is gone here; it is
+in the sink, and senders send again what was not acknowledged.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from ..core.limits import Limit, Limits
+from .wire import LIMIT_EXCEEDED, BadText, Filter, Properties, encode_address
+
+TOPIC_PREFIX: Final = "topic/"
+
+BAD_FILTER: Final = "bad-filter"
+BAD_COMMAND: Final = "bad-command"
+SLOW_CONSUMER: Final = "slow-consumer"
+
+LIMITS: Final = (
+    Limit("subscriptions", 100, "subscriptions", "of one connection (MM-32)", 1),
+    Limit("broker-queues", 1000, "queues", "of one server (MM-32)", 0),
+    Limit("queue-messages", 10_000, "messages", "in one broker queue; above it acks wait", 1),
+    Limit("queue-octets", 64 << 20, "octets", "in one broker queue; above it acks wait", 1),
+    Limit("subscriber-messages", 10_000, "messages", "waiting for one topic subscriber (MM-32)", 1),
+    Limit("subscriber-octets", 16 << 20, "octets", "waiting for one topic subscriber", 1),
+    Limit("filter-conditions", 32, "conditions", "in one filter (MM-32)", 1),
+)
+"""What the broker bounds."""
+
+
+class SubscriptionRefused(Exception):
+    """A SUBSCRIBE or UNSUBSCRIBE cannot be; ``code`` and text are for the ERROR."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(slots=True, order=True)
+class Routed:
+    """One message on its way to consumers; compares by its order of arrival.
+
+    ``address`` is destination and properties as they go out, ``notes`` are for annotating
+    extensions (the type of ``dotnet``).
+    """
+
+    order: int
+    address: bytes = field(compare=False)
+    payload: bytes = field(compare=False)
+    properties: Properties = field(compare=False)
+    notes: Mapping[str, str] = field(compare=False)
+
+
+class Consumer(Protocol):
+    """What the broker asks of a connection."""
+
+    def room(self) -> int:
+        """How many messages it takes now."""
+
+    def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
+        """Write messages; their numbers, or None where nobody will acknowledge them."""
+
+    def too_slow(self) -> None:
+        """More waits for it than may: end it."""
+
+
+class Subscriber:
+    """What the broker knows of one consumer.
+
+    Attributes:
+        filters: its subscriptions: destination → filter, or None for all messages.
+        waiting: messages of topics which it has no room for yet.
+        in_flight: number → message and the queue it goes back to (None: a topic's).
+    """
+
+    __slots__ = ("_counters", "consumer", "filters", "in_flight", "waiting", "waiting_octets")
+
+    def __init__(self, consumer: Consumer, counters: dict[str, int]) -> None:
+        self._counters = counters
+        self.consumer = consumer
+        self.filters: dict[str, Filter | None] = {}
+        self.waiting: deque[Routed] = deque()
+        self.waiting_octets = 0
+        self.in_flight: dict[int, tuple[Routed, BrokerQueue | None]] = {}
+
+    def wants(self, destination: str, properties: Properties) -> bool:
+        """Does the filter for ``destination`` let a message with ``properties`` pass?"""
+        condition = self.filters[destination]
+        return condition is None or condition.matches(properties)
+
+    def push(self, messages: Sequence[Routed], queue: BrokerQueue | None) -> None:
+        """Hand messages to the consumer, and remember them until it acknowledges."""
+        self._counters["broker_delivered"] += len(messages)
+        numbers = self.consumer.push(messages)
+        if numbers is not None:
+            for number, message in zip(numbers, messages, strict=True):
+                self.in_flight[number] = (message, queue)
+
+
+class BrokerQueue:
+    """One queue: messages in order, and the consumers which compete for them (``MM-27``).
+
+    Attributes:
+        consumers: its subscribers; the first is the next to be asked.
+        octets: payload octets which wait here.
+    """
+
+    def __init__(self, name: str, messages_max: int, octets_max: int) -> None:
+        self.name = name
+        self.consumers: deque[Subscriber] = deque()
+        self.octets = 0
+        self._messages_max = messages_max
+        self._octets_max = octets_max
+        self._waiting: list[Routed] = []  # a heap by order of arrival
+        self._unwanted: list[Routed] = []  # no consumer's filter lets them pass
+        self._withheld: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        """How many messages wait here."""
+        return len(self._waiting) + len(self._unwanted)
+
+    @property
+    def full(self) -> bool:
+        """Nothing more is accepted now."""
+        return len(self) > self._messages_max or self.octets > self._octets_max
+
+    def put(self, message: Routed) -> None:
+        """A message arrived, or came back: it waits at its place."""
+        heapq.heappush(self._waiting, message)
+        self.octets += len(message.payload)
+
+    def when_accepted(self, accepted: Callable[[], None]) -> None:
+        """Call ``accepted`` once there is room."""
+        self._withheld.append(accepted)
+
+    def reconsider(self) -> None:
+        """The consumers or their filters changed: messages which nobody wanted may be wanted."""
+        for message in self._unwanted:
+            heapq.heappush(self._waiting, message)
+        self._unwanted.clear()
+
+    def dispatch(self) -> None:
+        """Give messages to consumers while the next message's consumers have room."""
+        if self.consumers and self._waiting:
+            rooms = {subscriber: subscriber.consumer.room() for subscriber in self.consumers}
+            given: dict[Subscriber, list[Routed]] = {}
+            while self._waiting:
+                message = self._waiting[0]
+                taker, wanted = None, False
+                for subscriber in self.consumers:
+                    if subscriber.wants(self.name, message.properties):
+                        wanted = True
+                        if rooms[subscriber] > 0:
+                            taker = subscriber
+                            break
+                if wanted and taker is None:
+                    break  # it waits, and all behind it: order matters
+                heapq.heappop(self._waiting)
+                if taker is None:
+                    self._unwanted.append(message)
+                    continue
+                self.octets -= len(message.payload)
+                rooms[taker] -= 1
+                given.setdefault(taker, []).append(message)
+                if len(self.consumers) > 1:
+                    self.consumers.remove(taker)
+                    self.consumers.append(taker)
+            for subscriber, messages in given.items():
+                subscriber.push(messages, self)
+        self._accept()
+
+    def _accept(self) -> None:
+        if self._withheld and not self.full:
+            withheld, self._withheld = self._withheld, []
+            for accepted in withheld:
+                accepted()
+
+
+class Broker:
+    """All topics and queues of one server.
+
+    Attributes:
+        queues: by destination.
+        counters: plain integers for metrics.
+    """
+
+    def __init__(self, limits: Limits | None = None, queues: Iterable[str] = ()) -> None:
+        """``queues`` are destinations which are queues from the start.
+
+        ValueError for one which is a topic.
+        """
+        limits = Limits.of(LIMITS) if limits is None else limits
+        self._limits = limits
+        self.queues: dict[str, BrokerQueue] = {}
+        self._topics: dict[str, dict[Subscriber, None]] = {}
+        self._subscribers: dict[Consumer, Subscriber] = {}
+        self._order = 0
+        self.counters = {
+            "broker_published": 0,
+            "broker_delivered": 0,
+            "broker_acknowledged": 0,
+            "broker_returned": 0,
+            "broker_lost": 0,
+            "broker_slow_consumers": 0,
+        }
+        for name in queues:
+            if name.startswith(TOPIC_PREFIX):
+                raise ValueError(f"{name} is a topic, not a queue")
+            self._make_queue(name)
+
+    def _make_queue(self, name: str) -> BrokerQueue:
+        limits = self._limits
+        self.queues[name] = BrokerQueue(
+            name, limits.integer("queue-messages"), limits.integer("queue-octets")
+        )
+        return self.queues[name]
+
+    def snapshot(self) -> dict[str, int]:
+        """Figures for metrics: the counters, and what waits now."""
+        return {
+            **self.counters,
+            "broker_queues": len(self.queues),
+            "broker_waiting": sum(map(len, self.queues.values())),
+            "broker_subscriptions": sum(len(s.filters) for s in self._subscribers.values()),
+        }
+
+    # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
+
+    def obey(self, consumer: Consumer, command: str, parameters: Mapping[str, str]) -> None:
+        """A ``subscribe`` or ``unsubscribe`` of ``consumer``; raises SubscriptionRefused."""
+        destination = parameters.get("destination", "")
+        if not destination:
+            raise SubscriptionRefused(BAD_COMMAND, f"{command}: destination is missing")
+        if command == "unsubscribe":
+            self.unsubscribe(consumer, destination)
+            return
+        try:
+            # Refuses a destination which no message could have.
+            encode_address(destination)
+            text = parameters.get("filter", "")
+            chosen = Filter.read(text, self._limits.integer("filter-conditions")) if text else None
+        except BadText as error:
+            raise SubscriptionRefused(BAD_FILTER, f"{destination}: {error}") from None
+        self.subscribe(consumer, destination, chosen)
+
+    def subscribe(self, consumer: Consumer, destination: str, chosen: Filter | None = None) -> None:
+        """``consumer`` gets messages to ``destination`` which ``chosen`` lets pass (``MM-25``).
+
+        A second subscription to the same destination replaces the filter.  Raises
+        SubscriptionRefused above a limit.
+        """
+        subscriber = self._subscribers.get(consumer)
+        if subscriber is None:
+            subscriber = self._subscribers[consumer] = Subscriber(consumer, self.counters)
+        again = destination in subscriber.filters
+        allowed = self._limits.integer("subscriptions")
+        if not again and len(subscriber.filters) >= allowed:
+            raise SubscriptionRefused(LIMIT_EXCEEDED, f"subscriptions allows {allowed}")
+        if destination.startswith(TOPIC_PREFIX):
+            subscriber.filters[destination] = chosen
+            self._topics.setdefault(destination, {})[subscriber] = None
+            return
+        queue = self.queues.get(destination)
+        if queue is None:
+            allowed = self._limits.integer("broker-queues")
+            if len(self.queues) >= allowed:
+                raise SubscriptionRefused(LIMIT_EXCEEDED, f"broker-queues allows {allowed}")
+            queue = self._make_queue(destination)
+        subscriber.filters[destination] = chosen
+        if not again:
+            queue.consumers.append(subscriber)
+        queue.reconsider()
+        queue.dispatch()
+
+    def unsubscribe(self, consumer: Consumer, destination: str) -> None:
+        """No further messages to ``destination``; what is in flight stays in flight."""
+        subscriber = self._subscribers.get(consumer)
+        if subscriber is None or destination not in subscriber.filters:
+            raise SubscriptionRefused(BAD_COMMAND, f"unsubscribe: not subscribed to {destination}")
+        del subscriber.filters[destination]
+        self._leave(subscriber, destination)
+
+    def _leave(self, subscriber: Subscriber, destination: str) -> None:
+        queue = self.queues.get(destination)
+        if queue is not None:
+            queue.consumers.remove(subscriber)
+            queue.dispatch()
+            return
+        subscribers = self._topics[destination]
+        del subscribers[subscriber]
+        if not subscribers:
+            del self._topics[destination]
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────────
+
+    def concerns(self, destinations: Iterable[str]) -> bool:
+        """Is one of these a topic or queue which the broker has?"""
+        # Most servers have no subscriber at all, and most batches one destination.
+        if not self.queues and not self._topics:
+            return False
+        names = set(destinations)
+        return not (self.queues.keys().isdisjoint(names) and self._topics.keys().isdisjoint(names))
+
+    def publish(
+        self,
+        destinations: Sequence[str],
+        properties: Sequence[Properties],
+        texts: Sequence[bytes],
+        payloads: Sequence[bytes],
+        notes: Sequence[Mapping[str, str]],
+        accepted: Callable[[], None],
+    ) -> None:
+        """Messages of one sender arrived, in order; ``accepted()`` is called when all are accepted.
+
+        That is at once, unless one of them went to a queue which is full.
+        """
+        queues: dict[BrokerQueue, None] = {}
+        topics: dict[Subscriber, list[Routed]] = {}
+        for destination, values, text, payload, note in zip(
+            destinations, properties, texts, payloads, notes, strict=True
+        ):
+            queue = self.queues.get(destination)
+            subscribers = self._topics.get(destination)
+            if queue is None and subscribers is None:
+                continue
+            self._order += 1
+            self.counters["broker_published"] += 1
+            message = Routed(self._order, encode_address(destination, text), payload, values, note)
+            if queue is not None:
+                queue.put(message)
+                queues[queue] = None
+            for subscriber in subscribers or ():
+                if subscriber.wants(destination, values):
+                    topics.setdefault(subscriber, []).append(message)
+        for subscriber, messages in topics.items():
+            subscriber.waiting.extend(messages)
+            subscriber.waiting_octets += sum(len(message.payload) for message in messages)
+            self._pump(subscriber)
+        for queue in queues:
+            queue.dispatch()
+        full = [queue for queue in queues if queue.full]
+        missing = len(full)
+
+        def one_accepted() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                accepted()
+
+        for queue in full:
+            queue.when_accepted(one_accepted)
+        if not full:
+            accepted()
+
+    def _pump(self, subscriber: Subscriber) -> None:
+        """Hand on what waits of topics, as far as the consumer has room."""
+        waiting = subscriber.waiting
+        while waiting and (room := subscriber.consumer.room()) > 0:
+            messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
+            subscriber.waiting_octets -= sum(len(message.payload) for message in messages)
+            subscriber.push(messages, None)
+        if (
+            len(waiting) > self._limits["subscriber-messages"]
+            or subscriber.waiting_octets > self._limits["subscriber-octets"]
+        ):
+            self.counters["broker_slow_consumers"] += 1
+            consumer = subscriber.consumer
+            self.lost(consumer)
+            consumer.too_slow()
+
+    # ── what consumers say ──────────────────────────────────────────────────────────────────────
+
+    def acknowledged(self, consumer: Consumer, numbers: Iterable[int]) -> None:
+        """``consumer`` acknowledged these: they are done, and it has room again."""
+        subscriber = self._subscribers.get(consumer)
+        if subscriber is None:
+            return
+        for number in numbers:
+            if subscriber.in_flight.pop(number, None) is not None:
+                self.counters["broker_acknowledged"] += 1
+        self.ready(consumer)
+
+    def ready(self, consumer: Consumer) -> None:
+        """``consumer`` may have room: give it what waits."""
+        subscriber = self._subscribers.get(consumer)
+        if subscriber is None:
+            return
+        self._pump(subscriber)
+        for destination in list(subscriber.filters):
+            queue = self.queues.get(destination)
+            if queue is not None:
+                queue.dispatch()
+
+    def lost(self, consumer: Consumer) -> None:
+        """``consumer`` is gone: what it had of queues, unacknowledged, goes back (``MM-27``)."""
+        subscriber = self._subscribers.pop(consumer, None)
+        if subscriber is None:
+            return
+        returned: dict[BrokerQueue, None] = {}
+        for message, queue in subscriber.in_flight.values():
+            if queue is None:
+                self.counters["broker_lost"] += 1
+            else:
+                queue.put(message)
+                returned[queue] = None
+                self.counters["broker_returned"] += 1
+        self.counters["broker_lost"] += len(subscriber.waiting)
+        subscriber.waiting.clear()
+        subscriber.in_flight.clear()
+        destinations, subscriber.filters = list(subscriber.filters), {}
+        for destination in destinations:
+            self._leave(subscriber, destination)
+        for queue in returned:
+            queue.dispatch()

@@ -1,0 +1,55 @@
+"""``twistd micromsg2``: options and the service tree."""
+
+from __future__ import annotations
+
+from twisted.application.service import IService
+from twisted.python import usage
+
+from ..net.gateway import Gateway, ListeningService, standalone
+from ..net.options import ServerOptions
+from .broker import TOPIC_PREFIX
+from .protocol import LIMITS, PROTOCOL, MicroMsg2ServerFactory
+from .wire import BadText, encode_address
+
+
+class Options(ServerOptions):
+    """Receive MicroMsg2 messages, and serve topics and queues to subscribers."""
+
+    protocolName = PROTOCOL
+    defaultEndpoint = "tcp:5045:interface=127.0.0.1"
+    LIMITS = LIMITS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["broker-queues"] = []
+
+    def opt_broker_queue(self, name: str) -> None:
+        """A destination which is a broker queue from the start; may be given more than once.
+
+        Without it a destination becomes one with its first subscriber.
+        """
+        try:
+            encode_address(name)
+        except BadText as error:
+            raise usage.UsageError(f"--broker-queue {name!r}: {error}") from None
+        if not name or name.startswith(TOPIC_PREFIX):
+            raise usage.UsageError(f"--broker-queue takes a queue's name, not {name!r}")
+        self["broker-queues"].append(name)
+
+
+def serve(options: ServerOptions, gateway: Gateway) -> IService:
+    """The MicroMsg2 server as a child of ``gateway``, which has the sink."""
+    factory = MicroMsg2ServerFactory(
+        gateway.sink,
+        brokerQueues=options["broker-queues"],
+        limits=options["limits"],
+        clock=gateway.reactor,
+        budget=gateway.budget,
+    )
+    gateway.factories.append(factory)
+    return ListeningService(gateway.reactor, factory, options["endpoints"])
+
+
+def makeService(options: ServerOptions) -> IService:
+    """What twistd calls."""
+    return standalone(options, serve)

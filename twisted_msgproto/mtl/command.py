@@ -1,0 +1,161 @@
+"""``msgproto send mtl`` and ``msgproto recv mtl``: a plain client of one flow.
+
+DESTINATION is ``RESOURCE``, ``PROFILE/RESOURCE`` or ``VIRTUAL-HOST/PROFILE/RESOURCE``; ``send``
+writes to the profile ``ingest`` when it does not say, ``recv`` reads from ``queue``.  With CURVE
+``--tls-ca`` is a file with the server's public key and ``--tls-key`` one with our secret key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+
+from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
+from ..core.errors import ConfigurationError
+from ..core.message import Message
+from ..registry import PROTOCOLS
+from .protocol.client import MtlClient, Received
+from .protocol.server import PROTOCOL
+from .sasl import credentials
+from .wire.fields import as_texts
+from .zeromq import CurveClient, is_local, public_key, read_key, read_secret_key
+
+DEFAULT_ENDPOINT = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
+DEFAULT_VIRTUAL_HOST = "msgproto"
+DEFAULT_RESOURCE = "messages"
+
+WINDOW = 1000
+"""Contents in flight when nobody says."""
+
+SLICE = 256
+"""Contents which are handed over together."""
+
+
+class Destination(NamedTuple):
+    """What a destination's text means."""
+
+    virtual_host: str
+    profile: str
+    resource: str
+
+
+def destination(text: str | None, profile: str) -> Destination:
+    """Read a destination; ``profile`` is the one meant when it does not say."""
+    parts = (text or DEFAULT_RESOURCE).split("/", 2)
+    return Destination(*[DEFAULT_VIRTUAL_HOST, profile][: 3 - len(parts)], *parts)
+
+
+async def _connect(
+    reactor: Any, options: ConnectOptions, target: Destination, window: int
+) -> MtlClient:
+    """A client which has opened, authenticated if it must, and selected the profile."""
+    curve = None
+    if options.tls_ca is not None:
+        if options.tls_key is None:
+            raise ConfigurationError("CURVE needs our secret key: --tls-key FILE")
+        secret = read_secret_key(str(options.tls_key))
+        curve = CurveClient(read_key(str(options.tls_ca)), public_key(secret), secret)
+    client = MtlClient(
+        options.endpoint,
+        limits={"window": window},
+        curve=curve,
+        clock=reactor,
+        persistent=False,
+    )
+    try:
+        if not await client.open(target.virtual_host):
+            reveal = curve is not None or is_local(options.endpoint)
+            await client.authorize(credentials(options.user, options.password, reveal=reveal))
+        await client.profile(target.profile)
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
+async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
+    """Send all ``messages`` as contents with confirm ``full``.
+
+    Raises Refused, TimedOut or ConnectionClosed when the server leaves one unconfirmed.
+    """
+    target = destination(options.destination, "ingest")
+    window = options.window or WINDOW
+    client = await _connect(reactor, options, target, window)
+    try:
+        writer = await client.writer([target.resource], "full")
+        in_flight: deque[tuple[int, Deferred[None]]] = deque()
+        waiting = 0
+        while bodies := await messages.some(min(SLICE, window)):
+            while in_flight and waiting + len(bodies) > window:
+                waiting -= await _acknowledged(in_flight, progress)
+            in_flight.append((len(bodies), writer.sendMany(target.resource, bodies)))
+            waiting += len(bodies)
+            progress.sent(len(bodies))
+        while in_flight:
+            await _acknowledged(in_flight, progress)
+    finally:
+        await client.close()
+
+
+async def _acknowledged(in_flight: deque[tuple[int, Deferred[None]]], progress: Progress) -> int:
+    count, confirmed = in_flight.popleft()
+    try:
+        await confirmed
+    except BaseException:
+        for _, later in in_flight:
+            later.addErrback(lambda failure: None)
+        raise
+    progress.acknowledged(count)
+    return count
+
+
+async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
+    """Summon a resource and show what comes, each confirmed when it was shown.
+
+    Raises Refused or TimedOut.
+    """
+    target = destination(options.destination, "queue")
+    client = await _connect(reactor, options, target, WINDOW)
+    ended: Deferred[None] = Deferred()
+    left = options.count
+    confirm = "none" if target.profile.lower() == "test" else "full"
+
+    def received(content: Received) -> None:
+        nonlocal left
+        if ended.called:
+            return  # not confirmed: somebody else gets it
+        show(
+            Message(
+                PROTOCOL,
+                "content",
+                int(time.time() * 1_000_000),
+                options.endpoint,
+                message_id=content.sequence,
+                destination=content.resource,
+                fields=as_texts(content.table),
+                body=content.body,
+            )
+        )
+        if confirm == "full":
+            reader.confirm(content.sequence)
+        if left is not None:
+            left -= 1
+            if left <= 0:
+                ended.callback(None)
+
+    def lost(error: Exception) -> None:
+        if not ended.called:
+            ended.errback(error)
+
+    try:
+        reader = await client.reader([target.resource], confirm, received)
+        reader.lost = lost
+        await reader.summon(target.resource)
+        await ended
+        reader.flush()
+    finally:
+        await client.close()

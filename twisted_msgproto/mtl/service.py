@@ -1,0 +1,149 @@
+"""``twistd mtl``: options and the service tree."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+from twisted.application.service import IService, Service
+from twisted.internet.defer import Deferred
+from twisted.python import usage
+
+from ..core.errors import ConfigurationError
+from ..core.limits import Limits
+from ..net.authentication import AuthenticationOptions
+from ..net.gateway import Gateway, announce, standalone
+from ..net.options import ServerOptions
+from ..registry import PROTOCOLS
+from .protocol.server import PROTOCOL, MtlServerFactory
+from .zeromq import (
+    CurveServer,
+    check_address,
+    port_of,
+    read_authorized_keys,
+    read_secret_key,
+    with_port,
+)
+
+
+class Options(AuthenticationOptions):
+    """Be an MTL broker on ZeroMQ: profiles test, queue and ingest.
+
+    Endpoints are ZeroMQ addresses (tcp://HOST:PORT, ipc://PATH).  Data has a port of its own, by
+    default the one after the control port; an ipc:// endpoint takes both.
+    """
+
+    protocolName = PROTOCOL
+    defaultEndpoint = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
+    LIMITS = MtlServerFactory.LIMITS
+
+    optParameters: ClassVar[list[list[Any]]] = [
+        ["data-endpoint", None, None, "The ZeroMQ address for data."],
+        ["curve-key", None, None, "File with the server's CURVE secret key (Z85)."],
+        [
+            "curve-authorized",
+            None,
+            None,
+            "File with the public keys which may connect: one a line, a name may follow.",
+        ],
+    ]
+    optFlags: ClassVar[list[list[Any]]] = [
+        ["one-socket", None, "Control and data on the control endpoint."],
+        ["insecure", None, "Allow addresses off this machine without CURVE."],
+        ["force-plain", None, "Offer PLAIN even where others can listen."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["virtual-host"] = []
+
+    def opt_virtual_host(self, name: str) -> None:
+        """A virtual host; may be given more than once.  Without it any name is accepted."""
+        self["virtual-host"].append(name)
+
+    def checkEndpoint(self, description: str) -> None:
+        """Raise UsageError unless this is a ZeroMQ address."""
+        try:
+            check_address(description)
+        except ConfigurationError as error:
+            raise usage.UsageError(str(error)) from None
+
+    def postOptions(self) -> None:
+        """Check what was given, and find the data endpoint."""
+        super().postOptions()
+        data, one = self["data-endpoint"], self["one-socket"]
+        if data is not None and one:
+            raise usage.UsageError("--one-socket has no --data-endpoint")
+        if data is not None:
+            self.checkEndpoint(data)
+        elif not one:
+            self["data-endpoint"] = data_endpoint(self["endpoints"][0])
+        if (self["curve-key"] is None) != (self["curve-authorized"] is None):
+            raise usage.UsageError("--curve-key and --curve-authorized belong together")
+
+    def curve(self) -> CurveServer | None:
+        """The keys; ConfigurationError if a file holds none."""
+        if self["curve-key"] is None:
+            return None
+        authorized = read_authorized_keys(self["curve-authorized"])
+        return CurveServer(read_secret_key(self["curve-key"]), authorized)
+
+
+def data_endpoint(control: str) -> str | None:
+    """Where data goes when nobody says: the next port; None: to the control endpoint."""
+    if not control.startswith("tcp://"):
+        return None
+    port = port_of(control)
+    return with_port(control, port + 1) if 0 < port < 65535 else f"{control.rpartition(':')[0]}:*"
+
+
+class MtlService(Service):
+    """The broker's sockets, from the start of the service to its end."""
+
+    def __init__(
+        self, reactor: Any, factory: MtlServerFactory, control: list[str], data: str | None
+    ) -> None:
+        """``control`` and ``data`` are ZeroMQ addresses; ``data`` None: one socket for both."""
+        self._reactor = reactor
+        self.factory = factory
+        self._control = control
+        self._data = data
+
+    def startService(self) -> None:
+        """Listen; SystemExit with one line if that cannot be."""
+        super().startService()  # type: ignore[no-untyped-call]
+        try:
+            addresses = self.factory.listen(self._control, self._data)
+        except ConfigurationError as error:
+            raise SystemExit(f"{PROTOCOL}: {error}") from None
+        for address in addresses[: len(self._control)]:
+            self._reactor.callWhenRunning(announce, PROTOCOL, address)
+        for address in addresses[len(self._control) :]:
+            self._reactor.callWhenRunning(announce, f"{PROTOCOL} data", address)
+
+    def stopService(self) -> Deferred[None]:
+        """Confirm what arrived, then close the sockets."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        return self.factory.drain()
+
+
+def serve(options: ServerOptions, gateway: Gateway) -> IService:
+    """The MTL server as a child of ``gateway``, which has the sink."""
+    options = cast(Options, options)
+    factory = MtlServerFactory(
+        gateway.sink,
+        limits=cast(Limits, options["limits"]),
+        clock=gateway.reactor,
+        budget=gateway.budget,
+        portal=options.portal(),
+        virtualHosts=frozenset(options["virtual-host"]) or None,
+        curve=options.curve(),
+        insecure=bool(options["insecure"]),
+        forcePlain=bool(options["force-plain"]),
+    )
+    gateway.factories.append(factory)
+    return MtlService(gateway.reactor, factory, options["endpoints"], options["data-endpoint"])
+
+
+def makeService(options: ServerOptions) -> IService:
+    """What twistd calls."""
+    return standalone(options, serve)
