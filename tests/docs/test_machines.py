@@ -1,59 +1,38 @@
-"""The drawn machines are the tables: ``python -m tests.docs.test_machines`` draws them anew."""
-
-from __future__ import annotations
-
-import importlib
-from enum import Enum
-from pathlib import Path
-from typing import NamedTuple
+"""The drawn machines are those in the code."""
 
 import pytest
 
-from twisted_msgproto.core.machine import Table, mermaid
-
-PAGES = Path(__file__).parent.parent.parent / "docs" / "machines"
-
-
-class Drawn(NamedTuple):
-    """A page: its title, and where table and first state are: ``module:TABLE:Enum.STATE``."""
-
-    title: str
-    where: str
-
-    def page(self) -> str:
-        module, table, initial = self.where.split(":")
-        found = importlib.import_module(f"twisted_msgproto.{module}")
-        transitions: Table[Enum] = getattr(found, table)
-        kind, state = initial.split(".")
-        diagram = mermaid(transitions, getattr(found, kind)[state])
-        return (
-            f"# {self.title}\n\nDrawn from `twisted_msgproto.{module}.{table}`;"
-            " `python -m tests.docs.test_machines` draws it anew.\n\n"
-            f"```mermaid\n{diagram}```\n"
-        )
+from tests.docs.machines import DIRECTORY, initial, page, tables
+from twisted_msgproto import registry
 
 
-DRAWN = {
-    "sabc-server": Drawn("The sABC server", "sabc.tables:SERVER:Serving.AWAITING"),
-    "sabc-client": Drawn("The sABC client", "sabc.tables:CLIENT:Connecting.IDLE"),
-}
-"""A row for each table; the key names the page."""
+@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
+def test_every_protocol_has_its_machines_drawn_as_they_are(protocol):
+    drawn = (DIRECTORY / f"{protocol}.md").read_text()
+    assert drawn == page(protocol), "run python -m tests.docs.machines"
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_drawn_machine_is_current(name: str) -> None:
-    assert (PAGES / f"{name}.md").read_text() == DRAWN[name].page()
+@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
+def test_every_protocol_has_a_table_for_each_side(protocol):
+    assert len(list(tables(protocol))) >= 2
 
 
-def test_no_page_is_left_over() -> None:
-    assert {page.stem for page in PAGES.glob("*.md")} - {"index"} == set(DRAWN)
+@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
+def test_every_state_of_a_table_is_a_row_and_every_target_a_state(protocol):
+    for _, name, table in tables(protocol):
+        states = set(type(next(iter(table))))
+        assert set(table) == states, name
+        assert {target for row in table.values() for target in row.values()} <= states, name
 
 
-def draw() -> None:
-    PAGES.mkdir(exist_ok=True)
-    for name, drawn in DRAWN.items():
-        (PAGES / f"{name}.md").write_text(drawn.page())
-
-
-if __name__ == "__main__":
-    draw()
+@pytest.mark.parametrize("protocol", registry.PROTOCOLS)
+def test_every_state_of_a_table_can_be_reached(protocol):
+    for _, name, table in tables(protocol):
+        reached, waiting = set(), [initial(table)]
+        while waiting:
+            state = waiting.pop()
+            if state not in reached:
+                reached.add(state)
+                waiting += table[state].values()
+        # A state which one side never has is an empty row of its table.
+        assert not any(table[state] for state in set(table) - reached), name

@@ -112,8 +112,8 @@ def test_no_number_of_rows_or_too_many_is_what_is_usual_or_allowed(
         caller = Caller(server)
         batches = caller.get(queue_id=server.queue_id, lo=0, hi=100, rows=rows)
         actions = [action.type for action in caller.client.list_actions(caller.options)]
-    assert [one.num_rows for one in batches] == [100]
         assert [name for name, _ in server.list_actions(None)] == actions
+    assert [one.num_rows for one in batches] == [100]
     assert actions == ["describe", "register", "commit"]
 
 
