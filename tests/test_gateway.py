@@ -152,13 +152,18 @@ def test_what_is_in_force_is_shown_as_toml_which_runs_the_same(file: Path) -> No
     assert "\n".join(again.lines()) == shown
 
 
-def test_secrets_are_hidden(file: Path) -> None:
-    configuration = options_of(file)["configuration"]
-    configuration.servers["lumberjack"]["password-file"] = "s3cret"
-    configuration.servers["lumberjack"]["auth"] = ["memory:joe:s3cret"]
+def test_secrets_are_hidden() -> None:
+    table = {"umq": {"auth": ["memory:joe:s3cret", "memory:jim:s3cret"], "endpoint": [LOOPBACK]}}
+    configuration = Configuration(table)
     shown = "\n".join(configuration.lines())
     assert "s3cret" not in shown
-    assert 'auth = "(hidden)"' in shown
+    assert 'auth = ["(hidden)", "(hidden)"]' in shown
+    server = configuration.servers["umq"]
+    server.longOpt = [*server.longOpt, "token-text="]
+    server["token-text"] = "s3cret"
+    shown = "\n".join(configuration.lines())
+    assert "s3cret" not in shown
+    assert 'token-text = "(hidden)"' in shown
 
 
 def test_how_keys_of_a_file_become_words() -> None:
@@ -222,3 +227,17 @@ def test_the_gateway_can_be_run_by_twistds_plugin(launch: Launcher, file: Path) 
     gateway.address("lumberjack")
     assert gateway.end() == -signal.SIGTERM
     assert "Main loop terminated." in gateway.output
+
+
+def test_what_is_in_force_for_every_protocol_runs_the_same(tmp_path: Path) -> None:
+    from twisted_msgproto.cli.demo import gateway_file
+
+    configuration = Configuration(tomllib.loads(gateway_file(tmp_path / "spool")))
+    shown = "\n".join(configuration.lines())
+    again = Configuration(tomllib.loads(shown))
+    assert list(again.servers) == list(PROTOCOLS)
+    assert "\n".join(again.lines()) == shown
+    for name, options in configuration.servers.items():
+        for key in options.keys() - {"credInterfaces", "credCheckers", "limits"}:
+            assert again.servers[name][key] == options[key], key
+        assert dict(again.servers[name]["limits"]) == dict(options["limits"])
