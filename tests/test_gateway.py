@@ -10,7 +10,7 @@ from twisted.python import usage
 from tests.tools.processes import Launcher
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options, option_words, toml_value
-from twisted_msgproto.registry import PROTOCOLS
+from twisted_msgproto.registry import PROTOCOLS, load
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
@@ -184,18 +184,23 @@ def test_values_are_spelled_as_toml_spells_them(value: object) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
-def test_the_usage_error_of_a_single_server_is_one_line_too(launch: Launcher, name: str) -> None:
+def test_the_usage_error_of_a_single_server_is_one_line_too(name: str) -> None:
     for words in (["-e", "nonsense"], ["--nonsense"], ["nonsense"], ["--limit", "x=1"]):
-        ended = launch.run(name, *words, module="twisted")
-        assert ended.returncode != 0
-        assert ended.stderr.startswith(f"{name}: ")
-        assert (ended.stderr.count("\n"), ended.stdout) == (1, "")
+        with pytest.raises(SystemExit) as ended:
+            load(name, "service").Options().parseOptions(words)
+        assert str(ended.value).startswith(f"{name}: ")
+        assert "\n" not in str(ended.value)
+
+
+def test_twistd_prints_that_line_and_no_help(launch: Launcher) -> None:
+    ended = launch.run("lumberjack", "-e", "nonsense", module="twisted")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("lumberjack: bad endpoint 'nonsense'")
+    assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
 def test_a_server_can_be_asked_to_parse_without_an_exit(name: str) -> None:
-    from twisted_msgproto.registry import load
-
     with pytest.raises(usage.UsageError):
         load(name, "service").Options().read(["--nonsense"])
 
