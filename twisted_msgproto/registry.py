@@ -53,6 +53,14 @@ PROTOCOLS: Mapping[str, Registered] = {
             demo_send=("--window", "100"),
         ),
         Registered(
+            name="sabc",
+            title="sABC",
+            package="twisted_msgproto.sabc",
+            ports={"tcp": 5046, "websocket": 5047},
+            demo={"endpoint": [LOOPBACK], "websocket": [LOOPBACK]},
+            demo_send=("--window", "256"),
+        ),
+        Registered(
             name="umq",
             title="UMQ",
             package="twisted_msgproto.umq",

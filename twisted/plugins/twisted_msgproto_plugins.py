@@ -17,6 +17,12 @@ micromsg2 = ServiceMaker(
     "A MicroMsg2 server: takes messages in, and serves topics and queues to subscribers.",
     "micromsg2",
 )
+sabc = ServiceMaker(
+    "sABC",
+    "twisted_msgproto.sabc.service",
+    "An sABC server on TCP and WebSocket: answers requests when they are safe.",
+    "sabc",
+)
 umq = ServiceMaker(
     "UMQ",
     "twisted_msgproto.umq.service",

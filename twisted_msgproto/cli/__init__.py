@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "recv": "twisted_msgproto.cli.recv",
     "bench": "twisted_msgproto.cli.bench",
     "queue": "twisted_msgproto.cli.queue",
+    "flight": "twisted_msgproto.cli.flight",
     "demo": "twisted_msgproto.cli.demo",
 }
 """Sub-command → its module, in the order of ``msgproto --help``."""

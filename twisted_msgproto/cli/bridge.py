@@ -55,6 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a queue of the checkpoint which is gone for good; repeatable",
     )
+    add("--token-file", metavar="FILE", help="the token for queues at grpc://HOST:PORT")
+    add("--tls-ca", metavar="FILE", help="who signed the certificates of grpc+tls://HOST:PORT")
     add(
         "--conf",
         metavar="KEY=VALUE",
@@ -84,6 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
             accept_loss=arguments.accept_loss,
             retired=arguments.retired,
             settings=read_settings(arguments.conf),
+            token_file=arguments.token_file,
+            authority=arguments.tls_ca,
         )
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from hmac import compare_digest
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from twisted.cred.checkers import ANONYMOUS, ICredentialsChecker
 from twisted.cred.credentials import Anonymous, IAnonymous, ICredentials, IUsernamePassword
@@ -24,6 +24,8 @@ from zope.interface import Attribute, Interface, implementer
 
 from ..core.limits import Limit, Limits
 from .options import ServerOptions
+
+log = Logger(namespace="twisted_msgproto.authentication")
 
 LOGIN_LIMITS: Final = (
     Limit("login-delay", 1.0, "s", "from a failed login's arrival to its answer"),
@@ -105,8 +107,6 @@ class Authentication:
         throttled: how many of those were not tried: too many had failed before.
     """
 
-    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.authentication")
-
     def __init__(self, portal: Portal, clock: Any, limits: Limits) -> None:
         """``limits`` contain :data:`LOGIN_LIMITS`; ``clock`` gives the time."""
         self.portal = portal
@@ -167,7 +167,7 @@ class Authentication:
             if gone:
                 return
             if not failure.check(LoginFailed, UnauthorizedLogin, UnhandledCredentials):
-                self.log.failure("a checker failed", failure)
+                log.failure("a checker failed", failure)
             self.failures += 1
             for key in keys:
                 self._remember(key)
@@ -179,7 +179,7 @@ class Authentication:
             answer.errback(UnauthorizedLogin())
 
         asked.addCallbacks(accepted, refused)
-        asked.addErrback(lambda failure: self.log.failure("a login failed", failure))
+        asked.addErrback(lambda failure: log.failure("a login failed", failure))
         return answer
 
     def _count(self, key: str, now: float) -> int:

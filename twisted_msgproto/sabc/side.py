@@ -186,6 +186,7 @@ class Side(Generic[S]):
         self.expires: float | None = None
 
         self._machine = Machine(self.TABLE, initial)
+        self._faulted = False
         piece = max(1, min(65536, self._message_octets // _PIECES_A_MESSAGE))
         self._decoder = Decoder(self.bounds, part_octets=piece, lenient=lenient)
         self._out: list[bytes] = []
@@ -218,6 +219,11 @@ class Side(Generic[S]):
     def closed(self) -> bool:
         """Nothing more is read; close the connection when the octets to send are out."""
         return self._machine.state is self._closed
+
+    @property
+    def faulted(self) -> bool:
+        """Closed because the peer broke the protocol."""
+        return self._faulted
 
     @property
     def outstanding(self) -> int:
@@ -278,9 +284,17 @@ class Side(Generic[S]):
 
     def receive_frame(self, octets: bytes, now: float) -> list[Event]:
         """Read one WebSocket message which came at ``now``."""
+        return self.receive_frames((octets,), now)
+
+    def receive_frames(self, messages: Iterable[bytes], now: float) -> list[Event]:
+        """Read WebSocket messages, one frame each (``SA-25``), which came at ``now``."""
         events: list[Event] = []
-        if not self.closed:
-            self._take(read_frame(octets, self.bounds, lenient=self._lenient), now, events)
+        for octets in messages:
+            if self.closed:
+                break
+            piece = read_frame(octets, self.bounds, lenient=self._lenient)
+            if type(piece) is not Message or not self._quick(piece, now, events):
+                self._take(piece, now, events)
         return events
 
     def _quick(self, frame: Message, now: float, events: list[Event]) -> bool:
@@ -352,6 +366,7 @@ class Side(Generic[S]):
         """The peer broke the protocol: ERROR with a code, and no more (``SA-06``)."""
         self._send_error(code, fault.text, ref)
         self._machine.step(Fault)
+        self._faulted = True
         events.append(fault)
 
     def _refuse(

@@ -30,6 +30,7 @@ from ..core.errors import ConfigurationError, MsgprotoError
 from . import need_spark
 from .checkpoint import PRIVATE, check_sink, is_remote, locked, newest_done, newest_planned
 from .durable import BatchSync, sync_delta, sync_files
+from .mend import Mark, boot_id, mend, write_mark
 from .offsets import Places, Source, check_places, initial_places
 from .report import Batch, Lag, Progress, StatusFiles, lag, lock_path, progress_line
 from .session import first_line, spark_session
@@ -57,7 +58,8 @@ class BridgeOptions:
     ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one
     batch to the next in seconds (0: the next begins when the last ends); ``once`` drains what is
     there and ends; ``rows_max`` bounds a batch (None: by format).  ``accept_loss`` goes on after
-    what is lost, ``retired`` names queues which are gone for good; ``settings`` are Spark's.
+    what is lost, ``retired`` names queues which are gone for good; ``settings`` are Spark's;
+    ``token_file`` and ``authority`` are files for queues on other machines.
     """
 
     queues: Sequence[str]
@@ -72,6 +74,8 @@ class BridgeOptions:
     accept_loss: bool = False
     retired: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    token_file: str | None = None
+    authority: str | None = None
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -164,13 +168,14 @@ class Bridge:
     @contextlib.contextmanager
     def prepared(self) -> Iterator[list[int]]:
         """Looks at everything, takes the locks, registers; gives the locks' descriptors."""
-        from .source import open_queues
+        from .source import Access, open_queues
 
         options = self.options
         if options.format == "delta":
             _need_delta()
         self._check_table()
-        self.queues = open_queues(self.locations)
+        access = Access(options.token_file, options.authority)
+        self.queues = open_queues(self.locations, access)
         directories = {
             name: path
             for name, location in zip(self.queues, self.locations, strict=True)
@@ -215,6 +220,8 @@ class Bridge:
         """Whether the stream can go on, and what is in the table already."""
         if self.checkpoint is None:
             return
+        for line in mend(self.checkpoint, self.table):
+            self.say(f"bridge: {line}")
         planned = newest_planned(self.checkpoint)
         if planned is not None:
             check_places(
@@ -276,6 +283,8 @@ class Bridge:
             "failOnDataLoss": str(not options.accept_loss).lower(),
             "retired": ",".join(options.retired),
             "pauseFile": str(self._scratch / "pause"),
+            "tokenFile": options.token_file or "",
+            "tlsCa": options.authority or "",
         }
         writer = spark.readStream.format("msgproto").options(**source).load().writeStream
         writer = writer.option("checkpointLocation", _spark_location(options.checkpoint_location))
@@ -350,7 +359,10 @@ class Bridge:
         if landed == self._published:
             return
         if self.progress.last is not None:
-            self._sync.reach(self.progress.last.number)
+            batch = self.progress.last.number
+            self._sync.reach(batch)
+            if self.checkpoint is not None:
+                write_mark(self.checkpoint, Mark(batch, boot_id()))
         for name, queue in self.queues.items():
             if name in landed and landed.get(name) != self._published.get(name):
                 queue.commit(self.options.consumer, landed[name]["offset"])

@@ -177,12 +177,15 @@ class StatusFiles:
             replace_file(path, json.dumps(status))
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Writes ``path`` whole (mode 0600), by renaming; not made durable."""
+def replace_file(path: Path, text: str, *, durable: bool = False) -> None:
+    """Writes ``path`` whole (mode 0600), by renaming; ``durable``: its octets are synced first."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(descriptor)
     os.replace(fresh, path)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -78,9 +78,11 @@ OPTIONS = (
     "minPartitionRows",
     "failOnDataLoss",
     "retired",
+    "tokenFile",
+    "tlsCa",
     "pauseFile",
 )
-"""The options of the source.  Spark treats their case as equal."""
+"""The options of the source, as ``docs/spark.md`` has them; their case does not matter."""
 
 
 def spark_schema() -> StructType:
@@ -108,22 +110,34 @@ def spark_type(arrow: pa.DataType) -> DataType:
     return simple[arrow]
 
 
-def open_queue(location: str) -> Source:
-    """The queue at ``location``, a directory.
+class Access(NamedTuple):
+    """What opens the queues of other machines: files which hold the token and the authority."""
+
+    token_file: str | None = None
+    authority: str | None = None
+
+
+def open_queue(location: str, access: Access = Access()) -> Source:  # noqa: B008  a tuple
+    """The queue at ``location``: a directory, or ``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``.
 
     Raises QueueError with one line when there is none.
     """
     if location.startswith(("grpc://", "grpc+tls://")):
-        raise ConfigurationError(f"{location}: queues are read from directories for now")
+        from .flight import FlightQueue
+
+        return FlightQueue(location, token_file=access.token_file, authority=access.authority)
     return QueueReader(location.removeprefix("file://"))
 
 
-def open_queues(locations: Sequence[str]) -> dict[str, Source]:
+def open_queues(
+    locations: Sequence[str],
+    access: Access = Access(),  # noqa: B008  a tuple
+) -> dict[str, Source]:
     """The queues by their ids.  Raises ConfigurationError when two locations are one queue."""
     queues: dict[str, Source] = {}
     where: dict[str, str] = {}
     for location in locations:
-        queue = open_queue(location)
+        queue = open_queue(location, access)
         if queue.queue_id in queues:
             raise ConfigurationError(
                 f"{where[queue.queue_id]} and {location} are the same queue ({queue.queue_id})"
@@ -136,8 +150,16 @@ def open_queues(locations: Sequence[str]) -> dict[str, Source]:
 class QueueRange(InputPartition):
     """Rows lo ≤ offset < hi of the queue ``gateway``, to be had at ``location``."""
 
-    def __init__(self, location: str, gateway: str, lo: int, hi: int) -> None:
+    def __init__(
+        self,
+        location: str,
+        gateway: str,
+        lo: int,
+        hi: int,
+        access: Access = Access(),  # noqa: B008  a tuple
+    ) -> None:
         self.location = location
+        self.access = access
         self.gateway = gateway
         self.lo = lo
         self.hi = hi
@@ -160,7 +182,7 @@ def read_range(part: InputPartition) -> Iterator[pa.RecordBatch]:
         return
     queue = _opened.get(part.location)
     if queue is None or queue.queue_id != part.gateway:
-        queue = _opened[part.location] = open_queue(part.location)
+        queue = _opened[part.location] = open_queue(part.location, part.access)
     if queue.queue_id != part.gateway:
         raise QueueMismatch(
             f"{part.location} is queue {queue.queue_id}, the stream reads {part.gateway}"
@@ -202,6 +224,7 @@ class _Settings:
         self.rows_min = _whole(given, "minPartitionRows") or PARTITION_ROWS_MIN
         self.accept_loss = not _truth(given, "failOnDataLoss", True)
         self.retired = frozenset(split_list(given.get("retired", "")))
+        self.access = Access(given.get("tokenfile") or None, given.get("tlsca") or None)
         self.pause_file = given.get("pausefile") or None
 
 
@@ -224,7 +247,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def queues(self) -> dict[str, Source]:
         """The queues by id, opened where and when they are needed first."""
         if self._queues is None:
-            self._queues = open_queues(self._settings.locations)
+            self._queues = open_queues(self._settings.locations, self._settings.access)
             if self._settings.consumer is not None:
                 for queue in self._queues.values():
                     queue.register(self._settings.consumer)
@@ -282,7 +305,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows_min=settings.rows_min,
             accept_loss=settings.accept_loss,
         )
-        return [QueueRange(where[part.gateway], *part) for part in ranges]
+        return [QueueRange(where[part.gateway], *part, settings.access) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
@@ -310,7 +333,7 @@ class QueueBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges from the earliest to the last durable row."""
         settings = self._settings
-        queues = open_queues(settings.locations)
+        queues = open_queues(settings.locations, settings.access)
         where = dict(zip(queues, settings.locations, strict=True))
         ranges = batch_ranges(
             queues,
@@ -320,7 +343,7 @@ class QueueBatchReader(DataSourceReader):
             rows_min=settings.rows_min,
             accept_loss=True,  # a running gateway may trim while we look
         )
-        return [QueueRange(where[part.gateway], *part) for part in ranges]
+        return [QueueRange(where[part.gateway], *part, settings.access) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""

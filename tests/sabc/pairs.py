@@ -1,0 +1,133 @@
+"""A server and a client protocol in memory, with a clock and octets which move when told to."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.tools.sinks import HeldSink
+from twisted_msgproto.sabc import (
+    SabcClient,
+    SabcClientFactory,
+    SabcServer,
+    SabcServerFactory,
+)
+
+PEER = IPv4Address("TCP", "192.0.2.7", 54321)
+
+
+class Transport(StringTransport):
+    """Counts what the protocol asked for."""
+
+    aborted = False
+
+    def abortConnection(self):
+        self.aborted = True
+        self.disconnecting = True
+
+    @property
+    def closing(self):
+        return self.disconnecting
+
+
+class Case(SynchronousTestCase):
+    """``self.server`` and ``self.client`` with transports; ``pump`` moves their octets."""
+
+    sink = None
+    server_class = SabcServer
+    client_class = SabcClient
+
+    def setUp(self):
+        self.clock = Clock()
+        self.clock.advance(1_700_000_000)
+        self.lines = []
+        self._sides = []
+        self._ids = count(1)
+        globalLogPublisher.addObserver(self._observe)
+        self.addCleanup(globalLogPublisher.removeObserver, self._observe)
+
+    def _observe(self, event):
+        if str(event.get("log_namespace", "")).startswith("twisted_msgproto"):
+            self.lines.append(event["log_format"].format(**event))
+
+    def serve(self, *, server_class=None, portal=None, lenient=False, refuse=False, **limits):
+        self.factory = SabcServerFactory(
+            self.sink,
+            limits={name.replace("_", "-"): value for name, value in limits.items()},
+            clock=self.clock,
+            wallClock=lambda: 1_700_000_000.25,
+            portal=portal,
+            lenient=lenient,
+            refuseOversize=refuse,
+            newSessionId=lambda: f"secret-{next(self._ids)}",
+        )
+        self.factory.protocol = server_class or self.server_class
+        return self.accept()
+
+    def accept(self):
+        server = self.factory.buildProtocol(PEER)
+        transport = Transport(peerAddress=PEER)
+        transport.protocol = server
+        self._sides.append(server)
+        server.makeConnection(transport)
+        return server
+
+    def join(self, *, client_class=None, clientId="me", passcode=None, **limits):
+        factory = SabcClientFactory(
+            clientId,
+            passcode,
+            limits={name.replace("_", "-"): value for name, value in limits.items()},
+            clock=self.clock,
+        )
+        factory.protocol = client_class or self.client_class
+        client = factory.buildProtocol(PEER)
+        self._sides.append(client)
+        client.makeConnection(Transport(peerAddress=PEER))
+        return client
+
+    def pair(self, **options):
+        self.server = self.serve(**options)
+        self.client = self.join()
+        self.pump()
+        return self.server, self.client
+
+    def pump(self, server=None, client=None):
+        """Move octets until neither side has any; close what was asked to be closed."""
+        server, client = server or self.server, client or self.client
+        sides = [(server, client), (client, server)]
+        while any(a.transport.value() and b.transport.connected for a, b in sides):
+            for sender, receiver in sides:
+                octets = sender.transport.value()
+                sender.transport.clear()
+                if octets and receiver.transport.connected:
+                    receiver.dataReceived(octets)
+        for side, other in sides:
+            if side.transport.closing and side.transport.connected:
+                self.lose(side)
+                if other.transport.connected:
+                    self.lose(other)
+
+    def lose(self, side):
+        if side.transport.connected:
+            side.transport.connected = False
+            side.connectionLost(Failure(ConnectionDone()))
+
+    def tearDown(self):
+        for side in self._sides:
+            self.lose(side)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class HeldCase(Case):
+    """With a sink which says safe when the test does."""
+
+    def setUp(self):
+        super().setUp()
+        self.sink = HeldSink()

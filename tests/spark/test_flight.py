@@ -1,0 +1,279 @@
+"""A queue over the network: the same rows as from its directory, only for those who may."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.processes import Launcher
+from twisted_msgproto.core.errors import ConfigurationError, QueueError, QueueMismatch
+from twisted_msgproto.queue import SCHEMA, QueueReader
+from twisted_msgproto.queue.flight import REQUEST_OCTETS_MAX, QueueFlightServer
+from twisted_msgproto.spark.flight import FlightQueue
+from twisted_msgproto.spark.source import Access, open_queues
+from twisted_msgproto.spark.table import LandedTable
+
+
+class Served:
+    """A server in a thread of this process."""
+
+    def __init__(self, queue: Path, location: str = "grpc://127.0.0.1:0", **options: Any) -> None:
+        self.server = QueueFlightServer(str(queue), location, **options)
+        self.location = f"{location.rpartition(':')[0]}:{self.server.port}"
+        self._thread = threading.Thread(target=self.server.serve, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.server.shutdown()
+        self._thread.join()
+
+
+@pytest.fixture
+def served(queue: Path) -> Iterator[Served]:
+    with Served(queue) as serving:
+        yield serving
+
+
+def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return pa.Table.from_batches(list(batches), schema=SCHEMA).to_pylist()
+
+
+def test_it_is_the_same_queue(queue: Path, served: Served) -> None:
+    near, far = QueueReader(queue), FlightQueue(served.location)
+    assert (far.queue_id, far.epoch) == (near.queue_id, near.epoch)
+    assert (far.begin(), far.end(), far.damaged()) == (0, 1500, [])
+    assert rows(far.read(250, 1333)) == rows(near.read(250, 1333))
+    assert list(far.read(5, 5)) == []
+    far.close()
+
+
+def test_the_end_moves_on(queue: Path, served: Served) -> None:
+    far = FlightQueue(served.location)
+    assert far.end() == 1500
+    write(queue, messages(1500, 7))
+    far._described_at = 0.0
+    assert far.end() == 1507
+
+
+def test_consumers_register_and_commit(queue: Path, served: Served) -> None:
+    far = FlightQueue(served.location)
+    assert far.register("night") == 0
+    far.commit("night", 900)
+    assert QueueReader(queue).consumers() == {"night": 900}
+    assert far.register("night") == 900
+
+
+def test_damaged_rows_are_left_out_and_told(queue: Path, served: Served) -> None:
+    damage_record(queue, b'{"n":777}')
+    far = FlightQueue(served.location)
+    offsets = [row["offset"] for row in rows(far.read(0, 1500))]
+    assert offsets == [*range(600), *range(900, 1500)]
+
+
+def test_what_the_queue_does_not_have_is_one_line(queue: Path, served: Served) -> None:
+    far = FlightQueue(served.location)
+    with pytest.raises(QueueMismatch, match=r"which ends at 1500$"):
+        list(far.read(0, 1501))
+    with pytest.raises(QueueMismatch, match=r"commits offset 1501"):
+        far.commit("night", 1501)
+    with pytest.raises(QueueError, match=r": a consumer's name is 1 to 64"):
+        far.register("a/b")
+    far.queue_id = "f" * 32
+    with pytest.raises(QueueMismatch, match="this is queue"):
+        list(far.read(0, 1))
+
+
+def test_a_gateway_that_is_away_is_waited_for_and_then_told() -> None:
+    with pytest.raises(QueueError, match="is not to be reached") as caught:
+        FlightQueue("grpc://127.0.0.1:1", patience=0.0)
+    assert "\n" not in str(caught.value)
+    assert "Detail" not in str(caught.value)
+
+
+def test_a_server_that_comes_back_is_taken_up_again(queue: Path) -> None:
+    with Served(queue) as first:
+        far = FlightQueue(first.location)
+    back = threading.Event()
+
+    def again() -> None:
+        with Served(queue, first.location):
+            back.set()
+            done.wait(60)
+
+    done = threading.Event()
+    thread = threading.Thread(target=again)
+    thread.start()
+    try:
+        assert back.wait(60)
+        assert len(rows(far.read(0, 1500))) == 1500
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("location", ["bad://x", "grpc://", "127.0.0.1:1"])
+def test_a_wrong_location_is_one_line(queue: Path, location: str) -> None:
+    with pytest.raises((ConfigurationError, QueueError)):
+        FlightQueue(location, patience=0.0)
+    with pytest.raises(ConfigurationError, match="a Flight location is"):
+        QueueFlightServer(str(queue), location)
+
+
+def test_what_is_no_request_is_refused(served: Served) -> None:
+    client = flight.connect(served.location)
+    for body in (b"{", b"[]", b"{}", b'{"consumer": 5}', b" " * (REQUEST_OCTETS_MAX + 1)):
+        with pytest.raises(flight.FlightError):
+            list(client.do_action(flight.Action("register", body)))
+        with pytest.raises(flight.FlightError):
+            client.do_get(flight.Ticket(body)).read_all()
+    for values in ({"lo": -1}, {"hi": True}, {"rows": "x"}):
+        ticket = {"queue_id": "x", "lo": 0, "hi": 1, "rows": 1, **values}
+        with pytest.raises(flight.FlightError):
+            client.do_get(flight.Ticket(json.dumps(ticket).encode())).read_all()
+    with pytest.raises(flight.FlightError, match="unknown action"):
+        list(client.do_action(flight.Action("erase", b"")))
+    assert [action.type for action in client.list_actions()] == ["describe", "register", "commit"]
+
+
+# -- who may --------------------------------------------------------------------------------------
+
+
+def test_without_the_token_nothing_is_told(queue: Path, tmp_path: Path) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text("sesame\n")
+    wrong.write_text("sesam")
+    with Served(queue, token="sesame") as served:
+        assert FlightQueue(served.location, token_file=str(right)).end() == 1500
+        for token_file in (None, str(wrong)):
+            with pytest.raises(QueueError, match="the token is missing or wrong") as caught:
+                FlightQueue(served.location, token_file=token_file)
+            assert "sesame" not in str(caught.value)
+
+
+def test_a_token_file_that_cannot_be_read_is_one_line(served: Served) -> None:
+    with pytest.raises(ConfigurationError, match="cannot read the token /nowhere: No such file"):
+        FlightQueue(served.location, token_file="/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("location", "token"),
+    [("grpc://0.0.0.0:0", "x"), ("grpc+tls://0.0.0.0:0", None), ("grpc://10.1.2.3:0", None)],
+)
+def test_other_machines_only_with_tls_and_token(
+    queue: Path, location: str, token: str | None
+) -> None:
+    pem = {"certificate": b"c", "key": b"k"} if "tls" in location else {}
+    with pytest.raises(ConfigurationError, match="needs grpc\\+tls:// and a token"):
+        QueueFlightServer(str(queue), location, token=token, **pem)
+
+
+@pytest.mark.parametrize("options", [{}, {"certificate": b"c"}])
+def test_tls_needs_certificate_and_key(queue: Path, options: dict[str, bytes]) -> None:
+    with pytest.raises(ConfigurationError, match="certificate and key go with"):
+        QueueFlightServer(str(queue), "grpc+tls://127.0.0.1:0", **options)
+
+
+def make_certificate() -> tuple[bytes, bytes]:
+    """A certificate for 127.0.0.1 which signs itself, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "gateway")])
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) -> None:
+    """The command, as it is started on a gateway's machine."""
+    certificate, key = make_certificate()
+    (tmp_path / "cert").write_bytes(certificate)
+    (tmp_path / "key").write_bytes(key)
+    (tmp_path / "token").write_text("sesame")
+    server = launch(
+        "flight",
+        "--queue",
+        queue,
+        "--listen",
+        "grpc+tls://127.0.0.1:0",
+        "--token-file",
+        "token",
+        "--tls-cert",
+        "cert",
+        "--tls-key",
+        "key",
+    )
+    location = server.address("flight")
+    access = Access(str(tmp_path / "token"), str(tmp_path / "cert"))
+    [(name, far)] = open_queues([location], access).items()
+    assert name == identity(queue)
+    assert len(rows(far.read(0, 1500))) == 1500
+    with pytest.raises(QueueError):
+        FlightQueue(location, token_file=access.token_file, patience=0.0)
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--listen", "grpc://0.0.0.0:0"], "can be reached from elsewhere"),
+        (["--token-file", "none"], "cannot read none: No such file"),
+        (["--token-file", "empty"], "empty holds no token"),
+        (["--queue", "none"], "no queue in"),
+    ],
+)
+def test_the_command_refuses_in_one_line(
+    launch: Launcher, queue: Path, tmp_path: Path, options: list[str], text: str
+) -> None:
+    (tmp_path / "empty").write_text("\n")
+    ended = launch.run("flight", "--queue", queue, *options)
+    assert ended.returncode == 2
+    assert text in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_spark_lands_a_far_queue_and_a_near_one_in_one_table(
+    drain: Any, queue: Path, served: Served, tmp_path: Path
+) -> None:
+    near = tmp_path / "near"
+    write(near, messages(0, 40, protocol="umq"))
+    query = drain(source=f"{served.location},{near}", consumer="both", maxRowsPerTrigger=1000)
+    assert query.exception() is None
+    table = LandedTable(tmp_path / "table")
+    assert table.offsets() == {identity(queue): [(0, 1500)], identity(near): [(0, 40)]}
+    assert "both" in QueueReader(queue).consumers()

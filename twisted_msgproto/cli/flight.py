@@ -1,0 +1,71 @@
+"""Serve a queue over the network (Arrow Flight), for a bridge on another machine.
+
+Reads the queue's directory beside the gateway which writes it.  On an address which other machines
+can reach it needs TLS and a token; the bridge takes them as --tls-ca and --token-file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from pathlib import Path
+
+from twisted_msgproto.core.errors import ConfigurationError
+
+SUMMARY = "serve a queue to a bridge on another machine"
+
+LOOK_SECONDS = 0.2
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options of ``msgproto flight``."""
+    add = parser.add_argument
+    add("--queue", metavar="DIR", required=True, help="the queue's directory")
+    add(
+        "--listen",
+        metavar="LOCATION",
+        default="grpc://127.0.0.1:8815",
+        help="grpc://HOST:PORT or grpc+tls://HOST:PORT; default: grpc://127.0.0.1:8815",
+    )
+    add("--token-file", metavar="FILE", help="every call has to carry this token")
+    add("--tls-cert", metavar="FILE", help="certificate chain, PEM")
+    add("--tls-key", metavar="FILE", help="its private key, PEM")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until SIGTERM or Ctrl-C.  Raises ConfigurationError or QueueError, one line."""
+    from twisted_msgproto.queue.flight import QueueFlightServer
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: ended.set())
+    token = _read(arguments.token_file)
+    if token is not None and not token.strip():
+        raise ConfigurationError(f"{arguments.token_file} holds no token")
+    server = QueueFlightServer(
+        arguments.queue,
+        arguments.listen,
+        token=None if token is None else token.decode(errors="replace").strip(),
+        certificate=_read(arguments.tls_cert),
+        key=_read(arguments.tls_key),
+    )
+    serving = threading.Thread(target=server.serve, name="flight", daemon=True)
+    serving.start()
+    scheme_and_host = arguments.listen.rpartition(":")[0]
+    print(f"flight listening on {scheme_and_host}:{server.port}", flush=True)
+    # Arrow takes SIGTERM and SIGINT for itself while it serves, and then just ends.
+    while serving.is_alive() and not ended.wait(LOOK_SECONDS):
+        pass
+    server.shutdown()
+    serving.join()
+    return 0
+
+
+def _read(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None

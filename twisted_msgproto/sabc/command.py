@@ -1,0 +1,140 @@
+"""sABC for ``msgproto send``, ``recv`` and ``bench``: a request a message.
+
+ENDPOINT is ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, ``ws://…`` or ``wss://…``.
+``--user`` is the client-id, ``--password-file`` holds the passcode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from ..cli.connecting import client_endpoint, tls_options
+from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
+from ..core.errors import ConfigurationError, ConnectionClosed
+from ..core.message import Message
+from ..net import websocket
+from ..registry import PROTOCOLS
+from .events import ErrorReceived
+from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
+from .session import PROTOCOL, Response, log
+
+DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS[PROTOCOL].ports['tcp']}"
+
+WINDOW = 256
+"""Requests in flight when nobody says."""
+
+
+async def _connected(
+    reactor: Any, options: ConnectOptions, protocol: type[SabcClient] = SabcClient
+) -> SabcClient:
+    if options.destination is not None:
+        raise ConfigurationError("sABC knows no destinations: leave --destination out")
+    factory = SabcClientFactory(
+        options.user or ANONYMOUS_CLIENT_ID, options.password, clock=reactor
+    )
+    factory.protocol = protocol
+    if options.endpoint.startswith(("ws:", "wss:")):
+        url = options.endpoint
+        address = websocket.parse_address(url)
+        tls = tls_options(options, address.host) if address.secure else None
+        endpoint = websocket.client_endpoint(reactor, url, tls)
+        connection: Any = await endpoint.connect(factory.webSocketFactory(url))
+        client: SabcClient = connection.session
+    else:
+        connected: Any = await client_endpoint(reactor, options).connect(factory)
+        client = connected
+    return await client.whenEstablished()
+
+
+async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
+    """A request for each message; its answer is the acknowledgement.
+
+    The first request which fails ends it.
+    """
+    if options.compress:
+        raise ConfigurationError("sABC does not compress: leave --compress out")
+    session = await _connected(reactor, options)
+    window = min(options.window or WINDOW, session.room)
+    in_flight = answered = 0
+    failed: list[Failure] = []
+    waiting: Deferred[None] | None = None
+
+    def changed(result: Response | Failure) -> None:
+        nonlocal answered, in_flight, waiting
+        in_flight -= 1
+        if isinstance(result, Failure):
+            failed.append(result)
+        else:
+            answered += 1
+        if waiting is not None:
+            woken, waiting = waiting, None
+            reactor.callLater(0, woken.callback, None)  # once for all answers of a read
+
+    async def until(most: int) -> None:
+        """Wait until no more than ``most`` are in flight."""
+        nonlocal answered, waiting
+        while in_flight > most and not failed:
+            waiting = Deferred()
+            await waiting
+        count, answered = answered, 0
+        if count:
+            progress.acknowledged(count)
+        if failed:
+            failed[0].raiseException()
+
+    try:
+        while batch := await messages.some(window - in_flight):
+            for body in batch:
+                in_flight += 1
+                session.request(body).addBoth(changed)
+            progress.sent(len(batch))
+            await until(window - 1)
+        await until(0)
+    finally:
+        await session.disconnect()
+
+
+class Receiver(SabcClient):
+    """Shows what the server sends of its own accord."""
+
+    show: Callable[[Message], None]
+    ended: Deferred[None]
+
+    def requestReceived(self, message: Message) -> Any:
+        """Show it, and say that it came."""
+        self.show(message)
+
+    def messageReceived(self, message: Message) -> Any:
+        """Show it."""
+        self.show(message)
+
+    def errorReceived(self, error: ErrorReceived) -> None:
+        """Tell the operator."""
+        log.warn("the server reports an error: {code}", code=error.code)
+
+    def sessionLost(self, reason: Failure) -> None:
+        """There is no more to come."""
+        if not self.ended.called:
+            self.ended.callback(None)
+
+
+async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
+    """Show requests and send-only messages of the server until the session ends."""
+    ended: Deferred[None] = Deferred()
+
+    class Showing(Receiver):
+        pass
+
+    Showing.show = staticmethod(show)
+    Showing.ended = ended
+    session = await _connected(reactor, options, Showing)
+    try:
+        await ended
+        if options.count is not None:
+            raise ConnectionClosed("the session ended before all messages came")
+    finally:
+        session.loseSession()

@@ -1,0 +1,101 @@
+"""``twistd sabc``: options and the service tree, TCP and WebSocket in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+from twisted.application.service import IService, MultiService
+from twisted.python import usage
+
+from ..core.errors import ConfigurationError
+from ..net.authentication import AuthenticationOptions
+from ..net.gateway import Gateway, ListeningService, announce, standalone
+from ..net.options import ServerOptions
+from ..net.websocket import parse_origins
+from .protocol import SabcServerFactory
+from .session import LIMITS, PROTOCOL
+
+DEFAULT_WEBSOCKET_ENDPOINT = "tcp:5047:interface=127.0.0.1"
+
+
+class Options(AuthenticationOptions):
+    """Serve sABC: requests, answers and send-only messages over TCP, TLS and WebSocket.
+
+    Without any endpoint it listens on 127.0.0.1:5046 (TCP) and 127.0.0.1:5047 (WebSocket); with
+    one, only where it is told to.
+    """
+
+    protocolName = PROTOCOL
+    defaultEndpoint = "tcp:5046:interface=127.0.0.1"
+    LIMITS = LIMITS
+
+    optFlags: ClassVar[list[list[Any]]] = [
+        ["lenient", None, "Read bare LF as a line end too, as a terminal sends it."],
+        ["refuse-oversize", None, "Refuse a message above message-octets instead of cutting it."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["websockets"] = []
+        self["origins"] = []
+
+    def opt_websocket(self, description: str) -> None:
+        """A Twisted server endpoint string to listen on for WebSocket; may be given repeatedly."""
+        self.checkEndpoint(description)
+        self["websockets"].append(description)
+
+    def opt_origin(self, origin: str) -> None:
+        """A web page's origin which may connect, like https://example.org; 'null'; '*' for all."""
+        try:
+            parse_origins([origin])
+        except ConfigurationError as error:
+            raise usage.UsageError(str(error)) from None
+        self["origins"].append(origin)
+
+    def postOptions(self) -> None:
+        """Both transports by default, only those which were named otherwise."""
+        if not self["endpoints"] and not self["websockets"]:
+            self["websockets"] = [DEFAULT_WEBSOCKET_ENDPOINT]
+        elif not self["endpoints"]:
+            return
+        super().postOptions()
+
+
+def websocket_address(announced: Callable[[str, str], None], name: str, address: str) -> None:
+    """Announce ``tcp:HOST:PORT`` as ``ws://HOST:PORT``, which clients can be given."""
+    kind, _, rest = address.partition(":")
+    announced(name, f"ws://{rest}" if kind == "tcp" else address)
+
+
+def serve(options: ServerOptions, gateway: Gateway) -> IService:
+    """The sABC server as a child of ``gateway``, which has the sink."""
+    assert isinstance(options, Options)
+    factory = SabcServerFactory(
+        gateway.sink,
+        limits=options["limits"],
+        clock=gateway.reactor,
+        budget=gateway.budget,
+        portal=options.portal(),
+        lenient=bool(options["lenient"]),
+        refuseOversize=bool(options["refuse-oversize"]),
+    )
+    gateway.factories.append(factory)
+    both: Any = MultiService()
+    streams: Any = ListeningService(gateway.reactor, factory, options["endpoints"])
+    streams.setServiceParent(both)
+    sockets: Any = ListeningService(
+        gateway.reactor,
+        factory.webSocketFactory(options["origins"]),
+        options["websockets"],
+        partial(websocket_address, announce),
+    )
+    sockets.setServiceParent(both)
+    service: IService = both
+    return service
+
+
+def makeService(options: ServerOptions) -> IService:
+    """What twistd calls."""
+    return standalone(options, serve)

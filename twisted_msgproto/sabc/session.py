@@ -1,0 +1,751 @@
+"""One sABC session on Twisted, of either role and on either transport.
+
+A session moves octets between a transport and its machine, turns events into hooks and Deferreds,
+owns the timer and the back-pressure, and decides nothing about the protocol.  On a byte stream it
+is the transport's protocol; on WebSocket a :mod:`.websocket` connection stands between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from inspect import iscoroutine
+from typing import Any, Final
+from typing import Protocol as Shape
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ..core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
+from ..core.limits import Limit
+from ..core.machine import IllegalTransition
+from ..core.message import Message, MessageBatch
+from ..net.authentication import LOGIN_LIMITS
+from ..net.backpressure import OutputGuard, ReadControl
+from ..net.factory import peer_name
+from ..net.ingest import Delivery
+from ..net.timer import MachineTimer
+from ..net.websocket import WEBSOCKET_LIMITS
+from .events import (
+    REQUEST,
+    DisconnectingReceived,
+    DrainTimedOut,
+    ErrorReceived,
+    Event,
+    FrameDiscarded,
+    FrameRefused,
+    MessageAbandoned,
+    MessagesReceived,
+    RequestFailed,
+    RequestsTimedOut,
+    ResponsesReceived,
+    SessionExpired,
+)
+from .machine import Client, Server
+from .outgoing import OutgoingMessage
+from .wire import SESSION_LIMITS
+
+PROTOCOL: Final = "sabc"
+
+LIMITS: Final = (
+    *SESSION_LIMITS,
+    Limit("session-seconds", 0.0, "s", "a session ends after so long; 0 = never (SA-11)"),
+    *LOGIN_LIMITS,
+    *WEBSOCKET_LIMITS,
+    Limit(
+        "websocket-message-octets",
+        0,
+        "octets",
+        "of a WebSocket message; 0 = twice message-octets (SA-22)",
+    ),
+)
+"""Everything a server or client of sABC bounds, beside what all servers bound."""
+
+log = Logger(namespace="twisted_msgproto.sabc")
+
+PARTS_A_TURN: Final = 16
+"""So many pieces of a streamed body are sent before other work gets its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer: what ``request`` gives, and what ``requestReceived`` may return.
+
+    ``truncated``: the peer's answer was above our limit and cut (``SA-22``).  That *our* message
+    was cut by the peer stands in ``headers`` as ``truncated``: ``yes``.
+    """
+
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    truncated: bool = False
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8 text; U+FFFD for what is none (``SA-04``)."""
+        return self.body.decode("utf-8", "replace")
+
+
+Answer = Response | bytes | str | None
+Body = bytes | str | Iterable[bytes]
+
+
+class FramedTransport(Shape):
+    """What a session needs of a WebSocket connection."""
+
+    def sendFrames(self, frames: list[bytes]) -> None:
+        """One WebSocket message each."""
+
+    def sessionEstablished(self) -> None:
+        """The session stands."""
+
+    def closeSession(self, fault: bool) -> None:
+        """Begin the closing hand-shake."""
+
+
+_UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
+
+
+def _unsent(error: Exception) -> Exception:
+    """What a caller is told whose message was not sent."""
+    if isinstance(error, IllegalTransition):
+        return ConnectionClosed("the session is ending")
+    return error
+
+
+def octets_of(body: object) -> bytes:
+    """A body as octets; text is UTF-8, None is empty.  TypeError for anything else."""
+    if isinstance(body, bytes):
+        return body
+    if body is None:
+        return b""
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise TypeError(f"a body is bytes, text or None, not {type(body).__name__}")
+
+
+class SabcSession(Protocol):
+    """What server and client have in common: hooks, verbs, and the way of events.
+
+    Attributes:
+        machine: where the protocol's decisions are made; its ``snapshot()`` tells where it stands.
+        session: the public name of this session; never the session id, which is a secret.
+        peer: the peer's transport address as text.
+        clientId: who the client is, or None.
+        expires: when the session ends, in seconds since 1970-01-01 UTC, or None (``SA-11``).
+    """
+
+    factory: Any
+    machine: Server | Client
+    session: str
+    peer: str
+    clientId: str | None = None
+    framed: FramedTransport | None = None
+    """The WebSocket connection in between, or None on a byte stream."""
+
+    # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
+
+    def sessionEstablished(self) -> None:
+        """The session stands: messages may be sent and may come."""
+
+    def sessionLost(self, reason: Failure) -> None:
+        """The session has ended; ``reason`` is what the transport gave to ``connectionLost``."""
+
+    def requestReceived(self, message: Message) -> Any:
+        """The peer wants an answer (``SA-16``): a body, a :class:`Response`, None, or a Deferred
+        or coroutine for one of these.
+
+        With a sink this is called when the message is safe.  None is an empty acknowledgement, and
+        so is the answer while nobody overrides this.  Raising Refused answers ERROR with its code
+        and text; any other exception is logged and answered with code 500.
+        """
+
+    def messageReceived(self, message: Message) -> Any:
+        """A send-only message came (``SA-17``); a Deferred holds up an orderly end (``SA-12``)."""
+
+    def errorReceived(self, error: ErrorReceived) -> None:
+        """The peer reports an error which answers none of our requests (``SA-24``)."""
+
+    # ── the connection's life ───────────────────────────────────────────────────────────────────
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it first."""
+        factory, transport = self.factory, self.transport
+        assert transport is not None
+        address = transport.getPeer()
+        self.peer = peer_name(address)
+        self.address = str(getattr(address, "host", ""))
+        self.session = factory.sessionNames.next()
+        self._established = False
+        self._ended = False  # the transport was asked to close
+        self._gone = False  # it is closed
+        self._unsafe: set[int] = set()  # batches (by id) which will never be safe
+        self._streams: dict[Deferred[Response], _Stream] = {}
+        self._control = ReadControl(transport)
+        self._delivery = Delivery(
+            self._put,
+            self._control,
+            factory.budget,
+            factory.limits.integer("unsafe-octets"),
+            lambda failure: None,
+        )
+        self._timer = MachineTimer(factory.clock, self._tick)
+        self._guard: OutputGuard | None = None
+        if self.framed is None:
+            self._guard = OutputGuard(
+                transport,
+                self._control,
+                factory.clock,
+                factory.limits["unread-seconds"],
+                self._abort,
+                self.outputChanged,
+            )
+        self._outputPaused = False
+        self.machine = self._newMachine()
+        factory.connectionOpened(self, self.address)
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+        self._begin(factory.clock.seconds())
+        self._flush()
+
+    def _newMachine(self) -> Server | Client:
+        raise NotImplementedError
+
+    def _begin(self, now: float) -> None:
+        raise NotImplementedError
+
+    @property
+    def expires(self) -> float | None:
+        """When the session ends, in seconds since 1970-01-01 UTC."""
+        return self.machine.expires
+
+    @property
+    def established(self) -> bool:
+        """The session stands."""
+        return self._established and not self._ended and not self.machine.closed
+
+    def snapshot(self) -> dict[str, object]:
+        """Where the session stands, as plain values and without secrets."""
+        return {
+            "session": self.session,
+            "peer": self.peer,
+            "client_id": self.clientId,
+            **self.machine.snapshot(),
+        }
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """End; a subclass which overrides this calls it."""
+        self._ended = self._gone = True
+        waiting = self.machine.connection_lost()
+        self._timer.stop()
+        if self._guard is not None:
+            self._guard.stop()
+        factory = self.factory
+        factory.budget.forget(self._control)
+        for name, count in self.machine.counters.as_dict().items():
+            factory.counters[name] += count
+        factory.connectionClosed(self)
+        self._lost(reason)
+        error = self._lossOf(reason)
+        streams, self._streams = self._streams, {}
+        for done, stream in streams.items():
+            stream.stop()
+            if not stream.waiting:
+                done.errback(error)
+        for _, waiter in waiting:
+            waiter.errback(error)  # type: ignore[attr-defined]
+        if self._established:
+            self.sessionLost(reason)
+
+    def neverConnected(self, error: Exception) -> None:
+        """The WebSocket connection ended before the session could begin."""
+
+    def _lossOf(self, reason: Failure) -> Exception:
+        """What those are told who still wait for answers."""
+        return ConnectionClosed(f"the session ended: {reason.getErrorMessage()}")
+
+    def _lost(self, reason: Failure) -> None:
+        """What a role has to tidy up."""
+
+    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+
+    def dataReceived(self, data: bytes) -> None:
+        """Octets from a byte stream."""
+        if not self._ended:
+            now = self.factory.clock.seconds()
+            self._take(self.machine.receive_data(data, now), now)
+
+    def framesReceived(self, frames: list[bytes]) -> None:
+        """WebSocket messages of one read."""
+        if not self._ended:
+            now = self.factory.clock.seconds()
+            self._take(self.machine.receive_frames(frames, now), now)
+
+    def _take(self, events: list[Event], now: float) -> None:
+        for event in events:
+            if type(event) is MessagesReceived:
+                self._deliver(event)
+            elif type(event) is ResponsesReceived:
+                self._answered(event)
+            else:
+                self._happened(event, now)
+        self._flush()
+        self._timer.look()
+
+    def _happened(self, event: Event, now: float) -> None:
+        if isinstance(event, RequestFailed):
+            error = Refused(event.text, event.code)
+            self._release(event.waiter).errback(error)
+        elif isinstance(event, RequestsTimedOut):
+            for waiter in event.waiters:
+                self._release(waiter).errback(TimedOut("no answer in time"))
+        elif isinstance(event, ErrorReceived):
+            self._guarded(self.errorReceived, event)
+        elif isinstance(event, Fault):
+            self._faulted(event)
+        elif isinstance(event, FrameRefused):
+            log.info(
+                "{peer}: a frame was refused: {text} ({code})",
+                peer=self.peer,
+                text=event.text,
+                code=event.code,
+            )
+        elif isinstance(event, FrameDiscarded | MessageAbandoned):
+            log.info(
+                "{peer}: {what}: {id}",
+                peer=self.peer,
+                what="a frame without end was discarded"
+                if isinstance(event, FrameDiscarded)
+                else "an unfinished message was given up",
+                id=shown(event.id or ""),
+            )
+        elif isinstance(event, DisconnectingReceived | SessionExpired | DrainTimedOut):
+            self.factory.counters[f"ended:{type(event).__name__}"] += 1
+
+    def _faulted(self, fault: Fault) -> None:
+        """The peer broke the protocol: one line and a counter (``SA-06``)."""
+        self.factory.countFault(fault.reason)
+        log.warn(
+            "{peer}: closed: {text} (starts with {octets})",
+            peer=self.peer,
+            text=fault.text,
+            octets=fault.octets.hex(" ") or "nothing",
+            reason=fault.reason,
+        )
+
+    def _guarded(self, hook: Callable[[Any], object], argument: object) -> None:
+        """Call a hook whose failure harms nobody else."""
+        try:
+            hook(argument)
+        except Exception:
+            log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook.__name__)
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────
+
+    def _deliver(self, event: MessagesReceived) -> None:
+        factory = self.factory
+        batch = MessageBatch(
+            PROTOCOL,
+            event.kind,
+            factory.receivedAt(),
+            self.peer,
+            self.session,
+            self.clientId,
+            len(event.ids),
+            event.octets,
+            message_id=event.ids,
+            fields=event.fields,
+            body=event.bodies,
+            truncated=event.truncated,
+        )
+        factory.counters["events"] += batch.count
+        factory.counters["octets"] += batch.octets
+        self._delivery.deliver(batch, lambda: self._safe(batch))
+
+    def _put(self, batch: MessageBatch) -> Deferred[Any] | None:
+        sink = self.factory.sink
+        if sink is None:
+            return None
+        safe: Deferred[Any] = sink.put(batch)
+        return safe.addErrback(self._notSafe, batch)
+
+    def _notSafe(self, failure: Failure, batch: MessageBatch) -> None:
+        """A batch will never be safe: its requests fail (``SA-16``)."""
+        log.failure("{peer}: not stored", failure, peer=self.peer)
+        self.factory.counters["unsafe_batches"] += 1
+        self._unsafe.add(id(batch))
+
+    def _safe(self, batch: MessageBatch) -> None:
+        unsafe = id(batch) in self._unsafe
+        self._unsafe.discard(id(batch))
+        machine = self.machine
+        ids: Any = batch.message_id
+        if batch.kind != REQUEST:
+            self._settle(batch, unsafe)
+        elif self._gone:
+            return
+        elif unsafe:
+            for number in ids:
+                machine.fail(number, 503, "not stored")
+        elif type(self).requestReceived is SabcSession.requestReceived:
+            machine.acknowledge(ids)
+        else:
+            for message in batch:
+                self._ask(message)
+        self._flush()
+
+    def _settle(self, batch: MessageBatch, unsafe: bool) -> None:
+        """Send-only messages: nobody is answered, but an orderly end waits for them."""
+        if unsafe or type(self).messageReceived is SabcSession.messageReceived:
+            self.machine.settle(batch.count)
+            return
+        for message in batch:
+            try:
+                result = self.messageReceived(message)
+            except Exception:
+                log.failure("{peer}: messageReceived failed", peer=self.peer)
+                result = None
+            if iscoroutine(result):
+                result = Deferred.fromCoroutine(result)
+            if isinstance(result, Deferred):
+                result.addErrback(
+                    lambda failure: log.failure(
+                        "{peer}: messageReceived failed", failure, peer=self.peer
+                    )
+                )
+                result.addCallback(lambda _: self._settled())
+            else:
+                self.machine.settle(1)
+
+    def _settled(self) -> None:
+        self.machine.settle(1)
+        self._flush()
+
+    def _ask(self, message: Message) -> None:
+        """Let the application answer one request."""
+        number = str(message.message_id)
+        try:
+            result = self.requestReceived(message)
+        except Exception:
+            self._failed(Failure(), number)
+            return
+        if iscoroutine(result):
+            result = Deferred.fromCoroutine(result)
+        if isinstance(result, Deferred):
+            if not result.called:
+                result.addBoth(self._later, number)
+                return
+            result.addCallbacks(
+                self._answer, self._failed, callbackArgs=(number,), errbackArgs=(number,)
+            )
+        else:
+            self._answer(result, number)
+
+    def _later(self, result: object, number: str) -> None:
+        """An answer which had to be waited for."""
+        if isinstance(result, Failure):
+            self._failed(result, number)
+        else:
+            self._answer(result, number)
+        self._flush()
+
+    def _answer(self, result: object, number: str) -> None:
+        if self.machine.closed:
+            return
+        try:
+            if isinstance(result, Response):
+                self.machine.answer(number, octets_of(result.body), headers=result.headers)
+            else:
+                self.machine.answer(number, octets_of(result))
+        except Exception:
+            self._failed(Failure(), number)
+
+    def _failed(self, failure: Failure, number: str) -> None:
+        if self.machine.closed:
+            return
+        code: str | int = 500
+        text = "request failed"
+        if failure.check(Refused):
+            error: Any = failure.value
+            text = str(error)
+            try:
+                self.machine.fail(number, code if error.code is None else error.code, text)
+                return
+            except ValueError:  # a code which no header can carry
+                failure = Failure()
+        log.failure("{peer}: requestReceived failed", failure, peer=self.peer)
+        self.machine.fail(number, code, "request failed")
+
+    # ── answers in ──────────────────────────────────────────────────────────────────────────────
+
+    def _release(self, waiter: Any) -> Deferred[Response]:
+        stream = self._streams.pop(waiter, None) if self._streams else None
+        if stream is not None:
+            stream.abort()
+        return waiter  # type: ignore[no-any-return]
+
+    def _answered(self, event: ResponsesReceived) -> None:
+        truncated = event.truncated or [False] * len(event.ids)
+        columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
+        for waiter, body, headers, cut in columns:
+            self._release(waiter).callback(Response(body, headers, cut))
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def request(
+        self,
+        body: Body = b"",
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Deferred[Response]:
+        """Send a message and wait for its answer (``SA-14`` … ``SA-16``).
+
+        ``body``: octets, text (sent as UTF-8), or an iterable of octets, which is sent part by part
+        as fast as the peer reads (``SA-18``).  ``timeout`` is in seconds (None: the limit
+        ``response-seconds``).
+
+        The Deferred fails with Refused when the peer answers ERROR, TimedOut, ConnectionClosed,
+        LimitExceeded when too many requests are outstanding, or ValueError for what cannot be sent
+        (``SA-03``, ``SA-21``).  Cancelling it forgets the answer, and ends a streamed body.
+        """
+        if not isinstance(body, bytes | str | bytearray | memoryview):
+            return self._stream(iter(body), headers, timeout, waiting=True)
+        numbers: list[str] = []
+
+        def forget(_: Deferred[Any]) -> None:
+            self.machine.forget(numbers[0])
+
+        waiter: Deferred[Response] = Deferred(forget)
+        try:
+            now = self.factory.clock.seconds()
+            number = self._speaking.request(
+                octets_of(body), waiter, now, headers=headers, seconds=timeout
+            )
+        except _UNSENT as error:
+            waiter.errback(_unsent(error))
+            return waiter
+        numbers.append(number)
+        self._flush()
+        if timeout is not None or self.machine.outstanding == 1:
+            self._timer.look()
+        return waiter
+
+    def sendOnly(
+        self, body: Body = b"", *, headers: Mapping[str, str] | None = None
+    ) -> Deferred[None]:
+        """Send a message which wants no answer (``SA-17``).
+
+        The Deferred fires when it is written, and fails as that of :meth:`request` does.
+        """
+        if not isinstance(body, bytes | str | bytearray | memoryview):
+            streamed = self._stream(iter(body), headers, None, waiting=False)
+            return streamed.addCallback(lambda _: None)
+        written: Deferred[None] = Deferred()
+        try:
+            self._speaking.send_only(octets_of(body), headers=headers)
+        except _UNSENT as error:
+            written.errback(_unsent(error))
+            return written
+        self._flush()
+        written.callback(None)
+        return written
+
+    def sendError(
+        self, code: int | str, text: str = "", *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Tell the peer of an error which answers nothing (``SA-24``).
+
+        Raises ValueError for headers which cannot be sent, ConnectionClosed without a session.
+        """
+        try:
+            self._speaking.send_error(code, text, headers=headers)
+        except IllegalTransition as error:
+            raise _unsent(error) from None
+        self._flush()
+
+    def loseSession(self) -> None:
+        """End the session at once: DISCONNECTING, then close (``SA-13``)."""
+        if not self._ended:
+            self.machine.stop()
+            self._flush()
+
+    @property
+    def room(self) -> int:
+        """How many more requests may be outstanding now."""
+        return self.machine.room
+
+    @property
+    def _speaking(self) -> Any:
+        """The machine, if the session stands; raises ConnectionClosed otherwise."""
+        if not self._established or self._ended:
+            raise ConnectionClosed("there is no session")
+        return self.machine
+
+    def _stream(
+        self,
+        pieces: Iterator[bytes],
+        headers: Mapping[str, str] | None,
+        timeout: float | None,
+        *,
+        waiting: bool,
+    ) -> Deferred[Response]:
+        done: Deferred[Response] = Deferred(self._cancelStream)
+        now = self.factory.clock.seconds()
+        try:
+            outgoing = self._speaking.open_message(
+                done if waiting else None, now, headers=headers, seconds=timeout
+            )
+        except _UNSENT as error:
+            done.errback(_unsent(error))
+            return done
+        stream = _Stream(self, outgoing, pieces, done, waiting)
+        self._streams[done] = stream
+        stream.go()
+        if waiting:
+            self._timer.look()
+        return done
+
+    def _cancelStream(self, done: Deferred[Response]) -> None:
+        stream = self._streams.pop(done, None)
+        if stream is not None:
+            stream.abort()
+
+    # ── octets out ──────────────────────────────────────────────────────────────────────────────
+
+    def _flush(self) -> None:
+        """Write what is queued, and close if the machine has."""
+        if self._ended:
+            return
+        framed = self.framed
+        if framed is None:
+            octets = self.machine.data_to_send()
+            if octets:
+                self.transport.write(octets)  # type: ignore[union-attr]
+        else:
+            frames = self.machine.frames_to_send()
+            if frames:
+                framed.sendFrames(frames)
+        if self.machine.closed:
+            self._close()
+
+    def _close(self) -> None:
+        """The machine is done: let what was written go out, then close."""
+        self._ended = True
+        self._control.resume("draining")
+        if self._guard is not None:
+            self._guard.close()
+        elif self.framed is not None:
+            self.framed.closeSession(self.machine.faulted)
+
+    def _abort(self) -> None:
+        self._ended = True
+        self.transport.abortConnection()  # type: ignore[union-attr]
+
+    def outputChanged(self, paused: bool) -> None:
+        """The peer has stopped reading what we write, or has caught up."""
+        self._outputPaused = paused
+        if self.framed is not None:
+            (self._control.pause if paused else self._control.resume)("unread-output")
+        if not paused:
+            for stream in list(self._streams.values()):
+                stream.go()
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def _tick(self, now: float) -> float | None:
+        deadline = self.machine.tick(now)
+        for event in self.machine.take_due():
+            self._happened(event, now)
+        self._flush()
+        return deadline
+
+
+class _Stream:
+    """Sends the pieces of one body as fast as the peer reads them."""
+
+    __slots__ = ("_call", "_done", "_outgoing", "_pieces", "_session", "waiting")
+
+    def __init__(
+        self,
+        session: SabcSession,
+        outgoing: OutgoingMessage,
+        pieces: Iterator[bytes],
+        done: Deferred[Response],
+        waiting: bool,
+    ) -> None:
+        self._session = session
+        self._outgoing = outgoing
+        self._pieces = pieces
+        self._done = done
+        self.waiting = waiting  # for an answer
+        self._call: Any = None
+
+    def go(self) -> None:
+        """Send some pieces now; the rest follows in later turns."""
+        session, outgoing = self._session, self._outgoing
+        if self._call is not None or outgoing.finished:
+            return
+        for _ in range(PARTS_A_TURN):
+            if session._outputPaused or session.machine.closed:
+                return
+            try:
+                piece = next(self._pieces, None)
+                if piece is not None:
+                    outgoing.write(octets_of(piece))
+            except Exception as error:
+                self._give_up(error)
+                return
+            if piece is None:
+                outgoing.finish()
+                session._flush()
+                if not self.waiting:
+                    session._streams.pop(self._done, None)
+                    self._done.callback(Response())
+                return
+            session._flush()
+        self._call = session.factory.clock.callLater(0, self._resume)
+
+    def _resume(self) -> None:
+        self._call = None
+        self.go()
+
+    def _give_up(self, error: Exception) -> None:
+        self._session._streams.pop(self._done, None)
+        self.abort()
+        self._done.errback(error)
+
+    def abort(self) -> None:
+        """Send no more of it, and tell the peer where that can be told (``SA-20``)."""
+        self.stop()
+        if not self._outgoing.finished:
+            self._outgoing.abort()
+            self._session._flush()
+        elif self._outgoing.id is not None:
+            self._session.machine.forget(self._outgoing.id)
+
+    def stop(self) -> None:
+        """Nobody waits for it any more."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            with suppress(Exception):
+                close()
+
+
+__all__ = [
+    "LIMITS",
+    "PROTOCOL",
+    "Answer",
+    "Body",
+    "Response",
+    "SabcSession",
+    "octets_of",
+]
