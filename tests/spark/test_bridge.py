@@ -18,7 +18,7 @@ import pytest
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.spark.test_offsets import at
 from tests.spark.test_source import forget_commit
-from tests.tools.processes import Launched, Launcher, descendants
+from tests.tools.processes import Launched, Launcher, descendants, wait_gone
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.spark.bridge import Bridge, BridgeOptions, Ending, stream_error
 from twisted_msgproto.spark.report import read_statuses
@@ -224,7 +224,7 @@ class TestWithSpark:
         process.signal(signal.SIGTERM)
         assert process.wait(seconds=START_SECONDS) == 0
         assert "Traceback" not in process.output
-        assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+        assert not [pid for pid in below if not wait_gone(pid)]
         assert read_statuses(queue)[0]["state"] == "ended"
         assert table.offsets() == {identity(queue): [(0, 600), (900, 1600)]}
 
