@@ -97,7 +97,7 @@ def test_without_java_one_line_says_what_to_install(launch: Launcher, queue: Pat
 
 def plan(table: Path, queue_id: str, offset: int) -> None:
     offsets = table / "_checkpoint" / "offsets"
-    offsets.mkdir(parents=True)
+    offsets.mkdir(parents=True, exist_ok=True)
     (offsets / "0").write_text("v1\n{}\n" + json.dumps({queue_id: at(offset)}))
 
 

@@ -71,7 +71,7 @@ def session_settings(master: str, scratch: Path, changes: Mapping[str, str]) -> 
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         # How long Spark waits before it asks again whether there is something new.
         "spark.sql.streaming.pollingDelay": "20ms",
-        "spark.sql.streaming.numRecentProgressUpdates": "50",
+        "spark.sql.streaming.numRecentProgressUpdates": "30",
         "spark.sql.shuffle.partitions": "2",
     }
     if master.startswith("local"):
