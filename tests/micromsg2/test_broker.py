@@ -1,0 +1,506 @@
+"""The broker alone: topics, queues, filters, bounds, consumers which come and go."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.micromsg2.broker import LIMITS, Broker, Routed, SubscriptionRefused
+from twisted_msgproto.micromsg2.wire import Filter, encode_address, read_properties
+
+
+class Consumer:
+    """Takes what it has room for, and acknowledges when it is told to."""
+
+    def __init__(self, broker: Broker, room: int = 1000, acknowledges: bool = True) -> None:
+        self.broker = broker
+        self.window = room
+        self.acknowledges = acknowledges
+        self.got: list[Routed] = []
+        self.flights: list[int] = []
+        self.number = 0
+        self.ended = False
+
+    def room(self) -> int:
+        return self.window - len(self.flights)
+
+    def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
+        assert not self.ended
+        assert 0 < len(messages) <= self.room()
+        self.got += messages
+        if not self.acknowledges:
+            return None
+        numbers = list(range(self.number, self.number + len(messages)))
+        self.number += len(messages)
+        self.flights += numbers
+        return numbers
+
+    def too_slow(self) -> None:
+        self.ended = True
+
+    def acknowledge(self, count: int | None = None) -> None:
+        count = len(self.flights) if count is None else count
+        done, self.flights = self.flights[:count], self.flights[count:]
+        self.broker.acknowledged(self, done)
+
+    def lose(self) -> None:
+        self.ended = True
+        self.flights = []
+        self.broker.lost(self)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.payload for message in self.got]
+
+    def subscribe(self, destination: str, expression: str = "") -> None:
+        parameters = {"destination": destination}
+        if expression:
+            parameters["filter"] = expression
+        self.broker.obey(self, "subscribe", parameters)
+
+
+class Sender:
+    """Publishes bodies and notes which of its batches were accepted."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.accepted: list[int] = []
+        self.sent = 0
+
+    def send(self, destination: str, *bodies: bytes, properties: bytes = b"") -> None:
+        batch, self.sent = self.sent, self.sent + 1
+        count = len(bodies)
+        self.broker.publish(
+            [destination] * count,
+            [read_properties(properties)] * count,
+            [properties] * count,
+            bodies,
+            [{}] * count,
+            lambda: self.accepted.append(batch),
+        )
+
+
+def broker(queues: Iterable[str] = (), **limits: Any) -> Broker:
+    changes = {name.replace("_", "-"): value for name, value in limits.items()}
+    return Broker(Limits.of(LIMITS).replace(changes), queues)
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+# ── topics (MM-26) ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_subscriber_of_a_topic_gets_each_message() -> None:
+    """MM-26"""
+    room = broker()
+    first, second, other = Consumer(room), Consumer(room), Consumer(room)
+    first.subscribe("topic/a")
+    second.subscribe("topic/a")
+    other.subscribe("topic/b")
+    sender = Sender(room)
+    sender.send("topic/a", *numbered(3))
+    assert first.bodies == second.bodies == numbered(3)
+    assert other.bodies == []
+    assert sender.accepted == [0]
+    assert first.got[0].address == encode_address("topic/a")
+
+
+def test_two_subscribers_with_different_filters_see_exactly_their_messages() -> None:
+    """MM-24, MM-25, MM-26"""
+    room = broker()
+    large, jonas, both = Consumer(room), Consumer(room), Consumer(room)
+    large.subscribe("topic/a", "amount>=N100")
+    jonas.subscribe("topic/a", "name=TJonas")
+    both.subscribe("topic/a", "amount>=N100;name=TJonas")
+    sender = Sender(room)
+    sender.send("topic/a", b"1", properties=b"amount:N100;name:TJonas;")
+    sender.send("topic/a", b"2", properties=b"amount:N99;name:TJonas;")
+    sender.send("topic/a", b"3", properties=b"amount:N1000;")
+    sender.send("topic/a", b"4")
+    assert large.bodies == [b"1", b"3"]
+    assert jonas.bodies == [b"1", b"2"]
+    assert both.bodies == [b"1"]
+
+
+def test_a_topic_without_subscribers_keeps_nothing() -> None:
+    """MM-26"""
+    room = broker()
+    sender = Sender(room)
+    sender.send("topic/a", b"1")
+    late = Consumer(room)
+    late.subscribe("topic/a")
+    assert (late.bodies, sender.accepted) == ([], [0])
+    assert not room.concerns(["topic/b"])
+    assert room.concerns(["x", "topic/a"])
+    late.lose()
+    assert not room.concerns(["topic/a"])
+
+
+def test_messages_of_a_topic_wait_for_room() -> None:
+    """MM-19, MM-26: the window of a consumer is never exceeded (see Consumer.push)"""
+    room = broker()
+    slow = Consumer(room, room=2)
+    slow.subscribe("topic/a")
+    Sender(room).send("topic/a", *numbered(5))
+    assert slow.bodies == numbered(2)
+    slow.acknowledge(1)
+    assert slow.bodies == numbered(3)
+    slow.acknowledge()
+    slow.acknowledge()
+    assert slow.bodies == numbered(5)
+    assert room.counters["broker_acknowledged"] == 5
+
+
+@pytest.mark.parametrize("limits", [{"subscriber_messages": 3}, {"subscriber_octets": 3}])
+def test_a_subscriber_which_is_too_slow_is_ended_and_nobody_waits_for_it(
+    limits: dict[str, int],
+) -> None:
+    """MM-32: the policy at the bound; the other subscribers get theirs"""
+    room = broker(**limits)
+    slow, good = Consumer(room, room=1), Consumer(room)
+    slow.subscribe("topic/a")
+    good.subscribe("topic/a")
+    sender = Sender(room)
+    sender.send("topic/a", *numbered(4))
+    assert not slow.ended
+    sender.send("topic/a", b"4")
+    assert slow.ended
+    sender.send("topic/a", b"5")
+    assert slow.bodies == numbered(1)
+    assert good.bodies == numbered(6)
+    assert sender.accepted == [0, 1, 2]
+    assert room.counters["broker_slow_consumers"] == 1
+    assert room.counters["broker_lost"] == 5
+
+
+# ── queues (MM-27) ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_destination_becomes_a_queue_with_its_first_subscriber() -> None:
+    """MM-27: before that a message is no business of the broker"""
+    room = broker()
+    sender = Sender(room)
+    sender.send("q", b"early")
+    consumer = Consumer(room)
+    consumer.subscribe("q")
+    sender.send("q", b"1")
+    assert consumer.bodies == [b"1"]
+    consumer.lose()
+    sender.send("q", b"2")
+    again = Consumer(room)
+    again.subscribe("q")
+    assert again.bodies == [b"1", b"2"]
+
+
+def test_a_named_queue_keeps_messages_until_a_consumer_comes() -> None:
+    """MM-27"""
+    room = broker(["q"])
+    Sender(room).send("q", *numbered(3))
+    assert len(room.queues["q"]) == 3
+    consumer = Consumer(room)
+    consumer.subscribe("q")
+    assert consumer.bodies == numbered(3)
+    assert len(room.queues["q"]) == 0
+
+
+def test_a_topic_cannot_be_a_named_queue() -> None:
+    """MM-26: the operator's fault"""
+    with pytest.raises(ValueError, match="topic"):
+        broker(["topic/a"])
+
+
+def test_each_message_of_a_queue_goes_to_one_consumer_in_turn() -> None:
+    """MM-27: consumers compete"""
+    room = broker(["q"])
+    consumers = [Consumer(room) for _ in range(3)]
+    for consumer in consumers:
+        consumer.subscribe("q")
+    Sender(room).send("q", *numbered(9))
+    assert sorted(body for consumer in consumers for body in consumer.bodies) == numbered(9)
+    for consumer in consumers:
+        assert len(consumer.bodies) == 3
+        assert consumer.bodies == sorted(consumer.bodies)
+
+
+def test_a_consumer_without_room_is_passed_over_and_none_with_room_waits() -> None:
+    """MM-27"""
+    room = broker(["q"])
+    small, large = Consumer(room, room=1), Consumer(room, room=4)
+    small.subscribe("q")
+    large.subscribe("q")
+    Sender(room).send("q", *numbered(8))
+    assert (len(small.got), len(large.got)) == (1, 4)
+    assert len(room.queues["q"]) == 3
+    small.acknowledge()
+    assert small.bodies[-1] == b"5"
+
+
+def test_unacknowledged_messages_go_back_to_the_head_when_their_consumer_is_lost() -> None:
+    """MM-27: before anything that was not delivered yet, in their order"""
+    room = broker(["q"])
+    lost, other = Consumer(room, room=4), Consumer(room, room=0)
+    lost.subscribe("q")
+    other.subscribe("q")
+    Sender(room).send("q", *numbered(8))
+    lost.acknowledge(1)
+    assert lost.bodies == numbered(5)
+    other.window = 100
+    lost.lose()
+    assert other.bodies == numbered(7, 1)
+    assert room.counters["broker_returned"] == 4
+    other.acknowledge()
+    other.lose()
+    assert len(room.queues["q"]) == 0
+
+
+def test_acknowledged_messages_do_not_come_back() -> None:
+    """MM-27"""
+    room = broker(["q"])
+    consumer = Consumer(room)
+    consumer.subscribe("q")
+    Sender(room).send("q", *numbered(3))
+    consumer.acknowledge()
+    consumer.lose()
+    assert len(room.queues["q"]) == 0
+    assert room.counters["broker_acknowledged"] == 3
+
+
+def test_a_consumer_which_does_not_acknowledge_has_what_it_was_given() -> None:
+    """MM-27: nothing can go back"""
+    room = broker(["q"])
+    consumer = Consumer(room, acknowledges=False)
+    consumer.subscribe("q")
+    Sender(room).send("q", *numbered(3))
+    consumer.lose()
+    assert len(room.queues["q"]) == 0
+
+
+def test_what_no_filter_lets_pass_stays_and_holds_up_nothing() -> None:
+    """MM-24, MM-27"""
+    room = broker(["q"])
+    consumer = Consumer(room)
+    consumer.subscribe("q", "a=N1")
+    sender = Sender(room)
+    sender.send("q", b"2", properties=b"a:N2;")
+    sender.send("q", b"1", properties=b"a:N1;")
+    sender.send("q", b"3", properties=b"a:N2;")
+    assert consumer.bodies == [b"1"]
+    assert len(room.queues["q"]) == 2
+    other = Consumer(room)
+    other.subscribe("q", "a=N2")
+    assert other.bodies == [b"2", b"3"]
+    # a filter which is replaced counts from then on
+    sender.send("q", b"4", properties=b"a:N3;")
+    consumer.subscribe("q", "a=N3")
+    assert consumer.bodies == [b"1", b"4"]
+
+
+def test_a_full_consumer_with_the_right_filter_holds_up_what_is_behind() -> None:
+    """MM-27: order matters"""
+    room = broker(["q"])
+    full, idle = Consumer(room, room=0), Consumer(room)
+    full.subscribe("q", "a=N1")
+    idle.subscribe("q", "a=N2")
+    sender = Sender(room)
+    sender.send("q", b"1", properties=b"a:N1;")
+    sender.send("q", b"2", properties=b"a:N2;")
+    assert idle.bodies == []
+    full.window = 1
+    room.ready(full)
+    assert (full.bodies, idle.bodies) == ([b"1"], [b"2"])
+
+
+# ── bounds (MM-32) ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("limits", [{"queue_messages": 3}, {"queue_octets": 3}])
+def test_a_full_queue_withholds_acceptance_until_there_is_room(limits: dict[str, int]) -> None:
+    """MM-19, MM-32: what came is kept, but its ack waits"""
+    room = broker(["q"], **limits)
+    sender = Sender(room)
+    sender.send("q", *numbered(3))
+    assert sender.accepted == [0]
+    sender.send("q", b"3")
+    sender.send("q", b"4")
+    assert sender.accepted == [0]
+    consumer = Consumer(room, room=1)
+    consumer.subscribe("q")
+    assert sender.accepted == [0]
+    consumer.acknowledge()
+    assert sender.accepted == [0, 1, 2]
+    consumer.acknowledge()
+    assert consumer.bodies == numbered(3)
+
+
+def test_a_batch_for_two_full_queues_waits_for_both() -> None:
+    """MM-32"""
+    room = broker(["a", "b"], queue_messages=1)
+    sender = Sender(room)
+    sender.send("a", b"1")
+    sender.send("b", b"1")
+    room.publish(
+        ["a", "b"], [{}, {}], [b"", b""], [b"2", b"2"], [{}, {}], lambda: sender.accepted.append(9)
+    )
+    consumer = Consumer(room)
+    consumer.subscribe("a")
+    assert sender.accepted == [0, 1]
+    consumer.subscribe("b")
+    assert sender.accepted == [0, 1, 9]
+
+
+def test_subscriptions_are_bounded() -> None:
+    """MM-32"""
+    room = broker(subscriptions=2)
+    consumer = Consumer(room)
+    consumer.subscribe("topic/a")
+    consumer.subscribe("b")
+    consumer.subscribe("b", "x=N1")
+    with pytest.raises(SubscriptionRefused, match="subscriptions allows 2") as refusal:
+        consumer.subscribe("c")
+    assert refusal.value.code == "limit-exceeded"
+    Consumer(room).subscribe("c")
+    consumer.broker.unsubscribe(consumer, "topic/a")
+    consumer.subscribe("d")
+
+
+def test_queues_are_bounded() -> None:
+    """MM-32: a client cannot make them without end"""
+    room = broker(["a"], broker_queues=2)
+    consumer = Consumer(room)
+    consumer.subscribe("b")
+    with pytest.raises(SubscriptionRefused, match="broker-queues allows 2"):
+        consumer.subscribe("c")
+    consumer.subscribe("topic/c")
+    assert room.snapshot()["broker_queues"] == 2
+    assert room.snapshot()["broker_subscriptions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "parameters", "code"),
+    [
+        ("subscribe", {}, "bad-command"),
+        ("subscribe", {"destination": ""}, "bad-command"),
+        ("unsubscribe", {}, "bad-command"),
+        ("unsubscribe", {"destination": "a"}, "bad-command"),
+        ("subscribe", {"destination": "a", "filter": "b<=Tx"}, "bad-filter"),
+        ("subscribe", {"destination": "a", "filter": "nonsense"}, "bad-filter"),
+        ("subscribe", {"destination": "a", "filter": "b=N1;" * 33}, "bad-filter"),
+        ("subscribe", {"destination": "ä" * 128}, "bad-filter"),
+    ],
+)
+def test_a_subscription_which_cannot_be_is_refused_with_a_code(
+    command: str, parameters: dict[str, str], code: str
+) -> None:
+    """MM-24, MM-25: when it is set"""
+    room = broker()
+    with pytest.raises(SubscriptionRefused) as refusal:
+        room.obey(Consumer(room), command, parameters)
+    assert refusal.value.code == code
+    assert room.queues == {}
+
+
+def test_an_unsubscribed_consumer_gets_nothing_more() -> None:
+    """MM-25: and what is in flight stays its own"""
+    room = broker()
+    consumer, other = Consumer(room), Consumer(room)
+    for destination in ("topic/a", "q"):
+        consumer.subscribe(destination)
+        other.subscribe(destination)
+        sender = Sender(room)
+        sender.send(destination, b"1")
+        room.obey(consumer, "unsubscribe", {"destination": destination})
+        before = len(consumer.got)
+        sender.send(destination, b"2")
+        assert len(consumer.got) == before
+        assert other.bodies[-1] == b"2"
+    with pytest.raises(SubscriptionRefused):
+        room.unsubscribe(consumer, "q")
+    consumer.acknowledge()
+
+
+def test_strangers_do_no_harm() -> None:
+    room = broker(["q"])
+    stranger = Consumer(room)
+    room.lost(stranger)
+    room.ready(stranger)
+    room.acknowledged(stranger, [1])
+    known = Consumer(room)
+    known.subscribe("q", str(Filter.read("")))
+    room.acknowledged(known, [77])
+    assert room.counters["broker_acknowledged"] == 0
+
+
+def test_messages_of_one_batch_go_where_each_belongs() -> None:
+    """MM-26, MM-27"""
+    room = broker(["q"])
+    topic, queue = Consumer(room), Consumer(room)
+    topic.subscribe("topic/a")
+    queue.subscribe("q")
+    room.publish(
+        ["q", "nowhere", "topic/a", "q"],
+        [{}] * 4,
+        [b""] * 4,
+        numbered(4),
+        [{}] * 4,
+        lambda: None,
+    )
+    assert topic.bodies == [b"2"]
+    assert queue.bodies == [b"0", b"3"]
+    assert room.counters["broker_published"] == 3
+    assert room.counters["broker_delivered"] == 3
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_consumers_do_every_message_of_a_queue_is_settled_once_and_in_order(
+    seed: int,
+) -> None:
+    """MM-27: a model: what was acknowledged by nobody is delivered to somebody, oldest first"""
+    rng = random.Random(seed)
+    room = broker(["q"], queue_messages=rng.choice([2, 10, 100]))
+    sender = Sender(room)
+    consumers: list[Consumer] = []
+    settled: list[bytes] = []
+    sent = 0
+    for _ in range(120):
+        action = rng.random()
+        if action < 0.35:
+            count = rng.randint(1, 4)
+            sender.send("q", *numbered(count, sent))
+            sent += count
+        elif action < 0.5:
+            consumers.append(Consumer(room, room=rng.randint(1, 5)))
+            consumers[-1].subscribe("q")
+        elif consumers:
+            consumer = rng.choice(consumers)
+            flying = len(consumer.flights)
+            if action < 0.85:
+                count = rng.randint(0, flying)
+                start = len(consumer.got) - flying
+                settled += consumer.bodies[start : start + count]
+                consumer.acknowledge(count)
+            else:
+                consumers.remove(consumer)
+                consumer.lose()
+        for consumer in consumers:
+            # Deliveries to one consumer only run backwards where something came back.
+            waiting = [message.order for message in room.queues["q"]._waiting]
+            if waiting and consumer.room() > 0 and consumer in consumers:
+                raise AssertionError("a message waits though a consumer has room")
+    for consumer in consumers[:-1]:
+        consumer.lose()
+    last = consumers[-1] if consumers else Consumer(room)
+    last.window = 10_000
+    if not consumers:
+        last.subscribe("q")
+    room.ready(last)
+    start = len(last.got) - len(last.flights)
+    tail = last.bodies[start:]
+    settled += tail
+    assert sorted(map(int, settled)) == list(range(sent))
+    assert sorted(sender.accepted) == list(range(sender.sent))
