@@ -177,7 +177,7 @@ def _bare_client(port: int, begin: Any, heard: Any) -> Any:
         def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
             _failed(f"{code} {reason}")
 
-    factory = WebSocketClientFactory(f"ws://127.0.0.1:{port}/")  # type: ignore[no-untyped-call]
+    factory = WebSocketClientFactory(f"ws://127.0.0.1:{port}/")
     factory.protocol = Caller
     return factory
 
