@@ -18,7 +18,7 @@ myst_heading_anchors = 3
 
 # Diagrams are Mermaid texts, drawn from the transition tables; without a drawing extension they
 # are shown as they are.  The page of the status server and others link to files of the tree.
-suppress_warnings = ["myst.xref_missing", "misc.highlighting_failure"]
+suppress_warnings = ["myst.xref_missing", "misc.highlighting_failure", "toc.empty_glob"]
 
 html_theme = "furo"
 html_title = "twisted_msgproto"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.processes import gone, wait_gone
 from twisted_msgproto.cli import children as room
 from twisted_msgproto.cli.children import Child, Children, signals_as_interrupts
 
@@ -31,23 +32,6 @@ def said(child: Child, count: int) -> list[str]:
         assert time.monotonic() < deadline, child.lines()
         time.sleep(0.01)
     return child.lines()
-
-
-def gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state == "Z"  # nobody reaps an orphan where there is no init
-
-
-def wait_gone(pid: int) -> bool:
-    deadline = time.monotonic() + 30
-    while not gone(pid):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_a_child_ends_in_peace_when_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

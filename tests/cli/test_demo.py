@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.tools.processes import Launched, Launcher, children, command_of, descendants
+from tests.tools.processes import Launched, Launcher, children, command_of, descendants, wait_gone
 from twisted_msgproto import cli
 from twisted_msgproto.cli import demo
 from twisted_msgproto.cli.demo import Count, Progress, gateway_file, landed_since, report
@@ -156,4 +156,4 @@ def test_ctrl_c_leaves_no_process_behind(launch: Launcher) -> None:
     left = descendants(running.pid)
     running.signal(signal.SIGINT)
     assert running.wait(seconds=60) == 130
-    assert [command for pid in left if (command := command_of(pid))] == []
+    assert [command_of(pid) for pid in left if not wait_gone(pid)] == []

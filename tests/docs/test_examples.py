@@ -1,12 +1,14 @@
 """The examples of the documents run: a reader who copies one gets what the page says.
 
 * ```` ```python ```` blocks of a page run one after another, in one fresh process.
+* ```` ```py ```` blocks are fragments (they need a Spark session, say): their grammar is checked.
 * A ```` ```toml ```` block whose first line is ``# NAME`` is the file NAME of the page's directory.
 * In ```` ```console ```` blocks each ``$ COMMAND`` runs there, its output is compared; a line with
   ``…`` stands for any number of lines.
 * ```` ```sh ```` blocks are for people: they name hosts and run for ever.
 """
 
+import ast
 import re
 import shlex
 import sys
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.processes import Launcher
+from twisted_msgproto.registry import PROTOCOLS
 
 PROJECT = Path(__file__).parent.parent.parent
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -47,6 +50,14 @@ def test_python_examples_run(launch: Launcher, page: Path) -> None:
     program = "\n".join(blocks(page, "python"))
     ended = launch.command([sys.executable, "-W", "error::RuntimeWarning", "-c", program])
     assert ended.wait() == 0, ended.output
+
+
+@pytest.mark.parametrize("page", with_blocks("py"), ids=name_of)
+def test_fragments_are_python_and_import_what_exists(page: Path) -> None:
+    for fragment in blocks(page, "py"):
+        tree = ast.parse(fragment)
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(imports, []), name_of(page), "exec"), {})
 
 
 @pytest.mark.parametrize("page", with_blocks("console"), ids=name_of)
@@ -83,3 +94,17 @@ def test_links_to_files_of_the_tree_lead_somewhere(page: Path) -> None:
         if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists()
     ]
     assert missing == []
+
+
+def test_the_readme_and_the_changelog_know_every_protocol() -> None:
+    for protocol in PROTOCOLS.values():
+        for name in ("README.md", "CHANGELOG.md"):
+            assert protocol.title in (PROJECT / name).read_text()
+        assert f"`{protocol.name}`" in (PROJECT / "README.md").read_text()
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = set(re.findall(r"^([\w*/-]+)$", (PROJECT / "docs/index.md").read_text(), re.MULTILINE))
+    for page in PAGES[1:]:
+        name = str(page.relative_to(PROJECT / "docs").with_suffix(""))
+        assert name == "index" or name in listed or f"{Path(name).parent}/*" in listed, name

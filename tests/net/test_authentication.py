@@ -195,6 +195,10 @@ def test_checkers_come_from_the_command_line():
     portal = options.portal()
     assert portal is not None
     assert len(options.checkers) == 2
+    door = Authentication(portal, Clock(), Limits.of(LOGIN_LIMITS))
+    answers = []
+    door.login(door.credentials("bob", "secret"), "here", "bob").addCallback(answers.append)
+    assert [answer.name for answer in answers] == ["bob"]
     options = Options()
     options.read([])
     assert options.portal() is None

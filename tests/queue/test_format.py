@@ -165,6 +165,41 @@ def test_every_cut_leaves_the_records_before_it() -> None:
         assert all(isinstance(tail, Damage) and tail.hi is None for tail in tails)
 
 
+def stretched(segment: Segment, bound: int) -> list[tuple[int, int, int, int | None]]:
+    """The items of a walk in stretches, neighbouring records as one."""
+    found: list[tuple[int, int, int, int | None]] = []
+    for item in segment.walk(SEGMENT_HEADER_OCTETS, 0, bound=bound):
+        if isinstance(item, Damage):
+            found.append((item.position, item.end_position, item.lo, item.hi))
+        elif found and found[-1][1] == item.position and found[-1][3] == item.first != 0:
+            found[-1] = (found[-1][0], item.end_position, found[-1][2], item.end)
+        else:
+            found.append((item.position, item.end_position, item.first, item.end))
+    return found
+
+
+def test_records_in_stretches_are_the_same_records() -> None:
+    """However the segment is spoiled, and also with frames larger than a window."""
+    sizes = [3, 0, 40, 2 * WINDOW_OCTETS, 5, 5, WINDOW_OCTETS - 100, 9]
+    octets = b"".join(a_frame(2 * n, 2, b"x" * size) for n, size in enumerate(sizes))
+    whole = a_segment(octets)
+    assert stretched(whole, 2**63) == [(64, whole.size, 0, 16)]
+    items = list(whole.walk(SEGMENT_HEADER_OCTETS, 0, bound=4))
+    ranges = [(item.first, item.end) for item in items if isinstance(item, Record)]
+    assert ranges[:2] == [(0, 4), (4, 6)]
+    for at in (70, 64 + 40, 64 + 200, len(octets) - 5, len(octets) // 2):
+        spoiled = bytearray(octets)
+        spoiled[at] ^= 1
+        segment = a_segment(bytes(spoiled))
+        slow = [item for item in segment.walk(64, 0) if isinstance(item, Damage)]
+        fast = [item for item in segment.walk(64, 0, bound=2**63) if isinstance(item, Damage)]
+        assert slow == fast
+        assert len(slow) == 1
+    for length in range(0, 300, 7):
+        segment = a_segment(octets[:length])
+        assert stretched(segment, 2**63) == stretched(segment, 0)
+
+
 def test_a_missing_record_is_damage_without_octets() -> None:
     segment = a_segment(a_frame(0, 1, b"") + a_frame(5, 1, b""))
     items = list(segment.walk(SEGMENT_HEADER_OCTETS, 0))

@@ -216,6 +216,25 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def gone(pid: int) -> bool:
+    """Has this process ended?  A zombie has: where there is no init, nobody reaps an orphan."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+def wait_gone(pid: int, *, seconds: float = PATIENCE_SECONDS) -> bool:
+    """Wait until a process that is not our child has ended; False if it still runs then."""
+    deadline = time.monotonic() + seconds
+    while not gone(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 @contextlib.contextmanager
 def launching(directory: Path) -> Iterator[Launcher]:
     """A launcher whose processes end with the block."""

@@ -1037,8 +1037,8 @@ class Sinking(TestCase):
         self.assertEqual(self.successResultOf(safe).payload, '"safe"')
         both.close()
 
-    def test_a_call_which_cannot_be_stored_is_refused(self):
-        """The issue, 5: no R for what is not on disk."""
+    def test_a_call_which_cannot_be_stored_is_refused_and_ends_the_session(self):
+        """The issue, 5: no R for what is not on disk; what follows would leave a gap."""
         sink = Sink()
         both = pair(UmqServer, sink=sink)
         answered = both.client.call("x")
@@ -1048,6 +1048,8 @@ class Sinking(TestCase):
         self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 8)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertEqual(both.server_factory.counters["unsafe_batches"], 1)
+        self.assertTrue(both.ends["server"].gone)
+        self.assertEqual(both.client._reason.code, 8)
         both.close()
 
     def test_what_becomes_safe_after_the_session_is_answered_to_nobody(self):

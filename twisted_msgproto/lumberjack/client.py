@@ -170,6 +170,15 @@ class _Output:
         if timer is not None:
             timer.cancel()
 
+    def close(self) -> None:
+        """A transport with a producer would wait for it for ever (on TLS)."""
+        transport: Any = self._client.transport
+        transport.unregisterProducer()
+        transport.loseConnection()
+        if self._timer is None:
+            seconds = self._client.factory.limits["unread-seconds"]
+            self._timer = self._client.factory.clock.callLater(seconds, self._stalled)
+
     def _stalled(self) -> None:
         self._timer = None
         seconds = self._client.factory.limits["unread-seconds"]
@@ -212,6 +221,8 @@ class LumberjackClient(Protocol):
     owner: Owner | None = None
 
     _lost: bool
+    _closing: bool
+    _output: _Output
     _error: MsgprotoError | None  # what ended the connection, if it was us who ended it
     _stopping: list[Deferred[None]]  # who waits for the end of stop()
     _deadline: Any  # of stop()
@@ -287,6 +298,12 @@ class LumberjackClient(Protocol):
         if self.writer.state in (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED):
             self.writer.drain()
             self.look()
+
+    def close(self) -> None:
+        """Let the transport write what waits, and end the connection."""
+        if not self._closing and not self._lost:
+            self._closing = True
+            self._output.close()
 
     def leave(self, error: MsgprotoError) -> None:
         """End the connection at once; ``error`` is what those get who wait for acks."""
@@ -430,9 +447,8 @@ class LumberjackClient(Protocol):
             self.transport.write(octets)  # type: ignore[union-attr]
         self._timer.look()
         stopped = bool(self._stopping) and not writer.unacknowledged
-        if (writer.drained or stopped) and not self._closing:
-            self._closing = True
-            self.transport.loseConnection()  # type: ignore[union-attr]
+        if writer.drained or stopped:
+            self.close()
 
     def _tick(self, now: float) -> float | None:
         deadline = self.writer.tick(now)

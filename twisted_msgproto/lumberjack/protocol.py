@@ -301,9 +301,8 @@ class LumberjackServerFactory(MsgprotoServerFactory):
 
 
 def _subject(certificate: Any) -> str:
-    """A certificate's subject as one text, most specific part last: ``O=Example,CN=web-1``."""
-    parts = certificate.get_subject().get_components()
-    return ",".join(
-        f"{name.decode('utf-8', 'replace')}={value.decode('utf-8', 'replace')}"
-        for name, value in parts
-    )
+    """A certificate's subject as one text, most specific part last: ``O=Example,CN=web-1``.
+
+    Each part is written as RFC 4514 has it: a comma within a value cannot pass for a further part.
+    """
+    return ",".join(part.rfc4514_string() for part in certificate.to_cryptography().subject.rdns)

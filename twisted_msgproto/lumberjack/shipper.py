@@ -312,10 +312,12 @@ class LumberjackShipper(Service):
     def _disconnect(self) -> None:
         self._deadline = None
         error = ConnectionClosed("stopped before every event was acknowledged")
-        lines = [maybeDeferred(line.service.stopService) for line in self._lines]
         for client in list(self.factory.liveConnections):
             if client.writer.unacknowledged:
                 client.leave(error)
+            else:
+                client.close()
+        lines = [maybeDeferred(line.service.stopService) for line in self._lines]
         gatherResults(lines, consumeErrors=True).addBoth(self._disconnected, error)
 
     def _disconnected(self, result: object, error: MsgprotoError) -> None:

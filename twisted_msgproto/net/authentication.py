@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterable
 from hmac import compare_digest
 from typing import Any, Final, NamedTuple
 
-from twisted.cred.checkers import ANONYMOUS, ICredentialsChecker
+from twisted.cred.checkers import (
+    ANONYMOUS,
+    ICredentialsChecker,
+    InMemoryUsernamePasswordDatabaseDontUse,
+)
 from twisted.cred.credentials import Anonymous, IAnonymous, ICredentials, IUsernamePassword
 from twisted.cred.error import LoginFailed, UnauthorizedLogin, UnhandledCredentials
 from twisted.cred.portal import Portal
@@ -195,6 +199,10 @@ class Authentication:
             del self._failed[next(iter(self._failed))]
 
 
+def _octets(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
 class AuthenticationOptions(ServerOptions, AuthOptionMixin):
     """Server options with ``--auth``, ``--help-auth`` and ``--help-auth-type``."""
 
@@ -203,7 +211,13 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
     @property
     def checkers(self) -> list[ICredentialsChecker]:
         """The checkers which were asked for, in order."""
-        return list(self.get("credCheckers", ()))
+        checkers: list[Any] = list(self.get("credCheckers", ()))
+        for checker in checkers:
+            if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):
+                # From the command line it gets text, while all credentials are octets.
+                users: dict[Any, Any] = checker.users
+                checker.users = {_octets(name): _octets(word) for name, word in users.items()}
+        return checkers
 
     def portal(self) -> Portal | None:
         """A portal over them; None if there are none."""

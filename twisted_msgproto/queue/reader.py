@@ -80,11 +80,13 @@ class QueueReader:
         )
 
     def damaged(self) -> list[Range]:
-        """Ranges lo ≤ offset < hi which are damaged or lost, in order.
+        """Ranges lo ≤ offset < hi which are damaged or lost and not yet trimmed, in order.
 
         What the writer has found and noted, and what this reader has come across.
         """
-        return damage.merged([*damage.read(self._disk, self.directory), *self._met])
+        begin = self.begin()
+        known = [*damage.read(self._disk, self.directory), *self._met]
+        return damage.merged((lo, hi) for lo, hi in known if hi > begin)
 
     def read(
         self, lo: int, hi: int, rows: int = READ_ROWS, octets: int = READ_OCTETS

@@ -18,6 +18,7 @@ from .damage import Range
 from .disk import Disk, read_whole, replace_whole
 from .format import (
     FORMAT_VERSION,
+    OFFSET_MAX,
     SEGMENT_HEADER_OCTETS,
     Damage,
     Identity,
@@ -120,16 +121,18 @@ def read_headers(
 
 
 def checked(
-    segment: Segment, first: int, bound: int | None, *, check: bool = True
+    segment: Segment, first: int, bound: int | None, *, stretches: bool = False
 ) -> Iterator[Record | Damage]:
     """A segment's records below the offset ``bound`` and its damage, the end of it included.
 
     Where a later segment follows, ``bound`` is its first offset, and what is missing up to there
     is the last item.  In the newest segment ``bound`` is None, and the last item is a
-    :class:`Damage` with ``hi`` None if the segment does not end with a record.
+    :class:`Damage` with ``hi`` None if the segment does not end with a record.  With ``stretches``
+    many records may come as one.
     """
     expected = first
-    for item in segment.walk(SEGMENT_HEADER_OCTETS, first, check=check):
+    limit = (OFFSET_MAX if bound is None else bound) if stretches else None
+    for item in segment.walk(SEGMENT_HEADER_OCTETS, first, bound=limit):
         if isinstance(item, Record):
             if bound is not None and item.first >= bound:
                 break
@@ -212,7 +215,7 @@ def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: i
         segment = Segment(file, state.identity.frame_seed, first)
         if segment.header() is None:
             state.recovery.lines.append(f"damaged segment header in {path}: no message is lost")
-        for item in checked(segment, first, bound):
+        for item in checked(segment, first, bound, stretches=True):
             if isinstance(item, Damage) and item.hi is not None:
                 _quarantine(disk, directory, state, segment, item, item.hi)
     finally:
@@ -242,7 +245,7 @@ def _newest(
         size, end = segment.size, first
         position = min(SEGMENT_HEADER_OCTETS, size)
         tail: Damage | None = None
-        for item in checked(segment, first, None):
+        for item in checked(segment, first, None, stretches=True):
             if isinstance(item, Record):
                 kept = item.end - max(item.first, known)
                 recovery.kept_records += max(0, kept) if published is not None else 0

@@ -15,7 +15,7 @@ from typing import Any, Final
 from typing import Protocol as Shape
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.interfaces import ISSLTransport, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -196,22 +196,28 @@ class SabcSession(Protocol):
         )
         self._timer = MachineTimer(factory.clock, self._tick)
         self._guard: OutputGuard | None = None
-        if self.framed is None:
-            self._guard = OutputGuard(
-                transport,
-                self._control,
-                factory.clock,
-                factory.limits["unread-seconds"],
-                self._abort,
-                self.outputChanged,
-            )
         self._outputPaused = False
+        # TLS writes nothing before its hand-shake: a guard would take that for a peer which does
+        # not read, and stop reading what the hand-shake waits for.
+        if self.framed is None and not ISSLTransport.providedBy(transport):
+            self._watchOutput()
         self.machine = self._newMachine()
         factory.connectionOpened(self, self.address)
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
         self._begin(factory.clock.seconds())
         self._flush()
+
+    def _watchOutput(self) -> None:
+        factory = self.factory
+        self._guard = OutputGuard(
+            self.transport,
+            self._control,
+            factory.clock,
+            factory.limits["unread-seconds"],
+            self._abort,
+            self.outputChanged,
+        )
 
     def _newMachine(self) -> Server | Client:
         raise NotImplementedError
@@ -277,6 +283,8 @@ class SabcSession(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Octets from a byte stream."""
         if not self._ended:
+            if self._guard is None:
+                self._watchOutput()
             now = self.factory.clock.seconds()
             self._take(self.machine.receive_data(data, now), now)
 
@@ -642,6 +650,8 @@ class SabcSession(Protocol):
             self._guard.close()
         elif self.framed is not None:
             self.framed.closeSession(self.machine.faulted)
+        else:
+            self._abort()
 
     def _abort(self) -> None:
         self._ended = True

@@ -21,7 +21,7 @@ from ..net import websocket
 from .codec import NotJson, call_method, dump, parse
 from .exchange import Reply, Update, plain
 from .protocol import UmqClient, UmqClientFactory, connect
-from .session import PROTOCOL
+from .storing import PROTOCOL
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:5048/"
 

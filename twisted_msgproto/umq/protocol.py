@@ -54,7 +54,8 @@ from ..net.websocket import (
 from .codec import MethodRegistry
 from .events import HelloReceived, WelcomeReceived
 from .machine import Client, Server
-from .session import ACTIONS, LIMITS, PROTOCOL, SUBPROTOCOL, UmqSession
+from .session import ACTIONS, LIMITS, SUBPROTOCOL, UmqSession
+from .storing import PROTOCOL
 from .wire import Code
 
 __all__ = [

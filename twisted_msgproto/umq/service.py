@@ -17,7 +17,8 @@ from ..net.options import ServerOptions
 from ..net.websocket import parse_origins
 from .hub import Hub
 from .protocol import UmqRealm, UmqServer, UmqServerFactory
-from .session import LIMITS, PROTOCOL
+from .session import LIMITS
+from .storing import PROTOCOL
 
 
 class Options(ServerOptions, AuthOptionMixin):

@@ -7,13 +7,11 @@ Time, sink, limits and methods come from the factory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import connectionDone
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.errors import (
@@ -25,14 +23,13 @@ from ..core.errors import (
     shown,
 )
 from ..core.limits import Limit, Limits
-from ..core.message import Message, MessageBatch
+from ..core.message import Message
 from ..net.backpressure import ReadControl
 from ..net.factory import peer_name
 from ..net.ingest import Delivery
 from ..net.timer import MachineTimer
 from ..net.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
 from . import states
-from .attachments import Slot
 from .events import (
     Attachment,
     AttachmentArrived,
@@ -57,18 +54,17 @@ from .exchange import (
     Request,
     SessionRefused,
     Update,
-    plain,
 )
 from .machine import Client, Server
-from .topics import Subscription, Topic
-from .wire import Code, UmqFault, base36, number
+from .storing import Storing
+from .topics import Topic
+from .verbs import Answer, Verbs
+from .wire import Code, UmqFault
 
 if TYPE_CHECKING:
     from ..net.websocket import WebSocketConnection as _Connection
 else:
     _Connection = object
-
-PROTOCOL: Final = "umq"
 
 SUBPROTOCOL: Final = "umq"
 """The WebSocket sub-protocol we offer and know; a peer need not name one."""
@@ -84,18 +80,6 @@ LIMITS: Final = (
 """All limits of both sides (``UM-14``, ``UM-19`` … ``UM-21``)."""
 
 _REPLY_CODES: Final = (Code.FORMAT, Code.UNSUPPORTED_COMMAND)
-
-
-class Answer(Deferred[Reply]):
-    """The Deferred of a call of ours, which its machine keeps as the waiter.
-
-    Attributes:
-        number: the call's number.
-        streamed: its attachments are wanted one by one.
-    """
-
-    number = 0
-    streamed = False
 
 
 class PeerAttributes(Mapping[str, str]):
@@ -128,7 +112,7 @@ class _Reading:
         self.resumeProducing = connection.resumeReading
 
 
-class UmqSession(_Connection):
+class UmqSession(Verbs, Storing, _Connection):
     """One UMQ connection: verbs which return Deferreds, and hooks for subclasses.
 
     Attributes:
@@ -140,8 +124,6 @@ class UmqSession(_Connection):
         topics: the topics which the peer subscribed here, by number.
         subscriptions: the topics which we subscribed, by number.
     """
-
-    logger: ClassVar[Logger] = Logger(namespace="twisted_msgproto.umq")
 
     actions: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
     factory: Any
@@ -217,136 +199,6 @@ class UmqSession(_Connection):
             methods is None or bool(methods.durable(message.payload))
         )
 
-    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
-
-    def call(
-        self,
-        payload: str,
-        attachments: Sequence[Any] = (),
-        timeout: float | None = None,
-        streamed: bool = False,
-    ) -> Deferred[Reply]:
-        """Call the peer (``UM-09``); fires with its :class:`~.exchange.Reply`.
-
-        ``attachments`` are octets, or Deferreds which fire with octets.  Fails with CallFailed
-        (``E``), TimedOut after ``timeout`` seconds (default ``call-seconds``), SessionRefused
-        (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored.
-        LimitExceeded is raised above our own limits.
-        """
-        return self._own(None, payload, attachments, timeout, streamed)
-
-    def callback(
-        self,
-        callback: str,
-        argument: str,
-        attachments: Sequence[Any] = (),
-        timeout: float | None = None,
-        streamed: bool = False,
-    ) -> Deferred[Reply]:
-        """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
-        return self._own(number(callback), argument, attachments, timeout, streamed)
-
-    def _own(
-        self,
-        callback: int | None,
-        payload: str,
-        attachments: Sequence[Any],
-        timeout: float | None,
-        streamed: bool,
-    ) -> Deferred[Reply]:
-        machine = self.machine
-        now = self._now()
-        if not machine.opened:
-            raise ConnectionClosed("the session does not stand")
-        answer = Answer(self._cancelled)
-        answer.streamed = streamed
-        deadline = now + (self._call_seconds if timeout is None else timeout)
-        bodies = self._bodies(attachments) if attachments else ()
-        if callback is None:
-            answer.number = machine.call(payload, bodies, waiter=answer, deadline=deadline)
-        else:
-            answer.number = machine.callback(
-                callback, payload, bodies, waiter=answer, deadline=deadline
-            )
-        if self._own_paused:
-            self._lookBacklog()
-        self._flush()
-        return answer
-
-    def _cancelled(self, answer: Deferred[Reply]) -> None:
-        assert isinstance(answer, Answer)
-        self.machine.cancel(answer.number)
-
-    def registerCallback(self, function: Callable[[Request], Any]) -> str:
-        """Let the peer call ``function`` (``UM-11``); returns the id to tell it."""
-        registered = self.machine.register_callback()
-        self._callbacks[registered] = function
-        return base36(registered)
-
-    def unregisterCallback(self, id: str) -> None:
-        """The callback ``id`` ends; calls of it are refused from now on."""
-        self.machine.unregister_callback(number(id))
-        self._callbacks.pop(number(id), None)
-
-    def subscribe(
-        self,
-        request: Callable[[str], str],
-        hook: Callable[[Update], object] | None = None,
-        attachments: Sequence[Any] = (),
-        timeout: float | None = None,
-        streamed: bool = False,
-    ) -> Subscription:
-        """Subscribe a topic (``UM-12``, ``UM-14``).
-
-        ``request(id)`` gives the payload of the call which asks the peer to publish to topic
-        ``id``.  Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
-        call fails, the subscription ends; its ``whenStarted()`` says why.
-        """
-        self._now()
-        if not self.machine.opened:
-            raise ConnectionClosed("the session does not stand")
-        topic = self.machine.subscribe()
-        subscription = Subscription(self, topic, hook, streamed)
-        self.subscriptions[topic] = subscription
-        try:
-            answer = self.call(request(subscription.id), attachments, timeout)
-        except Exception:
-            subscription.unsubscribe()
-            raise
-        answer.addCallbacks(subscription._accepted, subscription._refused)
-        return subscription
-
-    def openTopic(self, id: str) -> Topic:
-        """The peer subscribed with topic ``id``: publish to what this returns (``UM-12``).
-
-        ValueError for what is no id or is in use, LimitExceeded above ``topics``.
-        """
-        self._now()
-        topic = self.machine.open_topic(id)
-        self.topics[topic] = Topic(self, topic, id)
-        return self.topics[topic]
-
-    def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:
-        """Set an attribute at the peer (``UM-15``)."""
-        self._now()
-        self.machine.set_attribute(name, value, self._bodies(attachments))
-        self._flush()
-
-    def unsetAttribute(self, name: str) -> None:
-        """Unset an attribute at the peer (``UM-16``)."""
-        self._now()
-        self.machine.unset_attribute(name)
-        self._flush()
-
-    def closeSession(self, code: int | None = None, text: str = "") -> None:
-        """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
-        if code is not None and self._timer is not None:
-            self.machine.fatal(code, text)
-            self._write()
-        if self._timer is not None:
-            self._fail(ConnectionClosed("the session was closed"))
-        self.closeWebSocket(CLOSE_NORMAL)
-
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
@@ -359,8 +211,8 @@ class UmqSession(_Connection):
         self.clientId = None
         self.limits = factory.limits
         self.attributes = PeerAttributes(self)
-        self.topics: dict[int, Topic] = {}
-        self.subscriptions: dict[int, Subscription] = {}
+        self.topics = {}
+        self.subscriptions = {}
         self._callbacks: dict[int, Callable[[Request], Any]] = {}
         self._call_seconds = factory.limits["call-seconds"]
         self._slowTopics: dict[Topic, None] = {}
@@ -371,9 +223,8 @@ class UmqSession(_Connection):
         self._established = False
         self._over = False  # more is unread than unread-octets
         self._inbox: list[CallReceived | CallbackReceived] = []
-        self._gathered: list[tuple[str, list[Any]]] = []
         self._held: list[Event] | None = None  # events which wait for our own authorisation
-        self._putting: list[CallReceived | CallbackReceived] = []
+        self._beginStoring()
         self._in_read = False
         self._draining = False
         self._reason: Exception | None = None
@@ -676,148 +527,7 @@ class UmqSession(_Connection):
             text = "internal error"
         self.machine.error(id, text[: self.limits.integer("payload-characters")])
 
-    # ── the sink ────────────────────────────────────────────────────────────────────────────────
-
-    def _gather(self, kind: str, event: Any) -> None:
-        if self._gathered and self._gathered[-1][0] == kind:
-            self._gathered[-1][1].append(event)
-        else:
-            self._gathered.append((kind, [event]))
-        if not self._in_read:
-            self._putGathered()
-
-    def _putGathered(self) -> None:
-        """One batch for each run of one kind, so that the order of arrival stays."""
-        gathered, self._gathered = self._gathered, []
-        for kind, events in gathered:
-            batch = self._batch(kind, events)
-            calls = (
-                [event for event in events if self.needsSafety(event)]
-                if kind in ("call", "callback")
-                else []
-            )
-            assert self._delivery is not None
-            self._putting = calls
-            self._delivery.deliver(batch, partial(self._safe, calls))
-
-    def _put(self, batch: MessageBatch) -> Deferred[Any]:
-        stored: Deferred[Any] = self.factory.sink.put(batch)
-        return stored.addErrback(self._notStored, self._putting)
-
-    def _notStored(self, failure: Failure, calls: list[CallReceived | CallbackReceived]) -> Failure:
-        """A batch will never be safe: its calls are refused, so that their callers know."""
-        if self.machine.opened:
-            for event in calls:
-                self.machine.error(event.id, f"{Code.UNAVAILABLE.value} the call was not stored")
-            self._flush()
-        return failure
-
-    def _safe(self, calls: list[CallReceived | CallbackReceived]) -> None:
-        if self.machine.opened:
-            for event in calls:
-                self._serve(event)
-            self._flush()
-        self._lookDrained()
-
-    def _notSafe(self, failure: Failure) -> None:
-        self.count("unsafe_batches")
-        self.logger.failure("{peer}: not safe", failure, peer=self.peer)
-
-    def _batch(self, kind: str, events: list[Any]) -> MessageBatch:
-        ids: list[str] | None = None
-        bodies: list[bytes | None]
-        if kind == "attribute":
-            destinations = [event.name for event in events]
-            bodies = [
-                event.value.encode() if isinstance(event, AttributeSet) else None
-                for event in events
-            ]
-        else:
-            bodies = [event.payload.encode() for event in events]
-            if kind == "topic":
-                destinations = [base36(event.topic) for event in events]
-            else:
-                ids = [event.id for event in events]
-                if kind == "callback":
-                    destinations = [base36(event.callback) for event in events]
-                else:
-                    methods = self.factory.methods
-                    destinations = [
-                        None if methods is None else methods.nameIn(event.payload)
-                        for event in events
-                    ]
-        attachments = [plain(getattr(event, "attachments", ())) for event in events]
-        octets = sum(len(body) for body in bodies if body is not None)
-        octets += sum(len(entry) for entries in attachments for entry in entries)
-        return MessageBatch(
-            PROTOCOL,
-            kind,
-            self.factory.receivedAt(),
-            self.peer,
-            self.session,
-            self.clientId,
-            len(events),
-            octets,
-            message_id=ids,
-            destination=destinations,
-            body=bodies,
-            attachments=attachments,
-        )
-
-    def _message(self, kind: str, request: Request) -> Message:
-        methods = self.factory.methods
-        return Message(
-            PROTOCOL,
-            kind,
-            self.factory.receivedAt(),
-            self.peer,
-            self.session,
-            self.clientId,
-            request.id,
-            None if methods is None else methods.nameIn(request.payload),
-            None,
-            request.payload.encode(),
-            plain(request.attachments),
-        )
-
     # ── messages out ────────────────────────────────────────────────────────────────────────────
-
-    def _now(self) -> float:
-        now: float = self.factory.clock.seconds()
-        self.machine.clock = now
-        return now
-
-    def _bodies(self, attachments: Sequence[Any]) -> list[bytes | Slot]:
-        """Attachments for the machine: a Deferred becomes a slot which is filled later."""
-        bodies: list[bytes | Slot] = []
-        for attachment in attachments:
-            if isinstance(attachment, Deferred):
-                slot = Slot()
-                attachment.addCallbacks(
-                    self._fill, self._fillError, callbackArgs=(slot,), errbackArgs=(slot,)
-                )
-                bodies.append(slot)
-            else:
-                bodies.append(attachment)
-        return bodies
-
-    def _fill(self, body: bytes, slot: Slot) -> None:
-        self._now()
-        try:
-            self.machine.fill(slot, body)
-        except LimitExceeded:
-            self.logger.failure("{peer}: an attachment is too large", peer=self.peer)
-        self._flush()
-
-    def _fillError(self, failure: Failure, slot: Slot) -> None:
-        self.logger.info(
-            "{peer}: an attachment failed: {error}",
-            peer=self.peer,
-            error=shown(failure.getErrorMessage()),
-        )
-        self._now()
-        self.machine.fill_error(slot, "the attachment is not available")
-        self._flush()
 
     def _flush(self) -> bool:
         """Write what the machine has to send, at the end of a read or at once; was there any?"""

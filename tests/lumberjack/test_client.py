@@ -1,0 +1,898 @@
+"""The client and the shipper on a string transport and a clock: Deferreds, producers, timers."""
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.error import ConnectionDone, ConnectionLost, ConnectionRefusedError
+from twisted.internet.interfaces import (
+    IConsumer,
+    IPushProducer,
+    IStreamClientEndpoint,
+    ITCPTransport,
+)
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from twisted_msgproto.core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    LimitExceeded,
+    ProtocolViolation,
+    TimedOut,
+)
+from twisted_msgproto.lumberjack import (
+    LumberjackClient,
+    LumberjackClientFactory,
+    LumberjackShipper,
+)
+from twisted_msgproto.lumberjack.shipper import Backoff
+from twisted_msgproto.lumberjack.wire import (
+    VERSION_1,
+    Decoder,
+    encode_ack,
+    encode_data,
+    encode_json,
+    encode_window,
+)
+
+PEER = IPv4Address("TCP", "192.0.2.9", 5044)
+
+
+@implementer(ITCPTransport)
+class Transport(StringTransport):
+    """Counts writes, and tells its protocol when it is aborted."""
+
+    protocol = None
+
+    def __init__(self):
+        super().__init__(peerAddress=PEER)
+        self.writes = []
+        self.aborted = False
+        self.set = {}
+
+    def setTcpNoDelay(self, enabled):
+        self.set["nodelay"] = enabled
+
+    def setTcpKeepAlive(self, enabled):
+        self.set["keepalive"] = enabled
+
+    def write(self, data):
+        self.writes.append(data)
+        super().write(data)
+
+    def abortConnection(self):
+        self.aborted = True
+        self.lose(ConnectionLost())
+
+    def lose(self, error=None):
+        """The connection ends, as if by the network."""
+        if self.protocol is not None:
+            protocol, self.protocol = self.protocol, None
+            protocol.connectionLost(Failure(error or ConnectionDone()))
+
+    def take(self):
+        """The bodies (or pairs) of each window which was written since the last call."""
+        octets = self.value()
+        self.clear()
+        return bodies(octets)
+
+
+def bodies(octets):
+    windows = []
+    for frame in Decoder().feed(octets):
+        if hasattr(frame, "size"):
+            windows.append([])
+        elif hasattr(frame, "bodies"):
+            windows[-1] += frame.bodies
+        elif hasattr(frame, "pairs"):
+            windows[-1] += frame.pairs
+    return windows
+
+
+@implementer(IPushProducer)
+class Producer:
+    def __init__(self):
+        self.calls = []
+
+    def pauseProducing(self):
+        self.calls.append("pause")
+
+    def resumeProducing(self):
+        self.calls.append("resume")
+
+    def stopProducing(self):
+        self.calls.append("stop")
+
+
+class Logged(SynchronousTestCase):
+    """Collects what the package logs."""
+
+    def setUp(self):
+        self.clock = Clock()
+        self.lines = []
+        globalLogPublisher.addObserver(self._observe)
+        self.addCleanup(globalLogPublisher.removeObserver, self._observe)
+
+    def _observe(self, event):
+        if str(event.get("log_namespace", "")).startswith("twisted_msgproto"):
+            self.lines.append(event["log_format"].format(**event))
+
+
+class Case(Logged):
+    """One connected client."""
+
+    protocol = LumberjackClient
+
+    def connect(self, changes=None, **settings):
+        settings = {"compress": 0, "window": 10, **settings}
+        self.factory = LumberjackClientFactory(limits=changes, clock=self.clock, **settings)
+        self.factory.protocol = self.protocol
+        client = self.factory.buildProtocol(PEER)
+        self.transport = Transport()
+        self.transport.protocol = client
+        client.makeConnection(self.transport)
+        return client
+
+    def lose(self, client):
+        self.transport.lose()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(self.factory.liveConnections, set())
+
+
+class Sending(Case):
+    def test_send_fires_when_the_event_is_acknowledged(self):
+        """LJ-09."""
+        client = self.connect()
+        sent = client.send(b'{"a": 1}')
+        self.assertEqual(self.transport.value(), encode_window(1) + encode_json([1], [b'{"a": 1}']))
+        self.assertNoResult(sent)
+        client.dataReceived(encode_ack(1))
+        self.assertIsNone(self.successResultOf(sent))
+        self.lose(client)
+
+    def test_version_1_sends_mappings(self):
+        """LJ-21."""
+        client = self.connect(version=1)
+        client.send({"line": "hello"})
+        self.assertEqual(
+            self.transport.value(),
+            encode_window(1, VERSION_1) + encode_data([1], [{"line": "hello"}], VERSION_1),
+        )
+        client.dataReceived(encode_ack(1, VERSION_1))
+        self.lose(client)
+
+    def test_the_wrong_kind_of_event_is_the_callers_fault(self):
+        """LJ-21."""
+        client = self.connect()
+        self.assertRaises(TypeError, client.send, {"line": "hello"})
+        self.lose(client)
+
+    def test_what_is_sent_while_the_window_is_full_shares_the_next(self):
+        """LJ-09, LJ-18."""
+        client = self.connect()
+        client.send(b"1")
+        for body in (b"2", b"3", b"4"):
+            client.send(body)
+        self.assertEqual(self.transport.take(), [[b"1"]])
+        client.dataReceived(encode_ack(1))
+        self.assertEqual(self.transport.take(), [[b"2", b"3", b"4"]])
+        client.dataReceived(encode_ack(3))
+        self.lose(client)
+
+    def test_a_batch_is_one_window_and_one_deferred(self):
+        """LJ-18: fired by the ack of its last event, in one write."""
+        client = self.connect()
+        sent = client.sendBatch(iter([b"1", b"2", b"3"]))
+        self.assertEqual(len(self.transport.writes), 1)
+        self.assertEqual(self.transport.take(), [[b"1", b"2", b"3"]])
+        client.dataReceived(encode_ack(2))
+        self.assertNoResult(sent)
+        client.dataReceived(encode_ack(3))
+        self.successResultOf(sent)
+        self.lose(client)
+
+    def test_a_batch_of_nothing_is_done(self):
+        client = self.connect()
+        self.successResultOf(client.sendBatch([]))
+        self.lose(client)
+
+    def test_an_event_above_a_limit_fails_and_is_never_written(self):
+        """LJ-18, LJ-17: nor is what shares its batch; others are."""
+        client = self.connect({"json-octets": 3})
+        self.failureResultOf(client.send(b"1234"), LimitExceeded)
+        self.failureResultOf(client.sendBatch([b"1", b"1234"]), LimitExceeded)
+        self.assertEqual(self.transport.value(), b"")
+        client.send(b"123")
+        self.assertEqual(self.transport.take(), [[b"123"]])
+        client.dataReceived(encode_ack(1))
+        self.lose(client)
+
+    def test_what_waits_is_bounded(self):
+        """LJ-09."""
+        client = self.connect({"unsent-events": 2})
+        sent = [client.send(b"%d" % number) for number in range(4)]
+        self.failureResultOf(sent.pop(), LimitExceeded)
+        client.dataReceived(encode_ack(1))
+        client.dataReceived(encode_ack(2))
+        for deferred in sent:
+            self.successResultOf(deferred)
+        self.lose(client)
+
+    def test_what_callbacks_send_shares_a_window(self):
+        """LJ-18: acks are all told before the next window is formed."""
+        client = self.connect()
+        for body in (b"a", b"b"):
+            sent = client.sendBatch([body])
+            sent.addCallback(lambda _, body=body: client.send(body * 2) and None)
+        client.dataReceived(encode_ack(1))
+        self.assertEqual(self.transport.take(), [[b"a"], [b"b", b"aa"]])
+        client.dataReceived(encode_ack(2))
+        self.assertEqual(self.transport.take(), [[b"bb"]])
+        client.dataReceived(encode_ack(1))
+        self.lose(client)
+
+    def test_with_pipelining_several_windows_leave_in_one_write(self):
+        """LJ-18."""
+        client = self.connect(window=2, pipelining=2)
+        sent = client.sendBatch([b"1", b"2", b"3", b"4", b"5"])
+        self.assertEqual(len(self.transport.writes), 1)
+        self.assertEqual(self.transport.take(), [[b"1", b"2"], [b"3", b"4"]])
+        client.dataReceived(encode_ack(2))
+        self.assertEqual(self.transport.take(), [[b"5"]])
+        client.dataReceived(encode_ack(2) + encode_ack(1))
+        self.successResultOf(sent)
+        self.lose(client)
+
+    def test_the_socket_neither_delays_nor_forgets(self):
+        """LJ-18: TCP_NODELAY and keep-alive are set."""
+        self.connect()
+        self.assertEqual(self.transport.set, {"nodelay": True, "keepalive": True})
+        self.transport.lose()
+
+
+class Cancelling(Case):
+    def test_a_cancelled_event_which_is_not_written_never_is(self):
+        """LJ-09."""
+        client = self.connect()
+        client.send(b"1")
+        sent = client.send(b"2")
+        client.send(b"3")
+        sent.cancel()
+        self.failureResultOf(sent, CancelledError)
+        client.dataReceived(encode_ack(1))
+        self.assertEqual(self.transport.take(), [[b"1"], [b"3"]])
+        client.dataReceived(encode_ack(1))
+        self.lose(client)
+
+    def test_a_cancelled_event_in_flight_is_acknowledged_to_nobody(self):
+        """LJ-09: neither its ack nor the end of the connection is an error."""
+        client = self.connect()
+        sent = client.send(b"1")
+        sent.cancel()
+        self.failureResultOf(sent, CancelledError)
+        client.dataReceived(encode_ack(1))
+        sent = client.send(b"1")
+        sent.cancel()
+        self.failureResultOf(sent, CancelledError)
+        self.lose(client)
+
+
+class Ending(Case):
+    def test_a_lost_connection_fails_what_is_unacknowledged(self):
+        """LJ-15: typed, in order, with the reason."""
+        client = self.connect()
+        order = []
+        waiting = []
+        for number in range(3):
+            sent = client.send(b"%d" % number)
+            sent.addErrback(lambda failure, n=number: order.append(n) or failure)
+            waiting.append(sent)
+        self.transport.lose(ConnectionLost())
+        for sent in waiting:
+            error = self.failureResultOf(sent, ConnectionClosed).value
+            self.assertIn("the connection was lost: ", str(error))
+        self.assertEqual(order, [0, 1, 2])
+        self.failureResultOf(client.send(b"4"), ConnectionClosed)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_reader_which_breaks_the_protocol_is_left(self):
+        """LJ-15, LJ-16: a line, a counter, a typed error."""
+        client = self.connect()
+        sent = client.send(b"1")
+        client.dataReceived(encode_ack(2) + encode_ack(1))
+        self.assertTrue(self.transport.aborted)
+        error = self.failureResultOf(sent, ProtocolViolation).value
+        self.assertEqual(str(error), "an ack of 2 of a window of 1")
+        self.assertEqual(
+            self.lines, ["192.0.2.9:5044: left: an ack of 2 of a window of 1 (32 41 00 00 00 02)"]
+        )
+        self.assertEqual(self.factory.counters["fault:ack"], 1)
+
+    def test_a_reader_which_stays_silent_is_left(self):
+        """LJ-15: the option timeout."""
+        client = self.connect({"timeout": 5})
+        sent = client.send(b"1")
+        self.clock.advance(4)
+        client.dataReceived(encode_ack(0))
+        self.clock.advance(4.9)
+        self.assertNoResult(sent)
+        self.clock.advance(0.1)
+        self.failureResultOf(sent, TimedOut)
+        self.assertTrue(self.transport.aborted)
+        self.assertEqual(self.factory.counters["fault:timeout"], 1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_an_idle_connection_may_stay_for_ever(self):
+        """LJ-15: the timeout is for windows in flight."""
+        client = self.connect({"timeout": 5})
+        client.send(b"1")
+        client.dataReceived(encode_ack(1))
+        self.clock.advance(1000)
+        self.assertFalse(self.transport.aborted)
+        self.lose(client)
+
+    def test_octets_after_we_have_left_mean_nothing(self):
+        """LJ-15."""
+        client = self.connect()
+        sent = client.send(b"1")
+        self.transport.protocol = None  # the end is not told yet
+        client.dataReceived(b"x")
+        client.dataReceived(encode_ack(1))
+        self.assertNoResult(sent)
+        client.connectionLost(Failure(ConnectionDone()))
+        self.failureResultOf(sent, ProtocolViolation)
+
+    def test_stop_awaits_the_acks_of_all_and_closes(self):
+        """LJ-09: also of what was not written yet; nothing new is taken."""
+        client = self.connect(window=1)
+        first, second = client.send(b"1"), client.send(b"2")
+        stopped = client.stop()
+        again = client.stop()
+        self.failureResultOf(client.send(b"3"), ConnectionClosed)
+        client.dataReceived(encode_ack(1))
+        self.assertFalse(self.transport.disconnecting)
+        self.assertEqual(self.transport.take(), [[b"1"], [b"2"]])
+        client.dataReceived(encode_ack(1))
+        self.successResultOf(first)
+        self.successResultOf(second)
+        self.assertTrue(self.transport.disconnecting)
+        self.assertNoResult(stopped)
+        self.lose(client)
+        self.successResultOf(stopped)
+        self.successResultOf(again)
+        self.successResultOf(client.stop())
+
+    def test_stop_closes_an_idle_connection_at_once(self):
+        client = self.connect()
+        stopped = client.stop()
+        self.assertTrue(self.transport.disconnecting)
+        self.lose(client)
+        self.successResultOf(stopped)
+
+    def test_stop_waits_no_longer_than_its_deadline(self):
+        """LJ-15: what is unacknowledged by then fails."""
+        client = self.connect({"drain": 3})
+        sent = client.send(b"1")
+        stopped = client.stop()
+        self.clock.advance(2.9)
+        self.assertNoResult(sent)
+        self.clock.advance(0.1)
+        self.assertTrue(self.transport.aborted)
+        self.failureResultOf(sent, ConnectionClosed)
+        self.successResultOf(stopped)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_connection_is_replaced_after_its_ttl(self):
+        """LJ-15: what is in flight is awaited, no further window is sent."""
+        client = self.connect({"ttl": 20}, window=1)
+        first, second = client.send(b"1"), client.send(b"2")
+        self.clock.advance(20)
+        self.assertFalse(self.transport.disconnecting)
+        client.retire()
+        self.failureResultOf(client.send(b"3"), ConnectionClosed)
+        client.dataReceived(encode_ack(1))
+        self.successResultOf(first)
+        self.assertEqual(self.transport.take(), [[b"1"]])
+        self.assertTrue(self.transport.disconnecting)
+        self.lose(client)
+        self.failureResultOf(second, ConnectionClosed)
+        self.assertTrue(client.expired)
+
+    def test_a_reader_which_takes_no_octets_is_left(self):
+        """LJ-15: and its silence is not counted meanwhile."""
+        client = self.connect({"timeout": 5, "unread-seconds": 8})
+        sent = client.send(b"1")
+        self.transport.producer.pauseProducing()
+        self.clock.advance(7.9)
+        self.assertNoResult(sent)
+        self.transport.producer.resumeProducing()
+        self.clock.advance(4.9)
+        self.assertNoResult(sent)
+        self.transport.producer.pauseProducing()
+        self.transport.producer.pauseProducing()
+        self.clock.advance(8)
+        self.assertIn("took no octets", str(self.failureResultOf(sent, TimedOut).value))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_the_counters_outlive_the_connection(self):
+        client = self.connect()
+        client.sendBatch([b"1", b"2"]).addErrback(lambda _: None)
+        client.dataReceived(encode_ack(0) + encode_ack(1))
+        self.lose(client)
+        counters = self.factory.counters
+        self.assertEqual((counters["events"], counters["acknowledged"]), (2, 1))
+        self.assertEqual((counters["connections_total"], counters["keepalives"]), (1, 1))
+
+
+class Hooks(Case):
+    class protocol(LumberjackClient):
+        def sessionEstablished(self):
+            self.send(b"1").addErrback(lambda _: None)
+            self.send(b"2").addErrback(lambda _: None)
+
+        def sessionLost(self, reason):
+            self.lost = reason
+
+    def test_the_hooks_are_called(self):
+        """LJ-18: what sessionEstablished sends shares the first window."""
+        client = self.connect()
+        self.assertEqual(self.transport.take(), [[b"1", b"2"]])
+        self.lose(client)
+        client.lost.trap(ConnectionDone)
+
+
+class Producing(Case):
+    def test_the_producer_is_paused_while_the_window_is_full(self):
+        """LJ-09."""
+        client = self.connect(window=3)
+        verifyObject(IConsumer, client)
+        producer = Producer()
+        client.registerProducer(producer, True)
+        client.write(b"1")
+        client.write(b"2")
+        self.assertEqual(producer.calls, [])
+        client.write(b"3")
+        self.assertEqual(producer.calls, ["pause"])
+        client.write(b"4")  # a producer may be in the middle of something
+        client.dataReceived(encode_ack(1))
+        self.assertEqual(producer.calls, ["pause"])
+        self.assertEqual(self.transport.take(), [[b"1"], [b"2", b"3", b"4"]])
+        client.dataReceived(encode_ack(1))
+        self.assertEqual(producer.calls, ["pause", "resume"])
+        client.unregisterProducer()
+        client.write(b"5")
+        client.write(b"6")
+        client.write(b"7")
+        self.assertEqual(producer.calls, ["pause", "resume"])
+        self.lose(client)
+        self.assertEqual(len(self.lines), 5)
+        self.assertIn("an event was not sent: the connection was lost", self.lines[0])
+
+    def test_what_a_producer_writes_when_resumed_shares_the_next_window(self):
+        """LJ-18."""
+        client = self.connect(window=2)
+        producer = Producer()
+        producer.resumeProducing = lambda: [client.write(b"3"), client.write(b"4")]
+        client.registerProducer(producer, True)
+        client.sendBatch([b"1", b"2"])
+        client.dataReceived(encode_ack(2))
+        self.assertEqual(self.transport.take(), [[b"1", b"2"], [b"3", b"4"]])
+        self.assertEqual(producer.calls, ["pause", "pause"])
+        client.dataReceived(encode_ack(1))
+        client.unregisterProducer()
+        self.lose(client)
+
+    def test_the_end_stops_the_producer(self):
+        client = self.connect()
+        producer = Producer()
+        client.registerProducer(producer, True)
+        self.assertRaises(RuntimeError, client.registerProducer, Producer(), True)
+        self.lose(client)
+        self.assertEqual(producer.calls, ["stop"])
+
+    def test_pull_producers_are_refused(self):
+        client = self.connect()
+        self.assertRaises(ValueError, client.registerProducer, Producer(), False)
+        self.lose(client)
+
+
+class Settings(Logged):
+    def test_settings_which_cannot_be_are_the_operators_fault(self):
+        for settings in ({"window": 0}, {"version": 3}, {"compress": 11}, {"pipelining": 0}):
+            with self.assertRaises(ConfigurationError):
+                LumberjackClientFactory(clock=self.clock, **settings)
+        with self.assertRaises(ConfigurationError):
+            LumberjackClientFactory(clock=self.clock, limits={"no-such": 1})
+        with self.assertRaises(ConfigurationError):
+            LumberjackShipper(self.clock, [])
+        with self.assertRaises(ConfigurationError):
+            LumberjackShipper(self.clock, ["nonsense"])
+
+
+# ── The shipper ─────────────────────────────────────────────────────────────────────────────────
+
+
+@implementer(IStreamClientEndpoint)
+class Host:
+    """An endpoint whose connections the test makes and breaks."""
+
+    def __init__(self, name, trace, *, up=True):
+        self.name = name
+        self.trace = trace
+        self.up = up
+        self.transports = []
+
+    def connect(self, factory):
+        self.trace.append(self.name)
+        if not self.up:
+            return fail(ConnectionRefusedError())
+        protocol = factory.buildProtocol(PEER)
+        transport = Transport()
+        self.transports.append(transport)
+        transport.protocol = protocol
+        connected = Deferred()
+        protocol.makeConnection(transport)
+        connected.callback(protocol)
+        return connected
+
+    @property
+    def transport(self):
+        return self.transports[-1]
+
+    def ack(self, count):
+        self.transport.protocol.dataReceived(encode_ack(count))
+
+    def take(self):
+        return self.transport.take()
+
+
+class Shipping(Logged):
+    def setUp(self):
+        super().setUp()
+        self.trace = []
+        self.chance = 0.0
+
+    def hosts(self, *names):
+        return [Host(name, self.trace) for name in names]
+
+    def ship(self, hosts, changes=None, **settings):
+        self.shipper = LumberjackShipper(
+            self.clock,
+            hosts,
+            limits=changes,
+            random=lambda: self.chance,
+            **{"compress": 0, "window": 10, **settings},
+        )
+        self.shipper.startService()
+        return self.shipper
+
+    def stop(self):
+        stopped = self.shipper.stopService()
+        for transport in [client.transport for client in self.shipper.factory.liveConnections]:
+            if transport.disconnecting or self.shipper.unacknowledged == 0:
+                transport.lose()
+        self.successResultOf(stopped)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual((self.shipper.unsent, self.shipper.unacknowledged), (0, 0))
+
+    def test_events_wait_for_the_first_connection(self):
+        """LJ-15."""
+        (host,) = self.hosts("a")
+        host.up = False
+        shipper = self.ship([host])
+        sent = shipper.sendBatch([b"1", b"2"])
+        self.assertEqual((shipper.unsent, shipper.unacknowledged), (2, 2))
+        host.up = True
+        self.clock.advance(1.0)
+        self.assertEqual(host.take(), [[b"1", b"2"]])
+        self.assertEqual((shipper.unsent, shipper.unacknowledged), (0, 2))
+        self.assertNoResult(sent)
+        host.ack(2)
+        self.successResultOf(sent)
+        self.stop()
+
+    def test_everything_unacknowledged_is_sent_again_in_order(self):
+        """LJ-15: in flight first, then what waited; what was acknowledged is not."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], window=3)
+        first = shipper.sendBatch([b"1", b"2", b"3"])
+        rest = [shipper.send(b"4"), shipper.send(b"5")]
+        host.ack(1)
+        host.transport.lose(ConnectionLost())
+        self.assertNoResult(first)
+        last = shipper.send(b"6")
+        self.clock.advance(1.0)
+        self.assertEqual(host.take(), [[b"2", b"3", b"4"]])
+        host.ack(3)
+        self.successResultOf(first)
+        self.successResultOf(rest[0])
+        self.assertEqual(host.take(), [[b"5", b"6"]])
+        host.ack(2)
+        self.successResultOf(rest[1])
+        self.successResultOf(last)
+        self.stop()
+
+    def test_a_reader_which_breaks_the_protocol_is_left_and_tried_again(self):
+        """LJ-15: an ack beyond what was sent means: reconnect."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host])
+        sent = shipper.send(b"1")
+        host.ack(2)
+        self.assertTrue(host.transport.aborted)
+        self.clock.advance(1.0)
+        self.assertEqual(host.take(), [[b"1"]])
+        host.ack(1)
+        self.successResultOf(sent)
+        self.stop()
+
+    def test_waits_grow_exponentially_and_up_to_a_most(self):
+        """LJ-15."""
+        (host,) = self.hosts("a")
+        host.up = False
+        self.ship([host], {"backoff-first": 1, "backoff-most": 10})
+        for seconds in (1, 2, 4, 8, 10, 10):
+            before = len(self.trace)
+            self.clock.advance(seconds - 0.01)
+            self.assertEqual(len(self.trace), before)
+            self.clock.advance(0.02)
+            self.assertEqual(len(self.trace), before + 1)
+        self.stop()
+
+    def test_waits_are_spread_by_chance(self):
+        """LJ-15: down to half of the wait."""
+        backoff = Backoff(1.0, 60.0, lambda: 1.0)
+        self.assertEqual([backoff.next() for _ in range(3)], [0.5, 1.0, 2.0])
+        backoff = Backoff(1.0, 60.0, lambda: 0.5)
+        self.assertEqual(backoff.next(), 0.75)
+        for _ in range(2000):
+            self.assertLessEqual(backoff.next(), 60.0)
+        backoff.reset()
+        self.assertEqual(backoff.next(), 0.75)
+
+    def test_a_reader_which_only_accepts_and_hangs_up_is_waited_for_longer_and_longer(self):
+        """LJ-15: only an ack ends the waiting."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host])
+        shipper.send(b"1").addErrback(lambda _: None)
+        for seconds in (1, 2, 4):
+            host.transport.protocol.dataReceived(encode_ack(0))
+            host.transport.lose()
+            self.clock.advance(seconds - 0.01)
+            before = len(self.trace)
+            self.clock.advance(0.02)
+            self.assertEqual(len(self.trace), before + 1)
+        host.ack(1)
+        host.transport.lose()
+        before = len(self.trace)
+        self.clock.advance(1.0)
+        self.assertEqual(len(self.trace), before + 1)
+        self.stop()
+
+    def test_each_attempt_goes_to_the_next_host(self):
+        """LJ-15: failover."""
+        hosts = self.hosts("a", "b", "c")
+        hosts[0].up = False
+        shipper = self.ship(hosts)
+        sent = shipper.send(b"1")
+        self.clock.advance(1.0)
+        self.assertEqual(self.trace, ["a", "b"])
+        hosts[1].transport.lose()
+        self.clock.advance(2.0)
+        self.assertEqual(self.trace, ["a", "b", "c"])
+        self.assertEqual(hosts[2].take(), [[b"1"]])
+        hosts[2].ack(1)
+        self.successResultOf(sent)
+        hosts[2].transport.lose()
+        self.clock.advance(1.0)
+        self.assertEqual(self.trace, ["a", "b", "c", "a"])
+        self.stop()
+
+    def test_load_balance_gives_each_host_windows(self):
+        """LJ-15: whichever has room; a lost one's events go to the others."""
+        hosts = self.hosts("a", "b")
+        shipper = self.ship(hosts, loadBalance=True, window=2)
+        sent = shipper.sendBatch([b"%d" % number for number in range(1, 7)])
+        taken = {host.name: host.take() for host in hosts}
+        self.assertEqual(sorted(taken.values()), [[[b"1", b"2"]], [[b"3", b"4"]]])
+        lost, kept = sorted(hosts, key=lambda host: taken[host.name])
+        lost.transport.lose()
+        kept.ack(2)
+        self.assertEqual(kept.take(), [[b"1", b"2"]])
+        kept.ack(2)
+        self.assertEqual(kept.take(), [[b"5", b"6"]])
+        kept.ack(2)
+        self.successResultOf(sent)
+        self.stop()
+
+    def test_a_connection_is_replaced_after_its_ttl_without_a_wait(self):
+        """LJ-15: the next host takes over what was not sent."""
+        hosts = self.hosts("a", "b")
+        shipper = self.ship(hosts, {"ttl": 20}, window=1)
+        first, second = shipper.send(b"1"), shipper.send(b"2")
+        self.clock.advance(20)
+        self.assertFalse(hosts[0].transport.disconnecting)
+        hosts[0].ack(1)
+        self.successResultOf(first)
+        self.assertTrue(hosts[0].transport.disconnecting)
+        hosts[0].transport.lose()
+        self.clock.advance(0)
+        self.assertEqual(hosts[1].take(), [[b"2"]])
+        hosts[1].ack(1)
+        self.successResultOf(second)
+        hosts[1].transport.lose()
+        self.clock.advance(0.5)
+        self.assertEqual(self.trace, ["a", "b"])
+        self.clock.advance(0.5)
+        self.assertEqual(self.trace, ["a", "b", "a"])
+        self.stop()
+
+    def test_with_pipelining_the_whole_window_of_windows_is_filled(self):
+        """LJ-18."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], window=2, pipelining=3)
+        shipper.sendBatch([b"%d" % number for number in range(8)]).addErrback(lambda _: None)
+        self.assertEqual(len(host.take()), 3)
+        self.assertEqual(shipper.unsent, 2)
+        for _ in range(4):
+            host.ack(2)
+        self.stop()
+
+    def test_what_waits_is_bounded(self):
+        """LJ-09."""
+        (host,) = self.hosts("a")
+        host.up = False
+        shipper = self.ship([host], {"unsent-events": 3, "unsent-octets": 100})
+        waiting = shipper.sendBatch([b"1", b"2"])
+        self.failureResultOf(shipper.sendBatch([b"3", b"4"]), LimitExceeded)
+        self.failureResultOf(shipper.send(b"x" * 70), LimitExceeded)
+        self.failureResultOf(shipper.sendBatch([b"x", b"y" * (17 << 20)]), LimitExceeded)
+        self.successResultOf(shipper.sendBatch([]))
+        stopped = shipper.stopService()
+        self.clock.advance(10)
+        self.successResultOf(stopped)
+        self.failureResultOf(waiting, ConnectionClosed)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_cancelled_event_is_forgotten_wherever_it_is(self):
+        """LJ-09: queued, given to a connection, in flight, or taken back from a lost one."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], window=2)
+        flying = shipper.sendBatch([b"1", b"2"])
+        queued = shipper.sendBatch([b"3"])
+        kept = shipper.sendBatch([b"4"])
+        queued.cancel()
+        flying.cancel()
+        self.failureResultOf(queued, CancelledError)
+        self.failureResultOf(flying, CancelledError)
+        self.assertEqual((shipper.unsent, shipper.unacknowledged), (1, 3))
+        host.transport.lose()
+        self.assertEqual((shipper.unsent, shipper.unacknowledged), (1, 1))
+        self.clock.advance(1.0)
+        self.assertEqual(host.take(), [[b"4"]])
+        host.ack(1)
+        self.successResultOf(kept)
+        self.stop()
+
+    def test_an_event_which_a_connection_holds_back_can_be_cancelled(self):
+        """LJ-09, LJ-18: it did not fit into the window's octets."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], {"window-octets": 50})
+        host.transport.clear()
+        first, second = shipper.sendBatch([b"x" * 30]), None
+        host.ack(1)
+        host.take()
+        self.successResultOf(first)
+        second = shipper.sendBatch([b"x" * 30])
+        third = shipper.sendBatch([b"y" * 30])
+        fourth = shipper.sendBatch([b"z" * 30])
+        host.ack(1)
+        self.assertEqual(host.take(), [[b"x" * 30], [b"y" * 30]])
+        fourth.cancel()
+        self.failureResultOf(fourth, CancelledError)
+        self.assertEqual(shipper.unacknowledged, 1)
+        host.ack(1)
+        self.successResultOf(second)
+        self.successResultOf(third)
+        self.stop()
+
+    def test_stop_awaits_the_acks_of_all(self):
+        """LJ-15: also over a reconnect; nothing new is taken."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host])
+        sent = shipper.send(b"1")
+        stopped, again = shipper.stopService(), shipper.stopService()
+        self.failureResultOf(shipper.send(b"2"), ConnectionClosed)
+        host.transport.lose()
+        self.clock.advance(1.0)
+        self.assertNoResult(stopped)
+        host.ack(1)
+        self.successResultOf(sent)
+        self.assertTrue(host.transport.disconnecting)
+        host.transport.lose()
+        self.successResultOf(stopped)
+        self.successResultOf(again)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_stop_waits_no_longer_than_its_deadline(self):
+        """LJ-15: then what is in flight and what waits fails, in one clear way."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], {"drain": 3}, window=1)
+        flying, waiting = shipper.send(b"1"), shipper.send(b"2")
+        stopped = shipper.stopService()
+        self.clock.advance(2.9)
+        self.assertNoResult(flying)
+        self.clock.advance(0.1)
+        self.successResultOf(stopped)
+        for sent in (flying, waiting):
+            error = self.failureResultOf(sent, ConnectionClosed).value
+            self.assertEqual(str(error), "stopped before every event was acknowledged")
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_stopped_shipper_can_be_started_again(self):
+        (host,) = self.hosts("a")
+        shipper = self.ship([host])
+        self.stop()
+        shipper.startService()
+        sent = shipper.send(b"1")
+        host.ack(1)
+        self.successResultOf(sent)
+        self.stop()
+
+    def test_the_producer_is_paused_while_the_windows_are_full(self):
+        """LJ-09: also while there is no connection at all."""
+        (host,) = self.hosts("a")
+        host.up = False
+        shipper = self.ship([host], window=2)
+        verifyObject(IConsumer, shipper)
+        producer = Producer()
+        shipper.registerProducer(producer, True)
+        shipper.write(b"1")
+        self.assertEqual(producer.calls, [])
+        shipper.write(b"2")
+        self.assertEqual(producer.calls, ["pause"])
+        host.up = True
+        self.clock.advance(1.0)
+        self.assertEqual(producer.calls, ["pause"])
+        host.ack(2)
+        self.assertEqual(producer.calls, ["pause", "resume"])
+        shipper.unregisterProducer()
+        shipper.registerProducer(producer, True)
+        self.stop()
+        self.assertEqual(producer.calls, ["pause", "resume", "stop"])
+        shipper.write(b"3")
+        self.assertIn("an event was not sent: the service has stopped", self.lines[-1])
+
+    def test_why_connections_ended_is_told(self):
+        """LJ-15: one line each, and a hook for subclasses."""
+        (host,) = self.hosts("a")
+        host.up = False
+        self.ship([host])
+        self.assertIn("the connection has ended: Connection was refused", self.lines[-1])
+        host.up = True
+        self.clock.advance(1.0)
+        host.transport.lose()
+        self.assertIn("the connection has ended: the connection was lost", self.lines[-1])
+        self.stop()
+
+    def test_whenConnected_gives_the_client(self):
+        (host,) = self.hosts("a")
+        shipper = self.ship([host])
+        client = self.successResultOf(shipper.whenConnected())
+        self.assertIs(client.writer, host.transport.protocol.writer)
+        self.stop()
+
+    def test_endpoint_strings_are_taken_too(self):
+        """LJ-01: any Twisted client endpoint."""
+        from twisted.internet.testing import MemoryReactorClock
+
+        reactor = MemoryReactorClock()
+        shipper = LumberjackShipper(reactor, ["unix:/tmp/nowhere"])
+        shipper.startService()
+        self.assertEqual(reactor.unixClients[0][0], "/tmp/nowhere")
+        stopped = shipper.stopService()
+        reactor.advance(60)
+        self.successResultOf(stopped)

@@ -1,0 +1,417 @@
+"""Lumberjack over TLS: endpoint strings, client certificates, hand-shakes which fail."""
+
+import json
+from pathlib import Path
+
+import pytest
+from twisted.internet import reactor, ssl
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import (
+    HostnameEndpoint,
+    TCP4ClientEndpoint,
+    serverFromString,
+    wrapClientTLS,
+)
+from twisted.internet.interfaces import IStreamServerEndpointStringParser
+from twisted.internet.protocol import Factory, Protocol
+from twisted.plugin import getPlugins
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from tests.tools.certificates import Authority
+from tests.tools.directories import temporary
+from tests.tools.processes import Launcher, launching
+from tests.tools.sinks import SafeSink
+from twisted_msgproto.core.errors import ConnectionClosed, TimedOut
+from twisted_msgproto.lumberjack import (
+    LumberjackClientFactory,
+    LumberjackServer,
+    LumberjackServerFactory,
+)
+from twisted_msgproto.lumberjack.service import Options
+from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.queue import QueueReader
+
+
+class WatchedServer(LumberjackServer):
+    """Tells the test how its session went."""
+
+    def sessionEstablished(self):
+        self.factory.established.append(self.clientId)
+
+    def connectionLost(self, reason):
+        super().connectionLost(reason)
+        self.factory.ended.callback(self)
+
+
+class Watched(Protocol):
+    """A raw client which tells when it is connected and when it is lost."""
+
+    def __init__(self):
+        self.received = b""
+        self.made = Deferred()
+        self.lost = Deferred()
+
+    def connectionMade(self):
+        self.made.callback(None)
+
+    def dataReceived(self, data):
+        self.received += data
+
+    def connectionLost(self, reason):
+        self.lost.callback(str(reason.value))
+
+
+class Case(TestCase):
+    """A server in this process, on a TLS endpoint string, and certificates for both sides."""
+
+    timeout = 60
+
+    def setUp(self):
+        directory = self.directory = temporary(self)
+        self.authority = Authority(directory)
+        self.server = self.authority.server()
+        self.client = self.authority.client()
+        self.sink = SafeSink()
+
+    def files(self, verify=None, ca=None):
+        parts = [f"privateKey={self.server.key}", f"certKey={self.server.cert}"]
+        if verify is not None:
+            parts += [f"caCerts={ca or self.authority.cert}", f"verify={verify}"]
+        return ":".join([*parts, "interface=127.0.0.1"])
+
+    async def listen(self, description, **limits):
+        self.factory = LumberjackServerFactory(self.sink, limits=limits, clock=reactor)
+        self.factory.protocol = WatchedServer
+        self.factory.established = []
+        self.factory.ended = Deferred()
+        port = await serverFromString(reactor, description).listen(self.factory)
+        self.addCleanup(port.stopListening)
+        self.port = port.getHost().port
+        return self.port
+
+    def endpoint(self, certificate=None, *, ca=None, host="localhost", **extra):
+        trust = ssl.trustRootFromCertificates(
+            [ssl.Certificate.loadPEM((ca or self.authority).cert.read_bytes())]
+        )
+        mine = certificate and ssl.PrivateCertificate.loadPEM(
+            certificate.cert.read_bytes() + certificate.key.read_bytes()
+        )
+        options = ssl.optionsForClientTLS(
+            host, trustRoot=trust, clientCertificate=mine, extraCertificateOptions=extra or None
+        )
+        return wrapClientTLS(options, HostnameEndpoint(reactor, "127.0.0.1", self.port))
+
+    async def connect(self, *arguments, changes=None, **options):
+        factory = LumberjackClientFactory(limits=changes, clock=reactor)
+        return await self.endpoint(*arguments, **options).connect(factory)
+
+    async def exchange(self, *arguments, **options):
+        """One event, acknowledged; then both sides end."""
+        client = await self.connect(*arguments, **options)
+        await client.send(b'{"over": "tls"}')
+        await client.stop()
+        await self.factory.ended
+        return client
+
+    async def refused(self, *arguments, error=ConnectionClosed, **options):
+        """One event, which fails; nothing of it is in the sink."""
+        client = await self.connect(*arguments, **options)
+        with pytest.raises(error) as caught:
+            await client.send(b'{"over": "tls"}')
+        await self.factory.ended
+        self.assertEqual(self.sink.messages, [])
+        self.assertEqual(self.factory.liveConnections, {})
+        return str(caught.value)
+
+    @property
+    def client_ids(self):
+        return [message.client_id for message in self.sink.messages]
+
+
+class EndpointStrings(Case):
+    async def test_ssl(self):
+        """LJ-01: Twisted's ``ssl:`` string."""
+        await self.listen(f"ssl:0:{self.files()}")
+        await self.exchange()
+        self.assertEqual(self.client_ids, [None])
+
+    async def test_tls(self):
+        """LJ-01: Twisted's ``tls:`` string, a directory of certificates by host name."""
+        pems = self.directory / "pems"
+        pems.mkdir()
+        (pems / "localhost.pem").write_bytes(
+            self.server.key.read_bytes() + self.server.cert.read_bytes()
+        )
+        await self.listen(f"tls:{pems}:0:interface=127.0.0.1")
+        await self.exchange()
+        self.assertEqual(self.client_ids, [None])
+
+    async def test_mtls(self):
+        """LJ-01: the certificate's subject becomes the column client_id."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        await self.exchange(self.client)
+        self.assertEqual(self.client_ids, ["O=Example,CN=web-1"])
+        self.assertEqual(self.factory.established, ["O=Example,CN=web-1"])
+
+    async def test_key_and_chain_may_stand_in_other_files(self):
+        """LJ-01: one file for key and certificate; several authorities; a chain to show."""
+        both = self.directory / "both.pem"
+        both.write_bytes(self.server.key.read_bytes() + self.server.cert.read_bytes())
+        other = Authority(self.directory, "other")
+        trusted = self.directory / "trusted.pem"
+        trusted.write_bytes(b"words\n" + other.cert.read_bytes() + self.authority.cert.read_bytes())
+        await self.listen(
+            f"mtls:0:privateKey={both}:caCerts={trusted}:interface=127.0.0.1"
+            f":extraCertChain={self.authority.cert}"
+        )
+        await self.exchange(other.client("web-2"))
+        self.assertEqual(self.client_ids, ["O=Example,CN=web-2"])
+
+
+class ClientCertificates(Case):
+    async def test_force_peer_turns_away_who_shows_none(self):
+        """LJ-01."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        await self.refused()
+
+    async def test_force_peer_turns_away_who_shows_another_authoritys(self):
+        """LJ-01."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        await self.refused(Authority(self.directory, "stranger").client())
+
+    async def test_a_servers_certificate_is_no_clients(self):
+        """LJ-01."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        await self.refused(self.server)
+
+    async def test_peer_takes_who_shows_none(self):
+        """LJ-01."""
+        await self.listen(f"mtls:0:{self.files('peer')}")
+        await self.exchange()
+        self.assertEqual(self.client_ids, [None])
+
+    async def test_peer_takes_a_good_one(self):
+        """LJ-01."""
+        await self.listen(f"mtls:0:{self.files('peer')}")
+        await self.exchange(self.client)
+        self.assertEqual(self.client_ids, ["O=Example,CN=web-1"])
+
+    async def test_peer_turns_away_a_bad_one(self):
+        """LJ-01."""
+        await self.listen(f"mtls:0:{self.files('peer')}")
+        await self.refused(Authority(self.directory, "stranger").client())
+
+    async def test_none_asks_for_none(self):
+        """LJ-01."""
+        await self.listen(f"mtls:0:{self.files()}:verify=none")
+        await self.exchange(self.client)
+        self.assertEqual(self.client_ids, [None])
+
+    async def test_a_name_cannot_pass_for_another(self):
+        """LJ-01: what separates the parts of a subject is escaped within them."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        await self.exchange(self.authority.client("x,O=Root+CN=admin"))
+        self.assertEqual(self.client_ids, [r"O=Example,CN=x\,O=Root\+CN=admin"])
+
+
+class Ciphers(Case):
+    async def test_tls_1_2_with_an_authenticated_cipher(self):
+        """LJ-01."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        await self.exchange(
+            self.client,
+            lowerMaximumSecurityTo=ssl.TLSVersion.TLSv1_2,
+            acceptableCiphers=ssl.AcceptableCiphers.fromOpenSSLCipherString(
+                "ECDHE-ECDSA-AES128-GCM-SHA256"
+            ),
+        )
+        self.assertEqual(len(self.sink.messages), 1)
+
+    async def test_no_cipher_block_chaining(self):
+        """LJ-01."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        await self.refused(
+            self.client,
+            lowerMaximumSecurityTo=ssl.TLSVersion.TLSv1_2,
+            acceptableCiphers=ssl.AcceptableCiphers.fromOpenSSLCipherString(
+                "ECDHE-ECDSA-AES128-SHA256:ECDHE-ECDSA-AES128-SHA"
+            ),
+        )
+
+    async def test_no_tls_1_1(self):
+        """LJ-01: not even with the oldest ciphers and no security level."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        await self.refused(
+            self.client,
+            insecurelyLowerMinimumTo=ssl.TLSVersion.TLSv1_0,
+            lowerMaximumSecurityTo=ssl.TLSVersion.TLSv1_1,
+            acceptableCiphers=ssl.AcceptableCiphers.fromOpenSSLCipherString("ALL:@SECLEVEL=0"),
+        )
+
+
+class Failing(Case):
+    async def test_a_server_of_another_authority_gets_no_events(self):
+        """LJ-01: our side checks the reader's certificate."""
+        await self.listen(f"ssl:0:{self.files()}")
+        await self.refused(ca=Authority(self.directory, "stranger"))
+
+    async def test_a_server_of_another_name_gets_no_events(self):
+        """LJ-01."""
+        await self.listen(f"ssl:0:{self.files()}")
+        await self.refused(host="logs.example.org")
+
+    async def test_a_writer_which_never_shakes_hands_is_cut_off(self):
+        """LJ-17: the limit handshake; no session begins."""
+        await self.listen(f"ssl:0:{self.files()}", handshake=0.05)
+        client = await TCP4ClientEndpoint(reactor, "127.0.0.1", self.port).connect(
+            Factory.forProtocol(Watched)
+        )
+        await client.lost
+        await self.factory.ended
+        self.assertEqual(self.factory.established, [])
+        self.assertEqual(self.factory.counters["fault:handshake"], 1)
+
+    async def test_a_reader_which_never_shakes_hands_is_left(self):
+        """LJ-15."""
+        silent = Factory.forProtocol(Watched)
+        port = await serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(silent)
+        self.addCleanup(port.stopListening)
+        self.port = port.getHost().port
+        client = await self.connect(changes={"handshake": 0.05})
+        with pytest.raises(TimedOut, match="no TLS hand-shake in time"):
+            await client.send(b"{}")
+
+    async def test_plain_lumberjack_on_a_tls_port_is_no_session(self):
+        """LJ-16."""
+        await self.listen(f"ssl:0:{self.files()}")
+        client = await TCP4ClientEndpoint(reactor, "127.0.0.1", self.port).connect(
+            LumberjackClientFactory(clock=reactor)
+        )
+        with pytest.raises((ConnectionClosed, Exception)):
+            await client.send(b"{}")
+        await self.factory.ended
+        self.assertEqual((self.factory.established, self.sink.messages), ([], []))
+
+    async def test_tls_on_a_plain_port_is_told_with_its_first_octets(self):
+        """LJ-16: the usual mistake; the record type and version stand in the log."""
+        await self.listen("tcp:0:interface=127.0.0.1")
+        await self.refused()
+        self.assertEqual(self.factory.counters["fault:version"], 1)
+
+    async def test_after_the_writer_ends_tls_its_events_are_kept(self):
+        """LJ-19: Twisted's TLS ends both ways at once, so no ack can be sent; nothing is lost."""
+        await self.listen(f"ssl:0:{self.files()}")
+        client = await self.endpoint().connect(Factory.forProtocol(Watched))
+        client.transport.write(encode_window(5) + encode_json([1, 2], [b"1", b"2"]))
+        client.transport.write(b"2J\0\0\0\3")  # and the start of a third
+        client.transport.loseConnection()
+        await client.lost
+        await self.factory.ended
+        self.assertEqual([message.body for message in self.sink.messages], [b"1", b"2"])
+        self.assertEqual(client.received, b"")
+        self.assertEqual(self.factory.counters["faults"], 0)
+
+
+class Strings(SynchronousTestCase):
+    """What an operator may get wrong about ``mtls:`` is one line, before anything listens."""
+
+    def setUp(self):
+        self.directory = temporary(self)
+        authority = Authority(self.directory)
+        self.pair = authority.server()
+        self.other = authority.server("other")
+        self.ca = authority.cert
+
+    def complaint(self, *parts):
+        text = ":".join(["mtls", *parts]).format(
+            key=self.pair.key, cert=self.pair.cert, ca=self.ca, other=self.other.key
+        )
+        with self.assertRaises(SystemExit) as caught:
+            Options().parseOptions(["-e", text])
+        line = str(caught.exception)
+        self.assertNotIn("\n", line)
+        return line
+
+    def test_each_mistake_has_its_words(self):
+        """LJ-01."""
+        good = ("0", "privateKey={key}", "certKey={cert}", "caCerts={ca}")
+        empty = self.directory / "empty.pem"
+        empty.write_bytes(b"")
+        locked = self.directory / "locked.pem"
+        locked.write_bytes(LOCKED_KEY)
+        for parts, words in (
+            ((), "missing"),
+            (("x", *good[1:]), "a port from 0 to 65535, not 'x'"),
+            (("65536", *good[1:]), "a port from 0 to 65535"),
+            (("0",), "privateKey=FILE is missing"),
+            ((*good, "backlog=many"), "backlog is a number"),
+            ((*good, "verify=maybe"), "verify is one of none, peer, force_peer, not 'maybe'"),
+            (good[:3], "verify=force_peer needs caCerts=FILE"),
+            ((*good, "colour=red"), "colour"),
+            ((*good[:3], "caCerts=/nowhere"), "caCerts: cannot read /nowhere: No such file"),
+            ((*good[:3], f"caCerts={empty}"), "caCerts: nothing usable in"),
+            (("0", "privateKey={cert}", *good[2:]), "privateKey: nothing usable in"),
+            (("0", f"privateKey={locked}", *good[2:]), "privateKey: nothing usable in"),
+            (("0", "privateKey={other}", *good[2:]), "is not the key of the certificate in"),
+        ):
+            line = self.complaint(*parts)
+            self.assertIn("bad endpoint 'mtls", line)
+            self.assertIn(words, line)
+
+    def test_the_plugin_is_found(self):
+        """LJ-01."""
+        prefixes = [parser.prefix for parser in getPlugins(IStreamServerEndpointStringParser)]
+        self.assertEqual(prefixes.count("mtls"), 1)
+
+    def test_a_good_string_passes_the_options(self):
+        """LJ-01."""
+        options = Options()
+        text = f"mtls:0:privateKey={self.pair.key}:certKey={self.pair.cert}:caCerts={self.ca}"
+        options.parseOptions(["-e", text])
+        self.assertEqual(options["endpoints"], [text])
+
+
+LOCKED_KEY = b"""-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3DQEFDDAkBBCa
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+
+
+@pytest.fixture
+def launch(tmp_path):
+    with launching(tmp_path) as launcher:
+        yield launcher
+
+
+@pytest.mark.slow
+def test_msgproto_send_over_tls_with_a_certificate(launch: Launcher, tmp_path: Path) -> None:
+    """LJ-01: from the command line into the queue, with the subject in client_id."""
+    authority = Authority(tmp_path)
+    server, client = authority.server(), authority.client("web-7")
+    serving = launch(
+        "--log-format=text",
+        "lumberjack",
+        "-e",
+        f"mtls:0:interface=127.0.0.1:privateKey={server.key}:certKey={server.cert}"
+        f":caCerts={authority.cert}",
+        *("--queue", "spool"),
+        module="twisted",
+    )
+    address = f"tls:localhost:{serving.port('lumberjack')}"
+    trust = ("--tls-ca", str(authority.cert))
+    mine = ("--tls-cert", str(client.cert), "--tls-key", str(client.key))
+    ended = launch.run("send", "lumberjack", address, *trust, *mine, "--count", "50", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["acknowledged"] == 50
+    refused = launch.run("send", "lumberjack", address, *trust, "--count", "5", "--json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["acknowledged"] == 0
+    assert refused.stderr.startswith("msgproto send: ")
+    assert refused.stderr.count("\n") == 1
+    distrusted = launch.run("send", "lumberjack", address, *mine, "--count", "5")
+    assert distrusted.returncode == 1
+    assert "certificate verify failed" in distrusted.stderr
+    reader = QueueReader(tmp_path / "spool")
+    batches = list(reader.read(reader.begin(), reader.end()))
+    clients = [name for batch in batches for name in batch.column("client_id").to_pylist()]
+    assert clients == ["O=Example,CN=web-7"] * 50

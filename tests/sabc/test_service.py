@@ -1,0 +1,213 @@
+"""Real processes: twistd sabc, msgproto send and recv, the typed session of the documents."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.tools.processes import Launched, Launcher
+from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.sabc.service import Options
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "protocols" / "sabc.md"
+ANY = "tcp:0:interface=127.0.0.1"
+
+
+def serve(launch: Launcher, *options: str | Path) -> tuple[Launched, str, str]:
+    """A server on both transports; its process and its two addresses."""
+    server = launch("sabc", "-e", ANY, "--websocket", ANY, *options, module="twisted")
+    tcp = server.line(r"sabc listening on (tcp:\S+:\d+)")[1]
+    ws = server.line(r"sabc listening on (ws://[\w.:]+\d)")[1]
+    return server, tcp, ws
+
+
+def rows(directory: Path) -> list[dict[str, object]]:
+    reader = QueueReader(directory)
+    found = []
+    for batch in reader.read(reader.begin(), reader.end()):
+        found += batch.to_pylist()
+    return found
+
+
+def test_what_is_sent_on_both_transports_is_on_disk(launch: Launcher, tmp_path: Path) -> None:
+    # SA-16, SA-25: acknowledged means on disk, also when the process is killed right after
+    server, tcp, ws = serve(launch, "--queue", tmp_path / "queue")
+    for where in (tcp, ws):
+        sent = launch.run("send", "sabc", where, "--count", "500", "--size", "100", "--json")
+        assert sent.returncode == 0, sent.stderr
+        assert '"sent": 500, "acknowledged": 500' in sent.stdout
+    server.kill()
+    landed = rows(tmp_path / "queue")
+    assert len(landed) == 1000
+    assert {row["protocol"] for row in landed} == {"sabc"}
+    assert {row["kind"] for row in landed} == {"request"}
+    assert len({row["session"] for row in landed}) == 2
+    assert [row["message_id"] for row in landed[:500]] == [str(n) for n in range(1, 501)]
+    assert {row["client_id"] for row in landed} == {"anonymous"}
+
+
+def test_sigterm_under_load_loses_nothing(launch: Launcher, tmp_path: Path) -> None:
+    # SA-12: what was answered is on disk; the process ends in time
+    server, tcp, ws = serve(launch, "--queue", tmp_path / "queue")
+    senders = [launch("send", "sabc", where, "--count", "200000", "--json") for where in (tcp, ws)]
+    reader = None
+    while reader is None or reader.end() < 2000:
+        reader = QueueReader(tmp_path / "queue")
+    server.signal(signal.SIGTERM)
+    assert server.wait(seconds=20) in (0, -signal.SIGTERM)  # twistd ends by the signal itself
+    acknowledged = 0
+    for sender in senders:
+        assert sender.wait() != 0
+        acknowledged += int(re.search(r'"acknowledged": (\d+)', sender.output)[1])  # type: ignore[index]
+    assert QueueReader(tmp_path / "queue").end() >= acknowledged > 0
+    assert "Traceback" not in server.output
+
+
+def test_logging_in(launch: Launcher, tmp_path: Path) -> None:
+    # SA-07, SA-08
+    server, tcp, _ = serve(launch, "--auth", "memory:bob:secret", "--limit", "login-delay=0.05")
+    for text, ok in (("secret\n", True), ("wrong\n", False)):
+        (tmp_path / "password").write_text(text)
+        ended = launch.run(
+            *("send", "sabc", tcp, "--count", "3", "--user", "bob"),
+            *("--password-file", str(tmp_path / "password")),
+        )
+        assert (ended.returncode == 0) is ok, ended.stderr
+    assert "Access Forbidden" in ended.stderr
+    server.end()
+    assert "secret" not in server.output
+    assert "wrong" not in server.output
+
+
+def test_recv_prints_what_the_server_sends(launch: Launcher) -> None:
+    # SA-16
+    program = (
+        "from twisted.internet import reactor, defer\n"
+        "from twisted_msgproto.sabc import SabcServer, SabcServerFactory\n"
+        "class Greeting(SabcServer):\n"
+        "    def sessionEstablished(self):\n"
+        "        self.sendOnly(b'hello ' + self.clientId.encode(), headers={'x': 'y'})\n"
+        "        self.request(b'and a question')\n"
+        "factory = SabcServerFactory()\n"
+        "factory.protocol = Greeting\n"
+        "port = reactor.listenTCP(0, factory, interface='127.0.0.1')\n"
+        "print(f'port {port.getHost().port} ready', flush=True)\n"
+        "reactor.run()\n"
+    )
+    import sys
+
+    server = launch.command([sys.executable, "-c", program])
+    port = server.line(r"port (\d+) ready")[1]
+    got = launch.run(
+        "recv", "sabc", f"tcp:127.0.0.1:{port}", "--count", "2", "--json", "--user", "me"
+    )
+    assert got.returncode == 0, got.stderr
+    first, second = got.stdout.splitlines()
+    assert '"kind": "send-only"' in first
+    assert '"body": "hello me"' in first
+    assert '"fields": {"x": "y"}' in first
+    assert '"kind": "request"' in second
+
+
+def typed_session() -> list[tuple[str, bytes]]:
+    """The documents' session as ("typed" | "answered", text) in turn."""
+    (text,) = re.findall(r"^```text\n(> CONNECT.*?)^```$", PAGE.read_text(), re.M | re.S)
+    turns: list[tuple[str, bytes]] = []
+    for line in text.splitlines():
+        kind = "typed" if line.startswith(">") else "answered"
+        shown = (line[2:] if kind == "typed" else line).replace("^@", "\0")
+        if not turns or turns[-1][0] != kind:
+            turns.append((kind, b""))
+        turns[-1] = kind, turns[-1][1] + shown.encode() + b"\n"
+    return turns
+
+
+@pytest.mark.parametrize("tool", ["socket", "nc"])
+def test_the_session_of_the_documents(launch: Launcher, tool: str) -> None:
+    # SA-01, SA-02, SA-06, SA-28: typed with a plain TCP tool, line ends as a terminal sends them
+    if tool == "nc" and shutil.which("nc") is None:
+        pytest.skip("no nc on this machine")
+    _, tcp, _ = serve(launch, "--lenient")
+    host, port = tcp.removeprefix("tcp:").split(":")
+    turns = typed_session()
+    assert [kind for kind, _ in turns] == ["typed", "answered"] * 3
+    session = b""
+    process = None
+    if tool == "nc":
+        process = subprocess.Popen(
+            ["nc", host, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        write, output = process.stdin.write, process.stdout.fileno()
+        read = lambda: os.read(output, 4096)  # noqa: E731
+    else:
+        connection = socket.create_connection((host, int(port)), timeout=30)
+        write, read = connection.sendall, lambda: connection.recv(4096)
+    try:
+        came = b""
+        for kind, text in turns:
+            if kind == "typed":
+                write(text.replace(b"SESSION", session))
+                came = b""
+                continue
+            while not came.endswith(b"\0"):
+                octets = read()
+                assert octets, came
+                came += octets
+            if not session:
+                session = re.search(rb"session-id::(\S+)\r\n", came)[1]  # type: ignore[index]
+                assert len(session) >= 22  # SA-09: 128 bits and more
+            shown = came.replace(b"\r\n", b"\n").replace(session, b"SESSION") + b"\n"
+            assert shown == text
+        assert read() == b""
+    finally:
+        if process is not None:
+            process.kill()
+            process.communicate()
+        else:
+            connection.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-e", "nonsense:1"],
+        ["--websocket", "nonsense:1"],
+        ["--limit", "no-such=1"],
+        ["--origin", "not an origin"],
+        ["--auth", "no-such-checker"],
+    ],
+)
+def test_a_usage_error_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Options().parseOptions(words)
+    assert str(ended.value).startswith("sabc: ")
+    assert "\n" not in str(ended.value)
+
+
+def test_where_it_listens_by_default() -> None:
+    def endpoints(*words: str) -> tuple[list[str], list[str]]:
+        options = Options()
+        options.parseOptions(list(words))
+        return options["endpoints"], options["websockets"]
+
+    assert endpoints() == (["tcp:5046:interface=127.0.0.1"], ["tcp:5047:interface=127.0.0.1"])
+    assert endpoints("-e", "tcp:1") == (["tcp:1"], [])
+    assert endpoints("--websocket", "tcp:2") == ([], ["tcp:2"])
+    assert endpoints("-e", "tcp:1", "-e", "tcp:2", "--websocket", "tcp:3")[0] == ["tcp:1", "tcp:2"]
+
+
+@pytest.mark.parametrize("words", [["--destination", "x"], ["--compress", "3"]])
+def test_options_which_sabc_has_not_are_refused(launch: Launcher, words: list[str]) -> None:
+    ended = launch.run("send", "sabc", "tcp:127.0.0.1:9", "--count", "1", *words)
+    assert ended.returncode != 0
+    assert "leave --" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,348 @@
+"""Real sockets: WebSocket, TLS and wss; the same sessions as on TCP; foreign WebSocket clients."""
+
+from __future__ import annotations
+
+import asyncio
+
+import websockets
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import (
+    CertificateOptions,
+    PrivateCertificate,
+    optionsForClientTLS,
+    trustRootFromCertificates,
+)
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
+from tests.sabc import vectors
+from tests.sabc.vectors import crlf
+from tests.tools.sinks import SafeSink
+from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.sabc import SabcServer, SabcServerFactory, connect
+from twisted_msgproto.sabc.websocket import SUBPROTOCOL
+
+
+class Echo(SabcServer):
+    async def requestReceived(self, message):
+        return message.body[::-1] if message.body != b"refuse" else self.refuse()
+
+    def refuse(self):
+        raise Refused("no", 499)
+
+
+class Served(TestCase):
+    """A server on 127.0.0.1, TCP and WebSocket."""
+
+    timeout = 60
+
+    async def listen(self, endpoint=None, sink=None, server=Echo, origins=(), **options):
+        self.factory = SabcServerFactory(sink, clock=reactor, **options)
+        self.factory.protocol = server
+        endpoint = endpoint or "tcp:0:interface=127.0.0.1"
+        ports = []
+        for factory in (self.factory, self.factory.webSocketFactory(origins)):
+            port = await serverFromString(reactor, endpoint).listen(factory)
+            self.addCleanup(port.stopListening)
+            ports.append(port.getHost().port)
+        self.addCleanup(self.factory.drain)
+        self.tcp, self.ws = f"tcp:127.0.0.1:{ports[0]}", f"ws://127.0.0.1:{ports[1]}"
+        return self.factory
+
+    async def join(self, where, **options):
+        client = await connect(reactor, where, **options)
+        self.addCleanup(client.disconnect)
+        return client
+
+    async def test_a_session_is_the_same_on_both_transports(self):
+        """SA-16, SA-17, SA-22, SA-25, SA-26."""
+        sink = SafeSink()
+        factory = await self.listen(sink=sink, limits={"message-octets": 4000})
+        for where in (self.tcp, self.ws):
+            client = await self.join(where, clientId="me", limits={"part-octets": 1000})
+            answers = [client.request(b"%d" % n) for n in range(50)]
+            expected = [(b"%d" % n)[::-1] for n in range(50)]
+            self.assertEqual([(await a).body for a in answers], expected)
+            self.assertEqual(
+                (await client.request(bytes(range(1, 256)))).body, bytes(range(255, 0, -1))
+            )
+            self.assertEqual((await client.request(b"x" * 3000)).body, b"x" * 3000)
+            cut = await client.request(b"y" * 5000)
+            self.assertEqual(cut.headers["truncated"], "yes")
+            with self.assertRaises(Refused) as caught:
+                await client.request(b"refuse")
+            self.assertEqual(caught.exception.code, "499")
+            await client.sendOnly("quiet")
+            await client.disconnect()
+        by_session = {}
+        for message in sink.messages:
+            by_session.setdefault(message.session, []).append((message.kind, message.body))
+        first, second = by_session.values()
+        cut = [len(messages.pop(52)[1]) for messages in (first, second)]
+        self.assertEqual(first, second)
+        self.assertEqual(len(first), 54)
+        self.assertTrue(all(3000 < size < 4000 for size in cut))  # heads differ: content-length
+        self.assertEqual(factory.counters["sessions"], 2)
+
+    async def test_websocket_carries_text_unless_it_is_none(self):
+        """SA-25: text and binary are read; the sub-protocol is offered, not required."""
+        await self.listen(newSessionId=lambda: vectors.SESSION)
+
+        def talk():
+            async def client(**options):
+                async with websockets.connect(self.ws, proxy=None, **options) as socket:
+                    chosen = socket.subprotocol
+                    await socket.send(vectors.CONNECT.decode())
+                    answers = [await socket.recv()]
+                    await socket.send(vectors.HOLA)  # binary
+                    answers.append(await socket.recv())
+                    await socket.send(vectors.HELLO.decode())
+                    answers.append(await socket.recv())
+                    await socket.send(vectors.HOLA.replace(b"Hola", b"\xff!"))
+                    answers.append(await socket.recv())
+                    for part in (vectors.PART_1, vectors.PART_2, vectors.PART_3):
+                        await socket.send(part.decode())
+                    answers.append(await socket.recv())
+                    # without its blank line, as the source shows it
+                    await socket.send(vectors.DISCONNECT.decode().rstrip())
+                    answers.append(await socket.recv())
+                    await socket.wait_closed()
+                    return chosen, answers, socket.close_code
+
+            first = asyncio.run(client(subprotocols=[SUBPROTOCOL]))
+            second = asyncio.run(client())
+            return first, second
+
+        (chosen, answers, code), second = await deferToThread(talk)
+        self.assertEqual((chosen, code), ("sabc", 1000))
+        self.assertEqual(second, (None, answers, 1000))
+        connected, mundo, hello, odd, parts, end = answers
+        self.assertEqual(
+            connected, crlf(f"CONNECTED\nsession-id::{vectors.SESSION}\n\n^@").decode()
+        )
+        self.assertEqual(mundo, vectors.MUNDO.decode().replace("Mundo!!!", "aloH"))
+        self.assertTrue(hello.endswith("olleH\r\n\r\n\0"))
+        self.assertEqual(odd, vectors.MUNDO.replace(b"Mundo!!!", b"!\xff"))  # binary
+        self.assertTrue(parts.encode().endswith(vectors.WHOLE_BODY[::-1] + b"\r\n\r\n\0"))
+        self.assertTrue(end.startswith("DISCONNECTING"))
+
+    async def test_every_example_octet_by_octet_in_websocket_fragments(self):
+        """SA-01, SA-25: a frame fragmented at every octet is the same frame."""
+        await self.listen(newSessionId=lambda: vectors.SESSION)
+
+        def talk():
+            async def client():
+                async with websockets.connect(self.ws, proxy=None) as socket:
+                    await socket.send(chr(o) for o in vectors.CONNECT)
+                    await socket.recv()
+                    answers = []
+                    for frame in (vectors.HOLA, vectors.HELLO):
+                        for place in range(1, len(frame)):
+                            await socket.send([frame[:place].decode(), frame[place:].decode()])
+                            answers.append(await socket.recv())
+                    return answers
+
+            return asyncio.run(client())
+
+        answers = await deferToThread(talk)
+        self.assertEqual(len(set(answers)), 2)
+        self.assertEqual(len(answers), len(vectors.HOLA) + len(vectors.HELLO) - 2)
+
+    async def test_a_fault_on_websocket_is_told_and_closes_with_its_code(self):
+        """SA-06, SA-20, SA-21."""
+        await self.listen(newSessionId=lambda: vectors.SESSION)
+
+        def talk():
+            async def client():
+                async with websockets.connect(self.ws, proxy=None) as socket:
+                    await socket.send(vectors.CONNECT.decode())
+                    await socket.recv()
+                    no_end = vectors.HOLA[:-5].decode()
+                    await socket.send(no_end)  # an error frame: discarded
+                    await socket.send(vectors.HOLA.decode() + "x")
+                    answer = await socket.recv()
+                    await socket.wait_closed()
+                    return answer, socket.close_code
+
+            return asyncio.run(client())
+
+        answer, code = await deferToThread(talk)
+        self.assertIn("error-code::400", answer)
+        self.assertIn(f"session-id::{vectors.SESSION}", answer)
+        self.assertEqual(code, 1002)
+
+    async def test_before_the_session_a_message_is_small(self):
+        """FAULTS: one header block, before authentication; afterwards twice the message limit."""
+        await self.listen()
+
+        def talk():
+            async def client(size):
+                async with websockets.connect(self.ws, proxy=None) as socket:
+                    await socket.send("CONNECT\r\n" + "x" * size)
+                    try:
+                        return await socket.recv()
+                    except websockets.ConnectionClosed as closed:
+                        return closed.rcvd.code
+
+            return asyncio.run(client(9000)), asyncio.run(client(2000))
+
+        large, small = await deferToThread(talk)
+        self.assertEqual(large, 1009)
+        self.assertIn("error-code::400", small)
+
+    async def test_browser_pages_of_other_origins_are_refused(self):
+        """FAULTS: allowedOrigins."""
+        await self.listen(origins=["https://example.org"])
+
+        def talk():
+            async def client(origin):
+                try:
+                    async with websockets.connect(self.ws, proxy=None, origin=origin):
+                        return 101
+                except websockets.InvalidStatus as refused:
+                    return refused.response.status_code
+
+            return [asyncio.run(client(o)) for o in ("https://example.org", "https://evil.example")]
+
+        self.assertEqual(await deferToThread(talk), [101, 403])
+
+    async def test_what_is_no_websocket_server(self):
+        """SA-25: the client hears that no session came about."""
+
+        class Rude(Protocol):
+            def dataReceived(self, data):
+                self.transport.write(b"HTTP/1.1 404 Not Found\r\n\r\n")
+                self.transport.loseConnection()
+
+        port = reactor.listenTCP(0, Factory.forProtocol(Rude), interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        with self.assertRaises(ConnectionClosed):
+            await connect(reactor, f"ws://127.0.0.1:{port.getHost().port}")
+
+    async def test_a_server_pushes_over_websocket(self):
+        """SA-16, SA-25."""
+        factory = await self.listen()
+        from twisted_msgproto.sabc import SabcClient, SabcClientFactory
+
+        class Listening(SabcClient):
+            def requestReceived(self, message):
+                return b"got " + message.body
+
+        clients = SabcClientFactory("me", clock=reactor)
+        clients.protocol = Listening
+        await self.join(self.ws, factory=clients)
+        self.assertEqual((await factory.push("me", b"news")).body, b"got news")
+
+    async def test_a_cancelled_connection_leaves_nothing(self):
+        """SA-27."""
+
+        class Never(SabcServer):
+            def authorise(self, request):
+                reactor.callLater(0, waiting.cancel)
+                return Deferred()
+
+        await self.listen(server=Never)
+        for where in (self.tcp, self.ws):
+            waiting = Deferred.fromCoroutine(connect(reactor, where))
+            with self.assertRaises(Exception):  # noqa: B017
+                await waiting
+
+    async def test_the_server_drains_on_both_transports(self):
+        """SA-12: everything that was asked is answered, then the sessions end."""
+        held = []
+
+        class Slow(SabcServer):
+            def requestReceived(self, message):
+                held.append(Deferred())
+                if len(held) == 20:
+                    came.callback(None)
+                return held[-1]
+
+        came = Deferred()
+        factory = await self.listen(server=Slow)
+        clients = [await self.join(where) for where in (self.tcp, self.ws)]
+        asked = [client.request(b"x") for client in clients for _ in range(10)]
+        await came
+        drained = factory.drain()
+        for deferred in held:
+            deferred.callback(b"answered")
+        self.assertEqual([(await a).body for a in asked], [b"answered"] * 20)
+        await drained
+
+    async def test_disconnect_under_load_loses_nothing_that_was_answered(self):
+        """SA-12."""
+        sink = SafeSink()
+        await self.listen(sink=sink)
+        for where in (self.tcp, self.ws):
+            sink.batches.clear()
+            client = await self.join(where)
+            asked = [client.request(b"%d" % n) for n in range(1000)]
+            await client.disconnect()
+            answered = [(await a).body[::-1] for a in asked]
+            self.assertEqual(answered, [b"%d" % n for n in range(1000)])
+            self.assertEqual([m.body for m in sink.messages], answered)
+
+
+def certificate_for_localhost():
+    """A self-signed certificate whose alternative name is localhost."""
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return PrivateCertificate.loadPEM(pem + private)
+
+
+class Encrypted(TestCase):
+    timeout = 60
+
+    async def test_tls_and_wss(self):
+        """SA-08, SA-25: passcodes belong on encrypted transports."""
+        from twisted.internet.endpoints import HostnameEndpoint, SSL4ServerEndpoint, wrapClientTLS
+
+        certificate = certificate_for_localhost()
+        options = CertificateOptions(
+            privateKey=certificate.privateKey.original, certificate=certificate.original
+        )
+        factory = SabcServerFactory(clock=reactor)
+        factory.protocol = Echo
+        ports = []
+        for listening in (factory, factory.webSocketFactory()):
+            endpoint = SSL4ServerEndpoint(reactor, 0, options, interface="127.0.0.1")
+            port = await endpoint.listen(listening)
+            self.addCleanup(port.stopListening)
+            ports.append(port.getHost().port)
+        self.addCleanup(factory.drain)
+        trust = optionsForClientTLS("localhost", trustRootFromCertificates([certificate]))
+        plain = HostnameEndpoint(reactor, "localhost", ports[0])
+        over_tls = await connect(reactor, wrapClientTLS(trust, plain))
+        over_wss = await connect(reactor, f"wss://localhost:{ports[1]}/", tls=trust)
+        for client in (over_tls, over_wss):
+            self.assertEqual((await client.request(b"abc")).body, b"cba")
+            await client.disconnect()
+        with self.assertRaises(Exception):  # noqa: B017  (the platform does not trust it)
+            await connect(reactor, f"wss://localhost:{ports[1]}/")

@@ -1,0 +1,102 @@
+"""Certificates for one test: an authority, and what it signs.  Nothing of it is secret."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAY = datetime.timedelta(days=1)
+
+
+def subject(**parts: str) -> x509.Name:
+    """``subject(O="Example", CN="web-1")``, in this order."""
+    names = {"O": NameOID.ORGANIZATION_NAME, "CN": NameOID.COMMON_NAME}
+    return x509.Name([x509.NameAttribute(names[key], text) for key, text in parts.items()])
+
+
+@dataclass
+class Pair:
+    """A certificate and its key, as files."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """A certificate authority which lives in a directory."""
+
+    def __init__(self, directory: Path, name: str = "authority") -> None:
+        self._directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = subject(O="Example", CN=name)
+        self._certificate = (
+            self._builder(self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.cert = directory / f"{name}.pem"
+        self.cert.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
+
+    def _builder(self, name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + DAY)
+        )
+
+    def _write(self, name: str, certificate: x509.Certificate, key: object) -> Pair:
+        pair = Pair(self._directory / f"{name}.cert.pem", self._directory / f"{name}.key.pem")
+        pair.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        pair.key.write_bytes(
+            key.private_bytes(  # type: ignore[attr-defined]
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return pair
+
+    def server(self, name: str = "server", *hosts: str) -> Pair:
+        """A server's certificate for ``hosts`` (default: localhost and 127.0.0.1)."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = (
+            self._builder(subject(O="Example", CN=name), key)
+            .add_extension(
+                x509.SubjectAlternativeName(
+                    [_general_name(host) for host in hosts or ("localhost", "127.0.0.1")]
+                ),
+                critical=False,
+            )
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return self._write(name, certificate, key)
+
+    def client(self, name: str = "web-1") -> Pair:
+        """A client's certificate, whose subject is ``O=Example,CN=NAME``."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = (
+            self._builder(subject(O="Example", CN=name), key)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return self._write(name, certificate, key)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
