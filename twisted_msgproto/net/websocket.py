@@ -250,7 +250,7 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
     _drop_call: Call | None = None
     message_data: Any
     frame_data: Any
-    _frames = 0
+    _fragments = 0
     closeHandshakeTimeoutCall: Any
     serverConnectionDropTimeout = 0  # its timer is autobahn's own; _drop_call takes its place
 
@@ -428,14 +428,14 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
 
     def onMessageBegin(self, isBinary: bool) -> None:
         """As autobahn's, and the fragments are counted."""
-        self._frames = 0
+        self._fragments = 0
         super().onMessageBegin(isBinary)
 
     def onMessageFrameBegin(self, length: int) -> None:
         """As autobahn's; too many fragments are as bad as too many octets."""
-        self._frames += 1
+        self._fragments += 1
         super().onMessageFrameBegin(length)
-        if self._frames > self.factory.frames_max and not self.failedByMe:
+        if self._fragments > self.factory.frames_max and not self.failedByMe:
             self._max_message_size_exceeded(0, 0, "too many fragments")
 
     def onMessageFrameData(self, payload: bytes) -> None:
