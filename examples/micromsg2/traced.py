@@ -105,13 +105,13 @@ class TracedClient(MicroMsg2Client):
 async def main(reactor: Any) -> None:
     """A server, a client, three messages."""
     servers = MicroMsg2ServerFactory(proposal=Proposal(known=KNOWN))
-    servers.protocol = TracedServer  # type: ignore[assignment]
+    servers.protocol = TracedServer
     port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(servers)
 
     clients = MicroMsg2ClientFactory(
         proposal=Proposal(required=(Offer("x-trace"), Offer("ack")), known=KNOWN)
     )
-    clients.protocol = TracedClient  # type: ignore[assignment]
+    clients.protocol = TracedClient
     endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port.getHost().port)
     client: Any = await endpoint.connect(clients)
     await client.whenEstablished()
