@@ -177,10 +177,13 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=400_000)
+    parser.add_argument("--group", type=int, help="only groups of so many messages")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     results = []
     for group, batch in ((1, 1), (100, 100), (1000, 1000), (1000, 50), (16_384, 2048)):
+        if arguments.group not in (None, group):
+            continue
         groups = max(1, min(1000, arguments.messages // group))
         result = measure(arguments.directory, group, groups, batch, arguments.rounds)
         result |= {"group": group, "batch": batch, "groups": groups}
