@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.sim.disk import SimulatedDisk
+from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.queues import frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader, SegmentLog
@@ -317,6 +317,67 @@ def test_remains_of_a_failed_write_behind_an_older_segment_s_records_are_no_dama
     log = reopened(disk)
     assert log.recovery.lines == []
     goes_on(disk, log)
+
+
+class BadBlocks(SimulatedDisk):
+    """A disk which cannot read some blocks of one file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad: set[int] = set()
+        self.number = errno.EIO
+
+    def open(self, path: str, *, write: bool = False) -> SimulatedFile:
+        file = super().open(path, write=write)
+        if path == FIRST:
+            read = file.read
+
+            def bad_read(position: int, octets: int) -> bytes:
+                end = min(position + octets, file.size())
+                for block in range(position // 4096, -(-end // 4096)):
+                    if block in self.bad:
+                        raise OSError(self.number, "cannot be read")
+                return read(position, octets)
+
+            file.read = bad_read  # type: ignore[method-assign]
+        return file
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_blocks_which_the_disk_cannot_read_cost_only_what_is_in_them(bad: int) -> None:
+    """No manual step ever: a bad block neither keeps a queue from opening nor ends a stream."""
+    disk = BadBlocks()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for number in range(40):
+        log.append([frame(number, octets=100)])
+    places = frames(disk)
+    log.close()
+    disk.bad = {bad}
+    hit = [
+        number
+        for number, (start, end) in enumerate(places)
+        if start < 4096 * (bad + 1) and end > 4096 * bad
+    ]
+    assert 3 < len(hit) < 20
+    lost = (hit[0], hit[-1] + 1)
+    reader = QueueReader(DIRECTORY, disk=disk)
+    assert [row["offset"] for row in rows(DIRECTORY, disk=disk)] == missing(lost, end=40)
+    again = reopened(disk)
+    assert (again.end, again.epoch, again.damaged) == (40, 0, [lost])
+    assert reader.damaged() == [lost]
+    goes_on(disk, again, lost)
+
+
+def test_another_disk_error_while_opening_is_one_line() -> None:
+    disk = BadBlocks()
+    a_queue(disk).close()
+    for bad in (0, 1):
+        disk.bad, disk.number = {bad}, errno.ESTALE
+        if bad:
+            disk.spoil(FIRST, disk.octets_of(FIRST) + bytes(8192))
+        with pytest.raises(QueueError, match="cannot be read"):
+            reopened(disk)
+    disk.bad = set()
 
 
 def test_octets_between_records_which_cost_nothing_are_told_and_passed_over() -> None:

@@ -6,6 +6,7 @@ Nothing here opens a file: :class:`Segment` reads through a :class:`~.disk.File`
 
 from __future__ import annotations
 
+import errno
 import re
 import struct
 from collections.abc import Iterator
@@ -41,6 +42,9 @@ FRAME_OCTETS_MAX = 2**31 - 1
 
 WINDOW_OCTETS = 1 << 20
 """What is read from a segment at a time, unless one frame is larger."""
+
+BLOCK_OCTETS = 4096
+"""What is given up at a time where a disk cannot be read."""
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
 
@@ -220,11 +224,36 @@ class Damage:
     reason: str
 
 
+def read_readable(file: File, position: int, octets: int) -> bytes:
+    """What a file holds, with zeros in place of blocks which the disk cannot read any more.
+
+    A checksum then says what that costs, as with any other damage.  Raises OSError for everything
+    but a read error (EIO).
+    """
+    try:
+        return file.read(position, octets)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    pieces = []
+    end = min(position + octets, file.size())
+    while position < end:
+        # Up to the next boundary: a disk loses whole blocks.
+        wanted = min(BLOCK_OCTETS - position % BLOCK_OCTETS, end - position)
+        try:
+            piece = file.read(position, wanted)
+        except OSError:
+            piece = b""
+        pieces.append(piece.ljust(wanted, b"\0"))
+        position += wanted
+    return b"".join(pieces)
+
+
 class Segment:
     """A reading view of one segment file.
 
     ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be looked
-    at.  Reads raise OSError.
+    at.  Octets which the disk cannot read any more are zeros; other errors raise OSError.
     """
 
     def __init__(self, file: File, frame_seed: int, first: int, size: int | None = None) -> None:
@@ -247,7 +276,7 @@ class Segment:
         start = position - self._window_position
         if start < 0 or start + octets > len(self._window):
             wanted = min(max(octets, WINDOW_OCTETS), self.size - position)
-            self._window = memoryview(self.file.read(position, wanted))
+            self._window = memoryview(read_readable(self.file, position, wanted))
             self._window_position = position
             start = 0
         return self._window[start : start + octets]

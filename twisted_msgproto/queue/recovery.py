@@ -26,6 +26,7 @@ from .format import (
     Record,
     Segment,
     SegmentHeader,
+    read_readable,
     seal,
     segment_name,
     segment_offset,
@@ -113,7 +114,7 @@ def read_headers(
     for first in firsts:
         file = disk.open(os.path.join(directory, segment_name(first)))
         try:
-            header = SegmentHeader.unpacked(file.read(0, SEGMENT_HEADER_OCTETS))
+            header = SegmentHeader.unpacked(read_readable(file, 0, SEGMENT_HEADER_OCTETS))
             headers[first] = header, file.size()
         finally:
             file.close()
