@@ -295,6 +295,11 @@ class Decoder:
         self._forward = 0  # the first line of the block that is not examined yet
 
     @property
+    def at_head(self) -> bool:
+        """Whether a frame begins next, nothing of which was read yet."""
+        return self._kind is None and self._read == self._read_head
+
+    @property
     def held(self) -> int:
         """Octets which have come and were not handed out."""
         return len(self._buffer) - self._start
@@ -337,8 +342,7 @@ class Decoder:
         buffer, start = self._buffer, self._start
         if (
             self._lines.lenient
-            or self._kind is not None
-            or self._read != self._read_head
+            or not self.at_head
             or self._bounds.header_lines < 3
             or len(buffer) - start > octets_max
             or not buffer.startswith(b"MESSAGE\r\n", start)

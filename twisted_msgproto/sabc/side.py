@@ -276,8 +276,14 @@ class Side(Generic[S]):
             return events
         decoder = self._decoder
         decoder.feed(octets)
-        self._quickest(now, events)
-        while (piece := decoder.next()) is not None:
+        looked = False  # for many at once: when the frame of which a part came before is through
+        while True:
+            if not looked and decoder.at_head:
+                looked = True
+                self._quickest(now, events)
+            piece = decoder.next()
+            if piece is None:
+                break
             if type(piece) is not Message or not self._quick(piece, now, events):
                 self._take(piece, now, events)
                 if self.closed:
