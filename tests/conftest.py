@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -51,3 +52,12 @@ def nothing_left_over() -> Iterator[None]:
     ]
     assert not left_threads, f"threads left over: {left_threads}"
     assert not left_processes, f"processes left over: {left_processes}"
+
+
+@pytest.fixture(autouse=True)
+def temporary_names(request: pytest.FixtureRequest) -> None:
+    """Trial's ``mktemp`` makes its names below the working directory; ours stay out of it."""
+    if hasattr(request.instance, "mktemp"):
+        directory = request.getfixturevalue("tmp_path")
+        numbers = itertools.count()
+        request.instance.mktemp = lambda: str(directory / f"temporary-{next(numbers)}")

@@ -10,7 +10,7 @@ from twisted.python import usage
 from tests.tools.processes import Launcher
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options, option_words, toml_value
-from twisted_msgproto.registry import PROTOCOLS
+from twisted_msgproto.registry import PROTOCOLS, load
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
@@ -152,13 +152,18 @@ def test_what_is_in_force_is_shown_as_toml_which_runs_the_same(file: Path) -> No
     assert "\n".join(again.lines()) == shown
 
 
-def test_secrets_are_hidden(file: Path) -> None:
-    configuration = options_of(file)["configuration"]
-    configuration.servers["lumberjack"]["password-file"] = "s3cret"
-    configuration.servers["lumberjack"]["auth"] = ["memory:joe:s3cret"]
+def test_secrets_are_hidden() -> None:
+    table = {"umq": {"auth": ["memory:joe:s3cret", "memory:jim:s3cret"], "endpoint": [LOOPBACK]}}
+    configuration = Configuration(table)
     shown = "\n".join(configuration.lines())
     assert "s3cret" not in shown
-    assert 'auth = "(hidden)"' in shown
+    assert 'auth = ["(hidden)", "(hidden)"]' in shown
+    server = configuration.servers["umq"]
+    server.longOpt = [*server.longOpt, "token-text="]
+    server["token-text"] = "s3cret"
+    shown = "\n".join(configuration.lines())
+    assert "s3cret" not in shown
+    assert 'token-text = "(hidden)"' in shown
 
 
 def test_how_keys_of_a_file_become_words() -> None:
@@ -179,18 +184,23 @@ def test_values_are_spelled_as_toml_spells_them(value: object) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
-def test_the_usage_error_of_a_single_server_is_one_line_too(launch: Launcher, name: str) -> None:
+def test_the_usage_error_of_a_single_server_is_one_line_too(name: str) -> None:
     for words in (["-e", "nonsense"], ["--nonsense"], ["nonsense"], ["--limit", "x=1"]):
-        ended = launch.run(name, *words, module="twisted")
-        assert ended.returncode != 0
-        assert ended.stderr.startswith(f"{name}: ")
-        assert (ended.stderr.count("\n"), ended.stdout) == (1, "")
+        with pytest.raises(SystemExit) as ended:
+            load(name, "service").Options().parseOptions(words)
+        assert str(ended.value).startswith(f"{name}: ")
+        assert "\n" not in str(ended.value)
+
+
+def test_twistd_prints_that_line_and_no_help(launch: Launcher) -> None:
+    ended = launch.run("lumberjack", "-e", "nonsense", module="twisted")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("lumberjack: bad endpoint 'nonsense'")
+    assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
 def test_a_server_can_be_asked_to_parse_without_an_exit(name: str) -> None:
-    from twisted_msgproto.registry import load
-
     with pytest.raises(usage.UsageError):
         load(name, "service").Options().read(["--nonsense"])
 
@@ -222,3 +232,17 @@ def test_the_gateway_can_be_run_by_twistds_plugin(launch: Launcher, file: Path) 
     gateway.address("lumberjack")
     assert gateway.end() == -signal.SIGTERM
     assert "Main loop terminated." in gateway.output
+
+
+def test_what_is_in_force_for_every_protocol_runs_the_same(tmp_path: Path) -> None:
+    from twisted_msgproto.cli.demo import gateway_file
+
+    configuration = Configuration(tomllib.loads(gateway_file(tmp_path / "spool")))
+    shown = "\n".join(configuration.lines())
+    again = Configuration(tomllib.loads(shown))
+    assert list(again.servers) == list(PROTOCOLS)
+    assert "\n".join(again.lines()) == shown
+    for name, options in configuration.servers.items():
+        for key in options.keys() - {"credInterfaces", "credCheckers", "limits"}:
+            assert again.servers[name][key] == options[key], key
+        assert dict(again.servers[name]["limits"]) == dict(options["limits"])

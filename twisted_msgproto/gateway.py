@@ -44,10 +44,16 @@ QUEUE_KEYS: Mapping[str, type] = {
 }
 """The keys of [queue] and their types; all but the directory go to the queue's writer."""
 
-ELSEWHERE = {"queue", "help", "version"}
+ELSEWHERE = {"queue", "help", "version", "help-auth", "help-auth-type"}
 """Options of a single server's plugin which make no sense in its table of the file."""
 
-SECRET_WORDS = ("auth", "password", "secret", "token")
+CHECKERS = "credCheckers"
+"""Where strcred keeps what ``--auth`` made; the text itself is not kept."""
+
+HIDDEN = "(hidden)"
+"""What stands for a secret."""
+
+SECRET_WORDS = ("password", "secret", "token")
 """An option with one of these in its name is not shown."""
 
 Table = Mapping[str, Any]
@@ -171,7 +177,7 @@ class Configuration:
             limit: value for limit, value in self._limits.items() if limit in options["limits"]
         }
         words = [f"--limit={limit}={value}" for limit, value in limits.items()]
-        known = {spelled.rstrip("=") for spelled in options.longOpt} - ELSEWHERE
+        known = option_names(options)
         for key, value in table.items():
             if key not in known:
                 raise ConfigurationError(
@@ -193,24 +199,32 @@ class Configuration:
             yield ""
         for name, options in self.servers.items():
             yield f"[{name}]"
-            yield f"endpoint = {toml_value(options['endpoints'])}"
-            for key, value in options.items():
-                # options which are no text or flag of the command line have their own lines
-                if key in ("endpoints", "limits", "queue") or not in_force(value):
-                    continue
-                hidden = any(word in key.lower() for word in SECRET_WORDS)
-                yield f"{key} = {toml_value('(hidden)' if hidden else value)}"
+            yield from (f"{key} = {toml_value(value)}" for key, value in _given(options))
             yield f"[{name}.limit]"
             limits = cast(Limits, options["limits"])
             yield from (f"{limit} = {toml_value(limits[limit])}" for limit in limits)
             yield ""
 
 
-def in_force(value: object) -> bool:
-    """Is this an option's value that a file can hold?"""
-    if isinstance(value, list):
-        return bool(value) and all(isinstance(item, str) for item in value)
-    return isinstance(value, str | int | float)
+def option_names(options: ServerOptions) -> list[str]:
+    """The keys which a server's table of the file may have."""
+    return [name for long in options.longOpt if (name := long.rstrip("=")) not in ELSEWHERE]
+
+
+def _given(options: ServerOptions) -> Iterator[tuple[str, object]]:
+    """Every key of a server's table but its limits, with the value in force; secrets hidden."""
+    flags = {long for long in options.longOpt if not long.endswith("=")}
+    for name in option_names(options):
+        # what may be repeated is kept as a list, under the option's name or its plural
+        value = options.get(name, options.get(f"{name}s"))
+        if name == "auth":
+            value = [HIDDEN] * len(options.get(CHECKERS) or [])
+        elif name in flags:
+            value = bool(value)
+        elif any(word in name for word in SECRET_WORDS) and value:
+            value = HIDDEN
+        if name != "limit" and value not in (None, []):
+            yield name, value
 
 
 def option_words(place: str, key: str, value: object) -> list[str]:

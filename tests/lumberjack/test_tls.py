@@ -18,6 +18,7 @@ from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.tools.certificates import Authority
+from tests.tools.directories import temporary
 from tests.tools.processes import Launcher, launching
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, TimedOut
@@ -66,9 +67,7 @@ class Case(TestCase):
     timeout = 60
 
     def setUp(self):
-        directory = Path(self.mktemp())
-        directory.mkdir(parents=True)
-        self.directory = directory
+        directory = self.directory = temporary(self)
         self.authority = Authority(directory)
         self.server = self.authority.server()
         self.client = self.authority.client()
@@ -317,8 +316,7 @@ class Strings(SynchronousTestCase):
     """What an operator may get wrong about ``mtls:`` is one line, before anything listens."""
 
     def setUp(self):
-        self.directory = Path(self.mktemp())
-        self.directory.mkdir(parents=True)
+        self.directory = temporary(self)
         authority = Authority(self.directory)
         self.pair = authority.server()
         self.other = authority.server("other")

@@ -482,3 +482,22 @@ def test_a_random_octet_storm_never_raises():
             for _ in range(source.randrange(1, 5))
         )
         decode(octets)
+
+
+def test_a_slice_which_ends_with_the_start_of_a_frame_waits_for_octets_only():
+    """LJ-13, LJ-20: nothing more can be decoded then, so reading must go on."""
+    octets = encode_json([1, 2, 3], [b"x" * 200, b"y" * 200, b"z" * 200])
+    for slice_octets in range(1, 700, 7):
+        decoder = Decoder(limits(slice_octets=slice_octets))
+        frames = []
+        for piece in (octets[:430], octets[430:]):
+            frames += decoder.feed(piece)
+            for _ in range(10):
+                if decoder.unfinished:
+                    frames += decoder.feed(b"")
+            assert not decoder.unfinished
+        assert [body for frame in frames for body in frame.bodies] == [
+            b"x" * 200,
+            b"y" * 200,
+            b"z" * 200,
+        ]

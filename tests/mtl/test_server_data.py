@@ -501,6 +501,7 @@ def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
         assert got[0].properties == b"\0\0\0\3\1kV"  # type: ignore[union-attr]
     assert broker.got(elsewhere) == []
     assert not any(isinstance(event, ContentReceived) for event in broker.events)
+    broker.command(elsewhere, Dismiss(9, "resource"))
     broker.command(readers[0], Dismiss(9, "resource"))
     broker.server.blocked(readers[1])
     broker.command(writer, Content(6, ""))
@@ -618,6 +619,23 @@ def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
     assert broker.got(writer) == [Confirm(7, True)]
 
 
+def test_room_in_one_queue_releases_only_who_writes_to_it() -> None:
+    """MT-27"""
+    broker = Broker(limits={"queue-contents": 1})
+    writers = {resource: broker.flow("Writer", [resource]) for resource in ("a", "b")}
+    for resource, writer in writers.items():
+        got = []
+        for number in (1, 2):
+            broker.command(writer, *contents(number, resource=resource))
+            broker.safe(broker.events[-1])
+            got += broker.got(writer)
+        assert got == [Confirm(1, True)]
+    reader = broker.flow("Reader", ["a"])
+    broker.command(reader, Summon(2, "a"))
+    assert broker.got(writers["a"]) == [Confirm(2, True)]
+    assert broker.got(writers["b"]) == []
+
+
 def test_a_withheld_confirm_precedes_a_reject() -> None:
     """MT-19, MT-27"""
     broker = Broker(limits={"queue-contents": 1})
@@ -731,6 +749,7 @@ def test_the_base_of_all_profiles_takes_everything() -> None:
     assert broker.command(reader, Confirm(1), Dismiss(3, "a")) == [Response(3, 200)]
     assert broker.server.snapshot()["profiles"] == {"nothing": {}}
     broker.server.profiles["nothing"].release()
+    Nothing().release()
 
 
 @pytest.mark.parametrize("name", ["", "Test", "test"])

@@ -347,6 +347,28 @@ def test_a_broken_disk_fails_the_group_and_the_next_one_goes_on(operation: str) 
     assert ids(rows(DIRECTORY, disk=disk)) == [0, 2]
 
 
+@pytest.mark.parametrize("encoded", [False, True], ids=["waiting", "encoded already"])
+def test_what_was_submitted_behind_a_group_that_failed_fails_too(encoded: bool) -> None:
+    """LJ-13: a session has no gap in the queue; what comes after the failure is told goes on."""
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(1))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        # Enough messages are encoded by the other thread while the disk is busy.
+        count = 2 * writer_room.AHEAD_MESSAGES if encoded else 1
+        results.submit(writer, batch(2, count))
+        if encoded:
+            wait_until(lambda: writer._unencoded_messages == 0)
+        disk.fail_next("sync", errno.EIO, ".segment")
+        disk.gated = False
+        disk.gate.release()
+        assert [type(error) for error in results.wait(2)] == [QueueError, QueueError]
+        assert put(writer, batch(100_000)) == [None]
+    assert ids(rows(DIRECTORY, disk=disk)) == [100_000]
+
+
 def test_reports_go_to_the_log_when_nobody_else_takes_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

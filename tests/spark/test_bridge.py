@@ -20,7 +20,7 @@ from tests.spark.test_offsets import at
 from tests.spark.test_source import forget_commit
 from tests.tools.processes import Launched, Launcher, descendants, wait_gone
 from twisted_msgproto.queue import QueueReader, QueueWriter
-from twisted_msgproto.spark.bridge import Bridge, BridgeOptions, Ending
+from twisted_msgproto.spark.bridge import Bridge, BridgeOptions, Ending, stream_error
 from twisted_msgproto.spark.report import read_statuses
 from twisted_msgproto.spark.table import LandedTable
 
@@ -97,7 +97,7 @@ def test_without_java_one_line_says_what_to_install(launch: Launcher, queue: Pat
 
 def plan(table: Path, queue_id: str, offset: int) -> None:
     offsets = table / "_checkpoint" / "offsets"
-    offsets.mkdir(parents=True)
+    offsets.mkdir(parents=True, exist_ok=True)
     (offsets / "0").write_text("v1\n{}\n" + json.dumps({queue_id: at(offset)}))
 
 
@@ -146,6 +146,27 @@ def test_a_table_of_the_other_format_is_refused(
     log = {"delta": "_delta_log", "parquet": "_spark_metadata"}[there]
     (tmp_path / "table" / log).mkdir(parents=True)
     assert f"is of --format {there}" in refused(launch, queue, "--format", wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[X] boom\nat org.apache", "the stream failed: [X] boom"),
+        (
+            "[STREAM_FAILED] Query [id = 1] An exception was thrown from the Python worker: "
+            'Traceback (most recent call last):\n  File "x.py", line 1\n'
+            "twisted_msgproto.core.errors.QueueMismatch: the checkpoint is ahead\n\nat org.x",
+            "the checkpoint is ahead",
+        ),
+        (
+            '[X] worker:\nTraceback (most recent call last):\n  File "x.py", line 1, in f\n'
+            "    f()\nOSError: no disk\n\nat org.x",
+            "the stream failed: OSError: no disk",
+        ),
+    ],
+)
+def test_what_spark_says_about_a_failed_stream_is_cut_to_a_line(text: str, line: str) -> None:
+    assert stream_error(text) == line
 
 
 # -- with Spark -----------------------------------------------------------------------------------

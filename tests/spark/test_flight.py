@@ -125,6 +125,30 @@ def test_a_server_that_comes_back_is_taken_up_again(queue: Path) -> None:
         thread.join()
 
 
+def test_a_busy_server_is_waited_for(queue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from twisted_msgproto.spark import flight as client
+
+    with Served(queue, streams_max=1) as served:
+        first = FlightQueue(served.location).read(0, 1500, 100)
+        next(first)
+        waited = []
+
+        def pause(seconds: float) -> None:
+            waited.append(seconds)
+            for _ in first:
+                pass
+
+        monkeypatch.setattr(client.time, "sleep", pause)
+        assert len(rows(FlightQueue(served.location).read(0, 1500))) == 1500
+        # A short range may have left the server before it was read.
+        assert len(waited) <= 1
+        impatient = FlightQueue(served.location, patience=0.0)
+        served.server._served._streams.acquire()
+        with pytest.raises(QueueError, match="too many streams at once"):
+            list(impatient.read(0, 10))
+        served.server._served._streams.release()
+
+
 @pytest.mark.parametrize("location", ["bad://x", "grpc://", "127.0.0.1:1"])
 def test_a_wrong_location_is_one_line(queue: Path, location: str) -> None:
     with pytest.raises((ConfigurationError, QueueError)):

@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "bench": "twisted_msgproto.cli.bench",
     "queue": "twisted_msgproto.cli.queue",
     "flight": "twisted_msgproto.cli.flight",
+    "check": "twisted_msgproto.cli.check",
     "demo": "twisted_msgproto.cli.demo",
 }
 """Sub-command → its module, in the order of ``msgproto --help``."""

@@ -52,13 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
     )
     serving = threading.Thread(target=server.serve, name="flight", daemon=True)
     serving.start()
-    scheme_and_host = arguments.listen.rpartition(":")[0]
-    print(f"flight listening on {scheme_and_host}:{server.port}", flush=True)
+    print(f"flight listening on {server.address}", flush=True)
     # Arrow takes SIGTERM and SIGINT for itself while it serves, and then just ends.
     while serving.is_alive() and not ended.wait(LOOK_SECONDS):
         pass
-    server.shutdown()
-    serving.join()
+    server.close()
     return 0
 
 

@@ -336,5 +336,23 @@ def serve(kind: str, directory: str | None = None) -> None:
     reactor.run()
 
 
+def memory(first: int = 500_000, last: int = 5_000_000) -> None:
+    """Print the resident memory of a gateway with a durable queue after so many events."""
+    with tempfile.TemporaryDirectory(prefix="msgproto-bench-") as made:
+        subject = Subject("twisted_msgproto.lumberjack.bench", "durable", made)
+        try:
+            sent = 0
+            for count in (first, last):
+                drive(subject.port, json_window(), (count - sent) // WINDOW, 4, 2)
+                sent = count
+                resident = subject.usage()["resident"] / (1 << 20)
+                print(f"{count:,} events: {resident:.1f} MiB resident", flush=True)
+        finally:
+            subject.close()
+
+
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    if sys.argv[1:] == ["memory"]:
+        memory()
+    else:
+        serve(*sys.argv[1:])

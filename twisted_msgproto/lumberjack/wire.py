@@ -373,13 +373,14 @@ class Decoder:
         self._frames = frames
         self._budget = self._slice_octets
         # Each step either moves on and returns True, or can do no more and returns False.
-        while self._step():
-            if self._budget <= 0:
-                break
+        more = self._step()
+        while more and self._budget > 0:
+            more = self._step()
         outer = self._levels[0]
         if not outer.available:
             outer.octets, outer.position = b"", 0
-        self.unfinished = self._budget <= 0 and self.incomplete
+        # Not when the last step could do no more: then only further octets help.
+        self.unfinished = more and self.incomplete
         if frames and isinstance(frames[-1], Fault):
             self._fail()
         self._frames = []

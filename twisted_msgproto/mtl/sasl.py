@@ -278,9 +278,14 @@ class Authenticator:
         self, session: Session, mechanism: str, response: bytes, first: bool
     ) -> Deferred[Challenge | Authenticated]:
         """A client's response within its cycle; fails with SaslRefused or UnauthorizedLogin."""
+        return maybeDeferred(self._respond, session, mechanism, response, first)
+
+    def _respond(
+        self, session: Session, mechanism: str, response: bytes, first: bool
+    ) -> Deferred[Challenge | Authenticated]:
         if first:
             self._cycles[session] = self._mechanisms[mechanism].begin(partial(self._login, session))
-        return maybeDeferred(self._cycles[session].respond, response)
+        return self._cycles[session].respond(response)
 
     def _login(
         self, session: Session, credentials: ICredentials, name: str | None

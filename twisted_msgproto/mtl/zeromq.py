@@ -143,11 +143,7 @@ def _txzmq() -> Any:
     class Dealer(Connection):
         socketType = zmq.DEALER
 
-    class LostDealer(Dealer):
-        # A socket which comes back would have another identity, and nobody would notice.
-        reconnectInterval = -1
-
-    return Factory, Router, Dealer, LostDealer
+    return Factory, Router, Dealer
 
 
 class _Bounded:
@@ -345,7 +341,7 @@ class Sockets:
     """A ZeroMQ context in a reactor; makes sockets and closes them all."""
 
     def __init__(self, reactor: Any) -> None:
-        factory, self._router, self._dealer, self._lost_dealer = _txzmq()
+        factory, self._router, self._dealer = _txzmq()
         self._factory = factory()
         self._factory.reactor = reactor
         self._zap: Any = None
@@ -354,11 +350,13 @@ class Sockets:
         """A ROUTER socket; the arguments are those of :class:`_Bounded`."""
         return self._router(self._factory, received, bounds, **options)
 
-    def dealer(
-        self, received: Received, bounds: Bounds, curve: CurveClient | None, reconnect: bool
-    ) -> Any:
-        """A DEALER socket; with ``reconnect`` False a lost connection stays lost."""
-        kind = self._dealer if reconnect else self._lost_dealer
+    def dealer(self, received: Received, bounds: Bounds, curve: CurveClient | None) -> Any:
+        """A DEALER socket.
+
+        It comes back when its connection is lost, with another identity: whoever it talks to does
+        not know it any more.  (libzmq could be told not to come back, but then it throws away what
+        had arrived before the end: measured.)
+        """
 
         def prepare(socket: Any) -> None:
             if curve is not None:
@@ -366,7 +364,7 @@ class Sockets:
                 socket.curve_publickey = curve.public
                 socket.curve_secretkey = curve.secret
 
-        return kind(self._factory, received, bounds, prepare=prepare)
+        return self._dealer(self._factory, received, bounds, prepare=prepare)
 
     def authenticate(self, curve: CurveServer) -> Callable[[Any], None]:
         """Answer ZAP requests for these keys; what to do with each socket before it listens.

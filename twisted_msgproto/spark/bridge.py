@@ -50,6 +50,9 @@ REPORT_SECONDS = 1.0
 OWN_ERROR = re.compile(r"twisted_msgproto\.core\.errors\.\w+: (.+)")
 """One of our errors in what a Python worker sent through Java."""
 
+PYTHON_ERROR = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
+"""The last line of a worker's traceback, which says what it was."""
+
 
 @dataclass(slots=True, frozen=True)
 class BridgeOptions:
@@ -396,14 +399,18 @@ class Bridge:
             f"({options.format}, consumer {options.consumer}, pid {os.getpid()})"
         )
 
-    def _explained(self, error: BaseException) -> MsgprotoError:
-        """The one line of a stream's error: our own if it was ours."""
-        own = OWN_ERROR.search(str(error))
-        if own is not None:
-            return ConfigurationError(own[1].strip())
-        return ConfigurationError(
-            f"the stream failed: {first_line(error)}; Spark's log: {self._scratch / 'spark.log'}"
-        )
+    def _explained(self, error: BaseException) -> ConfigurationError:
+        log = self._scratch / "spark.log"
+        return ConfigurationError(f"{stream_error(str(error))}; Spark's log: {log}")
+
+
+def stream_error(text: str) -> str:
+    """The one line of what Spark says about a failed stream: our own words if they are in it."""
+    own = OWN_ERROR.search(text)
+    if own is not None:
+        return own[1].strip()
+    python = PYTHON_ERROR.search(text)
+    return f"the stream failed: {first_line(Exception(python[1] if python else text))}"
 
 
 class DeltaSink:

@@ -63,34 +63,42 @@ class BatchSync:
         self._batch = batch
 
     def _sync_checkpoint(self, batch: int) -> None:
+        """The plans and done marks after the last batch synced; at first all there are."""
         assert self._checkpoint is not None
-        since = self._batch + 1 if self._batch >= 0 else batch
-        names = [
-            self._checkpoint / kind / str(number)
-            for kind in ("offsets", "commits")
-            for number in range(since, batch + 1)
-        ]
-        sync_files([self._checkpoint / "metadata", *names])
+        names = [self._checkpoint / "metadata"]
+        for kind in ("offsets", "commits"):
+            names += self._fresh(self._checkpoint / kind, batch)
+        sync_files(names)
 
     def _sync_sink(self, batch: int) -> None:
         """The files of the log after the last batch synced, and what they name."""
         assert self._table is not None
-        log = self._table / SINK_LOG
-        since = self._batch + 1 if self._batch >= 0 else 0
         paths: list[Path] = []
         newest = self._newest
-        for number in range(since, batch + 1):
-            for path in (log / str(number), log / f"{number}.compact"):
-                with contextlib.suppress(FileNotFoundError):
-                    entries = log_entries(path.read_text(), path)
-                    paths.append(path)
-                    for entry in entries:
-                        # A compacted file names everything since the beginning again.
-                        if entry["modificationTime"] >= self._newest:
-                            paths.append(table_file(self._table, entry["path"]))
-                            newest = max(newest, entry["modificationTime"])
+        for path in self._fresh(self._table / SINK_LOG, batch):
+            with contextlib.suppress(FileNotFoundError):
+                entries = log_entries(path.read_text(), path)
+                paths.append(path)
+                for entry in entries:
+                    # A compacted file names everything since the beginning again.
+                    if entry["modificationTime"] >= self._newest:
+                        paths.append(table_file(self._table, entry["path"]))
+                        newest = max(newest, entry["modificationTime"])
         sync_files(paths)
         self._newest = newest
+
+    def _fresh(self, directory: Path, batch: int) -> list[Path]:
+        """The files of the batches after the last one synced, up to ``batch``, in order."""
+        try:
+            entries = list(directory.iterdir())
+        except FileNotFoundError:
+            return []
+        numbered = [
+            (int(entry.name.removesuffix(".compact")), entry)
+            for entry in entries
+            if entry.name.removesuffix(".compact").isdigit()
+        ]
+        return [path for number, path in sorted(numbered) if self._batch < number <= batch]
 
 
 def sync_delta(table: Path, version: int) -> None:

@@ -14,7 +14,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -106,21 +105,23 @@ class FlightQueue:
     def read(self, lo: int, hi: int, rows: int = 10_000) -> Iterator[pa.RecordBatch]:
         """Record batches of the rows lo ≤ offset < hi which are not damaged.
 
-        A connection which breaks on the way is taken up again after the last row that came.
+        A connection which breaks on the way is taken up again after the last row that came, and
+        so is one which a busy server did not take.
         """
+        deadline = time.monotonic() + self._patience
         while lo < hi:
             request = {"queue_id": self.queue_id, "lo": lo, "hi": hi, "rows": rows}
             ticket = flight.Ticket(json.dumps(request).encode())
-            stream = self._reached(partial(self._client.do_get, ticket, self._large))
             try:
-                for chunk in stream:
+                for chunk in self._client.do_get(ticket, self._large):
                     batch = chunk.data
                     if batch.num_rows:
                         lo = batch.column("offset")[-1].as_py() + 1
+                        deadline = time.monotonic() + self._patience
                         yield batch
                 return
-            except AWAY:
-                time.sleep(PAUSE_SECONDS)
+            except AWAY as error:
+                self._pause(error, deadline)
             except (flight.FlightError, pa.ArrowException) as error:
                 raise _ours(self.location, error) from None
 
@@ -152,13 +153,15 @@ class FlightQueue:
             try:
                 return call()
             except AWAY as error:
-                if time.monotonic() >= deadline:
-                    raise QueueError(
-                        f"{self.location} is not to be reached: {_line(error)}"
-                    ) from None
-                time.sleep(PAUSE_SECONDS)
+                self._pause(error, deadline)
             except (flight.FlightError, pa.ArrowException) as error:
                 raise _ours(self.location, error) from None
+
+    def _pause(self, error: Exception, deadline: float) -> None:
+        """A short wait before the next attempt; QueueError when there is no more patience."""
+        if time.monotonic() >= deadline:
+            raise QueueError(f"{self.location} is not to be reached: {_line(error)}") from None
+        time.sleep(PAUSE_SECONDS)
 
 
 def _ours(location: str, error: Exception) -> QueueError:

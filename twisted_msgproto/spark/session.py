@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -69,7 +71,7 @@ def session_settings(master: str, scratch: Path, changes: Mapping[str, str]) -> 
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         # How long Spark waits before it asks again whether there is something new.
         "spark.sql.streaming.pollingDelay": "20ms",
-        "spark.sql.streaming.numRecentProgressUpdates": "50",
+        "spark.sql.streaming.numRecentProgressUpdates": "30",
         "spark.sql.shuffle.partitions": "2",
     }
     if master.startswith("local"):
@@ -141,7 +143,8 @@ def spark_session(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Java ends when its stdin ends; when it does not, it is killed."""
+    """Java ends when its stdin ends, and its Python workers with it; if not, they are killed."""
+    workers = descendants(process.pid)
     with contextlib.suppress(OSError):
         if process.stdin is not None:
             process.stdin.close()
@@ -150,6 +153,35 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    deadline = time.monotonic() + END_SECONDS_MAX
+    while workers := {pid for pid in workers if _runs(pid)}:
+        if time.monotonic() > deadline:
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            break
+        time.sleep(0.02)
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes which ``pid`` has started, and those which they have; none without /proc."""
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        for children in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                fresh = set(map(int, children.read_text().split())) - found
+                found |= fresh
+                waiting += fresh
+    return found
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process exists and has not ended (a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
 
 
 class JavaErrors:

@@ -54,6 +54,7 @@ class _Read(NamedTuple):
 
 
 _EMPTY: Final = _Read(NO_PROPERTIES, _NOTHING, 0)
+_ALL_EMPTY: Final[list[_Read]] = []
 
 
 @dataclass(slots=True)
@@ -144,15 +145,21 @@ class Inbox:
         batch.destinations += run.destinations
         batch.bodies += run.payloads
         batch.texts += run.properties
-        batch.octets += sum(map(len, run.payloads)) + sum(map(len, run.properties))
-        self._counters.untyped += sum(read.untyped for read in reads)
+        batch.octets += run.octets
+        if reads is _ALL_EMPTY and not notes:
+            batch.properties += [NO_PROPERTIES] * len(run.sequences)
+            batch.fields += [_NOTHING] * len(run.sequences)
+            return
+        if reads is _ALL_EMPTY:
+            reads = [_EMPTY] * len(run.sequences)
+        self._counters.untyped += sum([read.untyped for read in reads])
         batch.properties += [read.properties for read in reads]
         batch.fields += [{**read.fields, **notes} if notes else read.fields for read in reads]
 
     def _read_all(self, texts: list[bytes]) -> list[_Read] | None:
         """What all these texts say; None if one of them says nothing."""
         if not any(texts):
-            return [_EMPTY] * len(texts)
+            return _ALL_EMPTY
         try:
             return [self._read(text) for text in texts]
         except Broken:

@@ -334,15 +334,15 @@ class Client:
         return self._take_events()
 
     def _unauthorized(self, task: _Task, reply: Reply) -> None:
-        mechanisms = reply.body.get("mechanisms")
-        self.mechanisms = [name for name in mechanisms or () if type(name) is str]
+        self.mechanisms = _texts(reply.body.get("mechanisms"))
         self._machine.step(Unauthorized)
         kind = type(task.request)
         if kind is Authorize:
             self._fail(401, "not authorized")
         elif kind is Open:
+            again = task is not self._task
             self._done(task, reply)
-            if task is not self._task:
+            if again:
                 self._authorize_again()
         elif task.began_anew or self._task is not task or self._open is None:
             self._fail(401, "not authorized")
@@ -379,8 +379,7 @@ class Client:
                     self._fail(reply.code, "the server has not proved that it knows the password")
                     return
                 self._machine.step(Opened)
-                profiles = reply.body.get("profiles")
-                self.profiles = [name for name in profiles or () if type(name) is str]
+                self.profiles = _texts(reply.body.get("profiles"))
                 if isinstance(request, Authorize):
                     self._credentials = task.credentials
                 elif task is self._task:
@@ -433,8 +432,8 @@ class Client:
         task, self._task = self._task, None
         self._current, self._deadline = None, None
         self._script.clear()
-        if task is not None and task.number is not None:
-            self._lost(task.number, code, reason)
+        assert task is not None and task.number is not None
+        self._lost(task.number, code, reason)
 
     def _lost(self, number: int, code: int, reason: str) -> None:
         self._leases.pop(number, None)
@@ -453,11 +452,11 @@ class Client:
         self._events.append(SocketDropped())
         self._machine.step(SocketChanged)
         task = self._task
+        assert task is not None and task.number is not None  # a request is out for its sake
         if self._tries >= self._tries_max:
             self._current, self._task = None, None
             self._script.clear()
-            if task is not None and task.number is not None:
-                self._events.append(RequestTimedOut(task.number))
+            self._events.append(RequestTimedOut(task.number))
         else:
             self._anew()
         self._go_on(now)
@@ -484,3 +483,8 @@ class Client:
     def _take_events(self) -> list[ClientEvent]:
         events, self._events = self._events, []
         return events
+
+
+def _texts(value: object) -> list[str]:
+    """The texts of a list, as far as it is one."""
+    return [item for item in value if type(item) is str] if type(value) is list else []

@@ -408,7 +408,8 @@ class Server:
         request = control.parse_request(kind, body, self.limits)
         if type(request) is Open:
             self._open(peer, session, envelope, request)
-        elif session is not None:
+        else:
+            assert session is not None  # without one only Open is in the table
             session.envelope, session.asked_at = envelope, self._now
             self._obey(session, request)
 
@@ -446,7 +447,8 @@ class Server:
                 self._end_leases(session)
                 session.profile = profile
                 self._answer(session, 200)
-            case RequestReader() | RequestWriter():
+            case _:
+                assert isinstance(request, RequestReader | RequestWriter)
                 session.machine.step(type(request))
                 self._grant(session, request)
 
@@ -579,7 +581,8 @@ class Server:
             for resource in flow.summoned:
                 profile.dismiss(flow, resource)
             flow.summoned.clear()
-        elif isinstance(flow, WritingFlow):
+        else:
+            assert isinstance(flow, WritingFlow)
             # What came before the end is still content.
             self._flush_writer(flow)
             self._withheld.pop(flow, None)

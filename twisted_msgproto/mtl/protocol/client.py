@@ -366,14 +366,14 @@ class MtlClient:
 
     def _connect(self) -> None:
         old = self._control
-        self._control = self._sockets.dealer(self._received, self._bounds, self._curve, True)
+        self._control = self._sockets.dealer(self._received, self._bounds, self._curve)
         if old is not None:
             old.shutdown()
         self._control.connect(self._endpoint)
 
     def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
         """A socket for a data flow, connected to the server's data port."""
-        socket = self._sockets.dealer(received, self._bounds, self._curve, False)
+        socket = self._sockets.dealer(received, self._bounds, self._curve)
         socket.connect(with_port(self._endpoint, port))
         return socket
 

@@ -1,0 +1,196 @@
+"""An MTL client of plain pyzmq, written from the protocol's text alone: nothing of ours in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+PATIENCE_MS = 20_000
+LEASE, RESPONSE, SUMMON, DISMISS, CONTENT, CONFIRM, REJECT, PING, PONG = range(1, 10)
+
+
+def short(text: str) -> bytes:
+    octets = text.encode()
+    return bytes([len(octets)]) + octets
+
+
+class Plain:
+    """A REQ socket for control, a DEALER socket for each data flow."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        correlate: bool = False,
+        identity: bytes | None = None,
+        prepare: Callable[[Any], object] = lambda socket: None,
+    ) -> None:
+        self.context = zmq.Context()
+        self.address = address
+        self.prepare = prepare
+        self.control = self._socket(zmq.REQ)
+        if correlate:
+            self.control.set(zmq.REQ_CORRELATE, 1)
+        if identity is not None:
+            self.control.set(zmq.IDENTITY, identity)
+        self.control.connect(address)
+
+    def _socket(self, kind: int) -> Any:
+        socket = self.context.socket(kind)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.RCVTIMEO, PATIENCE_MS)
+        self.prepare(socket)
+        return socket
+
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.context.destroy(linger=0)
+
+    # ── control ─────────────────────────────────────────────────────────────────────────────────
+
+    def ask(self, command: str, **body: Any) -> tuple[str, dict[str, Any]]:
+        self.control.send_multipart(
+            [
+                command.encode(),
+                json.dumps({k.replace("_", "-"): v for k, v in body.items()}).encode(),
+            ]
+        )
+        status, reply = self.control.recv_multipart()
+        return status.decode(), json.loads(reply)
+
+    def open(self, host: str = "test-env") -> tuple[str, dict[str, Any]]:
+        protocol = {"name": "MTL", "version": 1}
+        return self.ask("Connection.Open", protocol=protocol, virtual_host=host)
+
+    def plain(self, user: str, password: str) -> tuple[str, dict[str, Any]]:
+        response = base64.b64encode(f"\0{user}\0{password}".encode()).decode()
+        return self.ask("Connection.Authorize", mechanism="PLAIN", response=response)
+
+    def ready(self, profile: str) -> Plain:
+        assert self.open()[0] == "201"
+        assert self.ask("Connection.Profile", profile=profile) == ("200", {"status": "OK"})
+        return self
+
+    def flow(
+        self, way: str, resources: list[str], confirm: str = "full", *, lease: bool = True
+    ) -> Flow:
+        status, reply = self.ask(f"Connection.{way}", resources=resources, confirm=confirm)
+        assert status == "202", reply
+        socket = self._socket(zmq.DEALER)
+        socket.connect(f"{self.address.rpartition(':')[0]}:{reply['port']}")
+        flow = Flow(socket, reply["lease"])
+        if lease:
+            assert flow.lease() == b"200"
+        return flow
+
+
+class Flow:
+    """A DEALER socket which speaks the data flow's commands and answers Ping with Pong."""
+
+    def __init__(self, socket: Any, token: str) -> None:
+        self.socket = socket
+        self.token = token
+        self.sequence = 0
+        self.early: list[list[bytes]] = []
+
+    def send(self, kind: int, fields: bytes = b"", body: bytes = b"") -> None:
+        self.socket.send_multipart([bytes([kind]) + fields, body])
+
+    def command(self, kind: int, name: str) -> int:
+        self.sequence += 1
+        self.send(kind, struct.pack(">Q", self.sequence) + short(name))
+        return self.sequence
+
+    def receive(self) -> list[bytes]:
+        """The next message which is neither Ping nor Pong."""
+        if self.early:
+            return self.early.pop(0)
+        while True:
+            header, body = self.socket.recv_multipart()
+            if header == bytes([PING]):
+                self.send(PONG)
+            elif header != bytes([PONG]):
+                return [header, body]
+
+    def response(self, sequence: int) -> bytes:
+        """The code of the Response to ``sequence``; what else comes before it is kept."""
+        kept: list[list[bytes]] = []
+        try:
+            while True:
+                header, body = self.receive()
+                if header == struct.pack(">BQ", RESPONSE, sequence):
+                    return body
+                kept.append([header, body])
+        finally:
+            self.early = kept + self.early
+
+    def lease(self) -> bytes:
+        return self.response(self.command(LEASE, self.token))
+
+    def summon(self, name: str) -> bytes:
+        return self.response(self.command(SUMMON, name))
+
+    def dismiss(self, name: str) -> bytes:
+        return self.response(self.command(DISMISS, name))
+
+    def content(self, name: str, body: bytes, table: bytes = b"\0\0\0\0") -> int:
+        self.sequence += 1
+        self.send(CONTENT, struct.pack(">Q", self.sequence) + short(name) + table, body)
+        return self.sequence
+
+    def get(self) -> tuple[int, str, bytes]:
+        """The next content: its sequence, its resource, its body."""
+        header, body = self.receive()
+        kind, sequence, length = struct.unpack_from(">BQB", header)
+        assert kind == CONTENT, header
+        return sequence, header[10 : 10 + length].decode(), body
+
+    def confirm(self, sequence: int, multiple: bool = False) -> None:
+        self.send(CONFIRM, struct.pack(">Q?", sequence, multiple))
+
+    def reject(self, sequence: int, multiple: bool = False, recycle: bool = False) -> None:
+        self.send(REJECT, struct.pack(">Q??", sequence, multiple, recycle))
+
+    def confirmed(self, sequence: int) -> None:
+        """Wait until ``sequence`` is confirmed, by itself or by a multiple Confirm."""
+        while True:
+            header, _ = self.receive()
+            kind, found, multiple = struct.unpack(">BQ?", header)
+            assert kind == CONFIRM
+            if found == sequence or (multiple and found > sequence):
+                return
+
+    def quiet(self, seconds: float = 0.3) -> bool:
+        """Nothing but Ping and Pong comes for so long."""
+        if self.early:
+            return False
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self.socket.poll(int(left * 1000) + 1):
+                header, body = self.socket.recv_multipart()
+                if header == bytes([PING]):
+                    self.send(PONG)
+                elif header != bytes([PONG]):
+                    self.early.append([header, body])
+                    return False
+        return True
+
+    def pong(self) -> bool:
+        """Ask for a sign of life: whatever was sent before has been looked at then."""
+        self.send(PING)
+        while True:
+            header, body = self.socket.recv_multipart()
+            if header == bytes([PONG]):
+                return True
+            if header == bytes([PING]):
+                self.send(PONG)
+            else:
+                self.early.append([header, body])

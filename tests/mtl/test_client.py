@@ -1,0 +1,490 @@
+"""The client's control flow: one request at a time, again on another socket, anew after 401."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from twisted_msgproto.core.machine import events as events_of
+from twisted_msgproto.mtl.machine import CLIENT, Client, ClientState
+from twisted_msgproto.mtl.machine.client import (
+    Answered,
+    LeaseGranted,
+    Opened,
+    ProfileSelected,
+    RequestRefused,
+    RequestTimedOut,
+    SocketChanged,
+    SocketDropped,
+    Unauthorized,
+)
+from twisted_msgproto.mtl.wire import control
+from twisted_msgproto.mtl.wire.control import Reply
+
+READY = {"profiles": ["test", "queue"]}
+TOKEN = "0" * 40
+
+
+class Cycle:
+    """A SASL cycle: ``first``, then an answer to each challenge."""
+
+    mechanism = "X"
+    finished = True
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        if challenge == b"bad":
+            raise ValueError("bad")
+        return b"first" if challenge is None else b"to " + challenge
+
+
+class Unproven(Cycle):
+    finished = False
+
+
+def cycle(mechanisms: Sequence[str]) -> Cycle | None:
+    return Cycle() if "X" in mechanisms else None
+
+
+class Asked:
+    """A client and what it has sent: ``names`` are the commands since the last look."""
+
+    def __init__(self) -> None:
+        self.client = Client()
+        self.now = 0.0
+        self.events: list[Any] = []
+
+    @property
+    def sent(self) -> list[tuple[str, dict[str, Any]]]:
+        found = []
+        for empty, name, body in self.client.data_to_send():
+            assert empty == b""  # what a plain REQ puts on the wire
+            found.append((name.decode().removeprefix("Connection."), json.loads(body)))
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.sent]
+
+    def reply(self, code: int, **body: Any) -> list[Any]:
+        frames = [b"", *control.encode_reply(code, **body)]
+        return self.client.receive_parts(frames, self.now)
+
+    def wait(self, seconds: float) -> list[Any]:
+        self.now += seconds
+        return self.client.tick(self.now)
+
+    def ready(self, *leases: str) -> list[int]:
+        """Open, select a profile, get leases; their numbers."""
+        self.client.open("host", self.now)
+        self.reply(201, **READY)
+        self.client.profile("queue", self.now)
+        self.reply(200)
+        numbers = []
+        for resource in leases:
+            numbers.append(self.client.reader([resource], "full", self.now))
+            self.reply(202, port=5, lease=TOKEN)
+        assert len(self.names) == 2 + len(leases)
+        return numbers
+
+
+def test_the_verbs_send_what_a_plain_req_sends() -> None:
+    """MT-01, MT-05, MT-09, MT-10, MT-28"""
+    asked = Asked()
+    client = asked.client
+    assert client.open("host", 0.0) == 1
+    assert asked.sent == [
+        ("Open", {"protocol": {"name": "MTL", "version": 1}, "virtual-host": "host"})
+    ]
+    (answer,) = asked.reply(201, **READY)
+    assert answer == Answered(1, Reply(201, {"status": "Ready", **READY}))
+    assert (client.profiles, client.state) == (["test", "queue"], ClientState.READY)
+    assert client.profile("queue", 0.0) == 2
+    assert asked.sent == [("Profile", {"profile": "queue"})]
+    assert [type(event) for event in asked.reply(200)] == [Answered]
+    assert client.state is ClientState.PROFILED
+    assert client.writer(["a"], "full", 0.0) == 3
+    assert asked.sent == [("Writer", {"resources": ["a"], "confirm": "full"})]
+    assert asked.reply(202, port=5050, lease=TOKEN) == [LeaseGranted(3, 5050, TOKEN)]
+    assert client.reader([], "none", 0.0) == 4
+    assert asked.sent == [("Reader", {"resources": [], "confirm": "none"})]
+    assert client.snapshot() == {"state": "PROFILED", "waiting": 1, "leases": 1, "tries": 0}
+
+
+def test_one_request_is_out_at_a_time() -> None:
+    """MT-01"""
+    asked = Asked()
+    numbers = [asked.client.open("host", 0.0), asked.client.profile("test", 0.0)]
+    assert asked.names == ["Open"]
+    asked.reply(201)
+    assert asked.names == ["Profile"]
+    assert asked.reply(400, reason="none such") == [RequestRefused(numbers[1], 400, "none such")]
+    assert asked.names == []
+
+
+def test_a_cycle_of_challenges() -> None:
+    """MT-07, MT-08"""
+    asked = Asked()
+    client = asked.client
+    client.open("host", 0.0)
+    (opened,) = asked.reply(401, mechanisms=["Y", "x", 5])
+    assert (opened.number, client.mechanisms) == (1, ["Y", "x"])
+    number = client.authorize(cycle, 0.0)
+    assert asked.sent[1:] == [
+        ("Authorize", {"mechanism": "X", "response": control.encode_base64(b"first")})
+    ]
+    assert asked.reply(402, challenge=control.encode_base64(b"1")) == []
+    assert asked.sent[0][1]["response"] == control.encode_base64(b"to 1")
+    (answer,) = asked.reply(201, **READY)
+    assert (answer.number, client.state) == (number, ClientState.READY)
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "found"),
+    [
+        (401, {"mechanisms": ["X"]}, 401),
+        (402, {"challenge": control.encode_base64(b"bad")}, 402),
+        (402, {"challenge": "*"}, 402),
+        (402, {}, 402),
+        (409, {"reason": "busy"}, 409),
+    ],
+)
+def test_a_cycle_which_fails(code: int, body: dict[str, Any], found: int) -> None:
+    """MT-08"""
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    asked.reply(401, mechanisms=["X"])
+    number = asked.client.authorize(cycle, 0.0)
+    (refused,) = asked.reply(code, **body)
+    assert (refused.number, refused.code) == (number, found)
+    asked.client.authorize(cycle, 0.0)
+    assert [type(event) for event in asked.reply(201)] == [Answered]
+
+
+def test_no_mechanism_which_can_be_used() -> None:
+    """MT-08"""
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    asked.reply(401, mechanisms=["Y"])
+    number = asked.client.authorize(cycle, 0.0)
+    assert asked.client.tick(0.0) == [
+        RequestRefused(number, 401, "none of the server's mechanisms can be used")
+    ]
+
+
+def test_a_server_which_has_not_proved_itself_is_not_believed() -> None:
+    """MT-08"""
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    asked.reply(401, mechanisms=["X"])
+    asked.client.authorize(lambda names: Unproven(), 0.0)
+    (refused,) = asked.reply(201, **READY)
+    assert isinstance(refused, RequestRefused)
+
+
+def test_402_to_another_request_is_a_refusal() -> None:
+    """MT-08"""
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    assert [type(event) for event in asked.reply(402, challenge="")] == [RequestRefused]
+
+
+# ── 401 at any time ─────────────────────────────────────────────────────────────────────────────
+
+
+def authorized(*leases: str) -> tuple[Asked, list[int]]:
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    asked.reply(401, mechanisms=["X"])
+    asked.client.authorize(cycle, 0.0)
+    asked.reply(201, **READY)
+    asked.client.profile("queue", 0.0)
+    asked.reply(200)
+    numbers = []
+    for resource in leases:
+        numbers.append(asked.client.reader([resource], "full", 0.0))
+        asked.reply(202, port=5, lease=TOKEN)
+    assert asked.names[:3] == ["Open", "Authorize", "Profile"]
+    return asked, numbers
+
+
+def test_on_401_the_client_begins_anew_and_repeats_the_request_once() -> None:
+    """MT-07: Open, Authorize as asked, Profile, the leases, then the request."""
+    asked, (lease,) = authorized("a")
+    number = asked.client.writer(["b"], "full", 0.0)
+    asked.reply(401, mechanisms=["X"])
+    steps: list[tuple[str, int, dict[str, Any]]] = [
+        ("Writer", 401, {"mechanisms": ["X"]}),
+        ("Open", 401, {"mechanisms": ["X"]}),
+        ("Authorize", 201, READY),
+        ("Profile", 200, {}),
+        ("Reader", 202, {"port": 6, "lease": "1" * 40}),
+        ("Writer", 202, {"port": 6, "lease": "2" * 40}),
+    ]
+    events: list[Any] = []
+    names = asked.names
+    for _, code, body in steps[1:]:
+        events += asked.reply(code, **body)
+        names += asked.names
+    assert names == [name for name, _, _ in steps]
+    assert events == [LeaseGranted(lease, 6, "1" * 40), LeaseGranted(number, 6, "2" * 40)]
+
+
+def test_a_second_401_in_a_row_fails_the_request() -> None:
+    """MT-07"""
+    asked, _ = authorized()
+    number = asked.client.writer(["b"], "full", 0.0)
+    for code in (401, 401, 201, 200):
+        assert asked.reply(code, mechanisms=["X"]) == []
+    assert asked.reply(401, mechanisms=["X"]) == [RequestRefused(number, 401, "not authorized")]
+
+
+@pytest.mark.parametrize("codes", [(401, 401, 401), (401, 401, 201, 401)])
+def test_beginning_anew_in_vain_fails_the_request(codes: tuple[int, ...]) -> None:
+    """MT-07"""
+    asked, _ = authorized()
+    number = asked.client.writer(["b"], "full", 0.0)
+    events = [event for code in codes for event in asked.reply(code, mechanisms=["X"])]
+    assert events == [RequestRefused(number, 401, "not authorized")]
+    later = asked.client.open("host", 0.0)
+    assert asked.names[-1] == "Open"
+    assert [event.number for event in asked.reply(201)] == [later]
+
+
+def test_without_credentials_401_fails_the_request() -> None:
+    """MT-07"""
+    asked = Asked()
+    asked.ready()
+    number = asked.client.writer(["b"], "full", 0.0)
+    asked.reply(401, mechanisms=["X"])
+    assert asked.reply(401, mechanisms=["X"]) == [RequestRefused(number, 401, "not authorized")]
+
+
+def test_401_before_anything_was_opened_fails_the_request() -> None:
+    """MT-05, MT-07"""
+    asked = Asked()
+    number = asked.client.profile("queue", 0.0)
+    assert asked.reply(401) == [RequestRefused(number, 401, "not authorized")]
+
+
+def test_opening_again_leaves_it_to_the_caller_to_authenticate_again() -> None:
+    """MT-07"""
+    asked, _ = authorized()
+    number = asked.client.open("other", 0.0)
+    assert [event.number for event in asked.reply(401, mechanisms=["X"])] == [number]
+    assert asked.names == ["Open"]
+
+
+def test_a_lease_which_cannot_be_renewed_is_lost_alone() -> None:
+    """MT-07"""
+    asked = Asked()
+    first, second = asked.ready("a", "b")
+    number = asked.client.writer(["c"], "full", 0.0)
+    events = []
+    for code, body in (
+        (401, {}), (201, READY), (200, {}), (404, {"reason": "gone"}),
+        (202, {"port": 1, "lease": TOKEN}), (202, {"port": 1, "lease": TOKEN}),
+    ):  # fmt: skip
+        events += asked.reply(code, **body)
+    assert events == [
+        RequestRefused(first, 404, "gone"),
+        LeaseGranted(second, 1, TOKEN),
+        LeaseGranted(number, 1, TOKEN),
+    ]
+
+
+def test_a_flow_may_ask_for_its_lease_again() -> None:
+    """MT-28"""
+    asked = Asked()
+    first, second = asked.ready("a", "b")
+    asked.client.renew(first, 0.0)
+    assert asked.names == ["Reader"]
+    assert asked.reply(202, port=1, lease=TOKEN) == [LeaseGranted(first, 1, TOKEN)]
+    asked.client.renew(first, 0.0)
+    asked.reply(401)
+    for code in (201, 200):
+        asked.reply(code)
+    # The other one first; its own is the request in hand.
+    assert asked.reply(202, port=1, lease=TOKEN) == [LeaseGranted(second, 1, TOKEN)]
+    assert asked.reply(202, port=1, lease=TOKEN) == [LeaseGranted(first, 1, TOKEN)]
+    asked.client.release(first)
+    asked.client.release(first)
+    asked.names.clear()
+    asked.client.renew(first, 0.0)
+    assert asked.client.next_deadline is None
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"port": 5}, {"port": "5", "lease": TOKEN}, {"port": True, "lease": TOKEN},
+             {"port": 70000, "lease": TOKEN}, {"port": 5, "lease": 7}]
+)  # fmt: skip
+def test_a_lease_without_port_or_token_is_no_lease(body: dict[str, Any]) -> None:
+    """MT-11"""
+    asked = Asked()
+    asked.ready()
+    asked.client.reader(["a"], "full", 0.0)
+    assert [type(event) for event in asked.reply(202, **body)] == [RequestRefused]
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_three_sockets_of_two_and_a_half_seconds_each() -> None:
+    """MT-28"""
+    asked = Asked()
+    number = asked.client.open("host", 0.0)
+    assert asked.client.next_deadline == 2.5
+    assert asked.wait(2.4) == []
+    for _ in range(2):
+        asked.names.clear()
+        assert asked.wait(2.5) == [SocketDropped()]
+        assert asked.names == ["Open"]
+    assert asked.wait(2.5) == [SocketDropped(), RequestTimedOut(number)]
+    assert asked.names == []
+    assert asked.client.next_deadline is None
+    asked.client.open("host", asked.now)
+    assert asked.wait(2.5) == [SocketDropped()]
+
+
+def test_what_was_not_sent_on_the_old_socket_is_not_sent_on_the_new_one() -> None:
+    """MT-28"""
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    asked.wait(2.5)
+    assert asked.names == ["Open"]
+
+
+def test_on_a_new_socket_the_session_is_opened_before_the_request_is_repeated() -> None:
+    """MT-28: the server does not know the new socket."""
+    asked = Asked()
+    (lease,) = asked.ready("a")
+    number = asked.client.writer(["b"], "full", 0.0)
+    assert asked.names == ["Writer"]
+    assert asked.wait(2.5) == [SocketDropped()]
+    assert asked.client.state is ClientState.CLOSED
+    events = asked.reply(201, **READY) + asked.reply(200)
+    events += asked.reply(202, port=1, lease=TOKEN) + asked.reply(202, port=2, lease=TOKEN)
+    assert asked.names == ["Open", "Profile", "Reader", "Writer"]
+    assert events == [LeaseGranted(lease, 1, TOKEN), LeaseGranted(number, 2, TOKEN)]
+
+
+def test_sockets_are_counted_for_the_request_whatever_is_answered_between() -> None:
+    """MT-28: a server which opens but never answers the request is given up, too."""
+    asked = Asked()
+    asked.ready()
+    number = asked.client.writer(["b"], "full", 0.0)
+    for _ in range(2):
+        assert asked.wait(2.5) == [SocketDropped()]
+        asked.reply(201, **READY)
+        asked.reply(200)
+    assert asked.wait(2.5) == [SocketDropped(), RequestTimedOut(number)]
+
+
+@pytest.mark.parametrize("kind", ["authorize", "profile"])
+def test_on_a_new_socket_as_much_is_done_anew_as_the_request_needs(kind: str) -> None:
+    """MT-28"""
+    asked, _ = authorized("a")
+    if kind == "authorize":
+        number = asked.client.authorize(cycle, 0.0)
+        codes = (401, 201)
+        names = ["Open", "Authorize"]
+    else:
+        number = asked.client.profile("test", 0.0)
+        codes = (401, 201, 200)
+        names = ["Open", "Authorize", "Profile"]
+    asked.names.clear()
+    assert asked.wait(2.5) == [SocketDropped()]
+    events, sent = [], asked.names
+    for code in codes:
+        events += asked.reply(code, mechanisms=["X"])
+        sent += asked.names
+    assert sent == names
+    assert [event.number for event in events] == [number]
+
+
+def test_a_script_which_times_out_fails_the_request_for_whose_sake_it_ran() -> None:
+    """MT-28"""
+    asked = Asked()
+    asked.ready("a")
+    number = asked.client.writer(["b"], "full", 0.0)
+    after = asked.client.profile("test", 0.0)
+    events = asked.wait(2.5) + asked.wait(2.5) + asked.wait(2.5)
+    assert events[-1] == RequestTimedOut(number)
+    asked.names.clear()
+    assert [event.number for event in asked.reply(200)] == [after]
+
+
+def test_selecting_a_profile_or_opening_again_ends_the_leases() -> None:
+    """MT-05, MT-09"""
+    for verb in ("profile", "open"):
+        asked = Asked()
+        asked.ready("a")
+        getattr(asked.client, verb)("test", 0.0)
+        asked.reply(200 if verb == "profile" else 201)
+        assert asked.client.snapshot()["leases"] == 0
+    asked = Asked()
+    asked.ready("a")
+    asked.client.open("other", 0.0)
+    asked.reply(401, mechanisms=["X"])
+    assert asked.client.snapshot()["leases"] == 0
+
+
+# ── what comes in besides ───────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_no_reply_or_not_asked_for_is_dropped_and_counted() -> None:
+    """MT-02"""
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    for frames in ([b"x"], [b"", b"2", b"{}"], [b"", b"200", b"["]):
+        assert asked.client.receive_parts(frames, 0.0) == []
+    asked.reply(201)
+    assert asked.reply(201) == []
+    assert asked.client.counters["dropped:nobody-asked"] == 1
+    assert sum(n for key, n in asked.client.counters.items() if key.startswith("dropped")) == 4
+
+
+def test_replies_with_odd_lists_are_read_as_far_as_they_make_sense() -> None:
+    """MT-06, MT-07"""
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    asked.reply(201, profiles=[1, "x"])
+    assert asked.client.profiles == ["x"]
+    asked.client.open("host", 0.0)
+    asked.reply(201, profiles=5)
+    assert asked.client.profiles == []
+    asked.client.open("host", 0.0)
+    asked.reply(401, mechanisms="PLAIN")
+    assert asked.client.mechanisms == []
+
+
+def test_a_closed_client_says_whose_requests_are_not_answered() -> None:
+    """MT-28"""
+    asked = Asked()
+    first, _ = asked.ready("a", "b")
+    asked.client.renew(first, 0.0)
+    numbers = [asked.client.profile("test", 0.0), asked.client.profile("queue", 0.0)]
+    assert asked.client.connection_lost() == [first, *numbers]
+    assert asked.client.next_deadline is None
+    assert Client().connection_lost() == []
+
+
+@pytest.mark.parametrize("state", ClientState)
+def test_the_table_of_the_client(state: ClientState) -> None:
+    """MT-05 … MT-09"""
+    row = CLIENT[state]
+    assert row[Unauthorized] is ClientState.UNAUTHORIZED
+    assert row[Opened] is ClientState.READY
+    assert row[SocketChanged] is ClientState.CLOSED
+    assert (ProfileSelected in row) == (state in (ClientState.READY, ClientState.PROFILED))
+    assert len(events_of(CLIENT)) == 4
+
+
+def test_a_profile_which_is_agreed_to_in_any_state_is_kept() -> None:
+    """MT-09: the server knows better than the client what has been opened."""
+    asked = Asked()
+    asked.client.profile("queue", 0.0)
+    assert [type(event) for event in asked.reply(200)] == [Answered]
+    assert asked.client.state is ClientState.CLOSED

@@ -1,0 +1,455 @@
+"""The client's side of a data flow: windows, confirmations, heartbeats, flows which are lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from twisted_msgproto.core.errors import LimitExceeded
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.core.machine import IllegalTransition
+from twisted_msgproto.mtl.machine import CLIENT_FLOW, CLIENT_LIMITS, ClientFlow, ClientFlowState
+from twisted_msgproto.mtl.machine.client_flow import (
+    ContentsConfirmed,
+    ContentsReceived,
+    ContentsRefused,
+    FlowOpened,
+    FlowSuspended,
+    Responded,
+)
+from twisted_msgproto.mtl.wire import data, fields
+from twisted_msgproto.mtl.wire.data import (
+    Confirm,
+    Content,
+    Dismiss,
+    Lease,
+    Ping,
+    Pong,
+    Reject,
+    Response,
+    Summon,
+)
+
+EMPTY = fields.EMPTY
+
+
+class Flowing:
+    """A flow and its server's hands."""
+
+    def __init__(self, reads: bool, confirm: bool = True, **limits: object) -> None:
+        table = Limits.of(CLIENT_LIMITS).replace(
+            {key.replace("_", "-"): value for key, value in limits.items()}
+        )
+        self.flow = ClientFlow(reads=reads, confirm=confirm, limits=table)
+        self.now = 0.0
+
+    @property
+    def sent(self) -> list[data.DataCommand]:
+        return [data.decode(*frames) for frames in self.flow.data_to_send()]
+
+    def get(self, *commands: data.DataCommand) -> list[Any]:
+        return self.flow.receive_parts([data.encode(command) for command in commands], self.now)
+
+    def wait(self, seconds: float) -> list[Any]:
+        end, found = self.now + seconds, []
+        while True:
+            events, due = self.flow.tick(self.now)
+            found += events
+            if due is None or due > end:
+                self.now = end
+                return found
+            self.now = max(self.now, due)
+
+    def open(self, token: str = "lease") -> int:
+        """Show a lease, have it accepted; the sequence it had."""
+        self.flow.renew(token, self.now)
+        (lease,) = self.sent
+        assert isinstance(lease, Lease)
+        assert self.get(Response(lease.sequence, 200))[0] == FlowOpened()
+        return lease.sequence
+
+    def write(self, *numbers: int) -> list[int]:
+        return self.flow.send([("a", EMPTY, b"%d" % number) for number in numbers], self.now)
+
+
+def reader(**limits: object) -> Flowing:
+    flowing = Flowing(True, **limits)
+    flowing.open()
+    return flowing
+
+
+def writer(confirm: bool = True, **limits: object) -> Flowing:
+    flowing = Flowing(False, confirm, **limits)
+    flowing.open()
+    return flowing
+
+
+COMMANDS: list[data.DataCommand] = [
+    Lease(50, "x"), Response(51, 200), Summon(52, "a"), Dismiss(53, "a"), Content(54, "a"),
+    Confirm(55), Reject(56), Ping(), Pong(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("state", ClientFlowState)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_in_every_state(
+    state: ClientFlowState, command: data.DataCommand, reads: bool
+) -> None:
+    """MT-13, MT-14, MT-18, MT-19, MT-21"""
+    flowing = Flowing(reads)
+    if state is ClientFlowState.LEASING:
+        flowing.flow.renew("x", 0.0)
+    elif state is not ClientFlowState.LOST:
+        flowing.open()
+    if state is ClientFlowState.CLOSED:
+        flowing.flow.close()
+    flowing.flow.data_to_send()
+    events = flowing.get(command)
+    kind = type(command)
+    assert flowing.flow.state is state
+    legal = kind in CLIENT_FLOW[state]
+    assert flowing.sent == ([Pong()] if legal and kind is Ping else [])
+    if legal and kind is Content and reads:
+        assert [type(event) for event in events] == [ContentsReceived]
+    else:
+        assert events == []
+        reason = {
+            Content: "content", Response: "nobody-asked", Confirm: "nothing-to-settle",
+            Reject: "nothing-to-settle",
+        }.get(kind)  # fmt: skip
+        if not legal:
+            reason = f"{kind.__name__.lower()}-not-allowed"
+        expected = {f"dropped:{reason}": 1} if reason else {}
+        assert dict(flowing.flow.counters) == expected
+
+
+def test_ill_formed_messages_are_dropped_and_counted() -> None:
+    """MT-13"""
+    flowing = reader()
+    for frames in ([], [b"\x08"], [b"\x08", b"", b""], [b"", b""], [b"\x08\0", b""]):
+        assert flowing.flow.receive_parts([frames], 0.0) == []
+    assert sum(flowing.flow.counters.values()) == 5
+
+
+# ── leases ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_lease_comes_first_and_the_rest_waits_for_it() -> None:
+    """MT-14"""
+    flowing = Flowing(False)
+    flowing.write(1)
+    flowing.flow.renew("lease", 0.0)
+    flowing.write(2)
+    assert flowing.sent == [Lease(1, "lease")]
+    assert flowing.get(Response(1, 200)) == [FlowOpened()]
+    assert [(c.sequence, c.body) for c in flowing.sent] == [(2, b"1"), (3, b"2")]  # type: ignore[union-attr]
+
+
+def test_a_lease_which_is_refused_or_not_answered_loses_the_flow() -> None:
+    """MT-14, MT-28"""
+    flowing = Flowing(True)
+    flowing.flow.renew("lease", 0.0)
+    assert flowing.get(Response(1, 403)) == [FlowSuspended("the lease was refused")]
+    assert flowing.flow.state is ClientFlowState.LOST
+    flowing.flow.renew("lease", 0.0)
+    assert flowing.wait(7.4) == []
+    assert flowing.wait(0.2) == [FlowSuspended("the lease was not answered")]
+    assert flowing.flow.tick(99.0) == ([], None)
+
+
+# ── commands ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_commands_are_pipelined_and_answered_in_any_order() -> None:
+    """MT-15, MT-16, MT-17"""
+    flowing = reader()
+    numbers = [flowing.flow.summon("a", 0.0), flowing.flow.summon("b", 0.0)]
+    numbers.append(flowing.flow.dismiss("b", 0.0))
+    assert flowing.sent == [Summon(2, "a"), Summon(3, "b"), Dismiss(4, "b")]
+    events = flowing.get(Response(4, 400), Response(2, 200), Response(3, 404))
+    assert events == [
+        Responded(numbers[2], 400), Responded(numbers[0], 200), Responded(numbers[1], 404),
+    ]  # fmt: skip
+    assert flowing.flow.snapshot()["summoned"] == ["a"]
+    flowing.flow.dismiss("a", 0.0)
+    assert flowing.sent == [Dismiss(5, "a")]
+    flowing.get(Response(5, 200))
+    assert flowing.flow.snapshot()["summoned"] == []
+
+
+def test_commands_and_contents_draw_from_one_counter() -> None:
+    """MT-18: a Response is never ambiguous."""
+    flowing = writer(confirm=False)
+    first, second = flowing.write(1, 2)
+    probe = Response(2, 404)
+    assert [c.sequence for c in flowing.sent] == [2, 3]  # type: ignore[union-attr]
+    assert flowing.get(probe) == [ContentsRefused([first], 404)]
+    assert flowing.get(probe) == []
+    assert flowing.get(Response(3, 400)) == [ContentsRefused([second], 400)]
+
+
+def test_a_command_which_is_forbidden_is_asked_again_after_renewal() -> None:
+    """MT-28"""
+    flowing = reader()
+    number = flowing.flow.summon("a", 0.0)
+    flowing.sent.clear()
+    assert flowing.get(Response(2, 403)) == [FlowSuspended("a command was forbidden")]
+    flowing.flow.renew("new", 0.0)
+    assert flowing.sent == [Lease(3, "new")]
+    assert flowing.get(Response(3, 200)) == [FlowOpened()]
+    assert flowing.sent == [Summon(4, "a")]
+    assert flowing.get(Response(4, 200)) == [Responded(number, 200)]
+
+
+def test_a_command_which_is_not_answered_loses_the_flow_and_is_asked_again() -> None:
+    """MT-28"""
+    flowing = reader()
+    number = flowing.flow.summon("a", 0.0)
+    for _ in range(3):
+        flowing.wait(2.4)
+        flowing.get(Pong())
+    assert flowing.wait(0.4) == [FlowSuspended("a command was not answered")]
+    flowing.open("new")
+    (summon,) = flowing.sent
+    assert flowing.get(Response(summon.sequence, 200)) == [Responded(number, 200)]  # type: ignore[union-attr]
+
+
+def test_a_renewed_reader_summons_again_what_it_had_summoned() -> None:
+    """MT-28: and what is refused then is summoned no more."""
+    flowing = reader()
+    for resource in ("a", "b"):
+        flowing.flow.summon(resource, 0.0)
+    flowing.get(Response(2, 200), Response(3, 200))
+    pending = flowing.flow.summon("c", 0.0)
+    flowing.sent.clear()
+    assert flowing.flow.lost("the session ended") == [FlowSuspended("the session ended")]
+    assert flowing.flow.lost("again") == []
+    flowing.open("new")
+    assert [(type(c), c.resource) for c in flowing.sent] == [  # type: ignore[union-attr]
+        (Summon, "a"), (Summon, "b"), (Summon, "c"),
+    ]  # fmt: skip
+    assert flowing.get(Response(6, 400), Response(7, 200), Response(8, 200)) == [
+        Responded(pending, 200)
+    ]
+    assert flowing.flow.snapshot()["summoned"] == ["b", "c"]
+
+
+def test_names_which_no_short_string_can_hold_are_the_callers_fault() -> None:
+    """MT-22"""
+    with pytest.raises(ValueError, match="control character"):
+        reader().flow.summon("a\n", 0.0)
+    with pytest.raises(ValueError, match="255 octets"):
+        writer().flow.send([("x" * 256, EMPTY, b"")], 0.0)
+
+
+# ── readers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_contents_of_one_read_are_one_event() -> None:
+    """MT-18"""
+    flowing = reader()
+    table = fields.encode_table({"k": 1})
+    events = flowing.get(
+        Content(1, "a", body=b"x"), Content(5, "b", table, b"y"), Ping(), Content(5, "a"),
+        Content(4, "a"),
+    )  # fmt: skip
+    assert events == [ContentsReceived([1, 5], ["a", "b"], [EMPTY, table], [b"x", b"y"])]
+    assert flowing.flow.counters["dropped:content"] == 2
+    assert flowing.sent == [Pong()]
+
+
+def test_an_unconfirmed_reader_keeps_no_account() -> None:
+    """MT-19"""
+    flowing = Flowing(True, False)
+    flowing.open()
+    assert len(flowing.get(Content(1, "a"))) == 1
+    assert not flowing.flow.unconfirmed
+
+
+def test_confirming_and_rejecting_what_was_received() -> None:
+    """MT-19, MT-20"""
+    flowing = reader()
+    flowing.get(*(Content(number, "a") for number in range(1, 8)))
+    flow = flowing.flow
+    flow.confirm(3, True, 0.0)
+    flow.confirm(3, True, 0.0)  # settled already
+    flow.confirm(2, False, 0.0)
+    flow.reject(5, False, True, 0.0)
+    flow.confirm(99, True, 0.0)  # never received
+    flow.reject(99, True, False, 0.0)
+    flow.reject(6, True, False, 0.0)
+    assert flowing.sent == [Confirm(3, True), Reject(5, False, True), Reject(6, True, False)]
+    assert list(flow.unconfirmed) == [7]
+    flow.lost("x")
+    flow.confirm(7, False, 0.0)
+    flowing.open("new")
+    assert (flowing.sent, list(flow.unconfirmed)) == ([], [])
+    assert flowing.get(Content(1, "a")) != []  # the server counts anew
+
+
+def test_only_confirmed_readers_settle_and_only_writers_send() -> None:
+    """MT-19"""
+    for flowing in (writer(), Flowing(True, False)):
+        with pytest.raises(ValueError, match="only a reader"):
+            flowing.flow.confirm(1, False, 0.0)
+    with pytest.raises(ValueError, match="sends no content"):
+        reader().write(1)
+
+
+# ── writers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_more_than_the_window_is_in_flight() -> None:
+    """MT-27"""
+    flowing = writer(window=3, waiting=4)
+    numbers = flowing.write(*range(1, 8))
+    assert [c.body for c in flowing.sent] == [b"1", b"2", b"3"]  # type: ignore[union-attr]
+    assert (flowing.flow.room, flowing.flow.unsettled) == (-4, 7)
+    with pytest.raises(LimitExceeded):
+        flowing.write(9)
+    assert flowing.get(Confirm(3, True)) == [ContentsConfirmed(numbers[:2])]
+    assert [c.body for c in flowing.sent] == [b"4", b"5"]  # type: ignore[union-attr]
+    assert flowing.write(8) == [numbers[-1] + 1]
+
+
+def test_confirm_and_reject_of_writers_single_and_multiple() -> None:
+    """MT-19, MT-20"""
+    flowing = writer()
+    one, two, three, four, five, six = flowing.write(*range(1, 7))  # sequences 2 … 7
+    flowing.sent.clear()
+    steps: list[tuple[data.DataCommand, list[Any]]] = [
+        (Confirm(3), [ContentsConfirmed([two])]),
+        (Confirm(3), []),
+        (Reject(4), [ContentsRefused([three], None)]),
+        (Confirm(4, True), [ContentsConfirmed([one])]),  # settled itself, what is before it counts
+        (Confirm(4, True), []),
+        (Confirm(99, True), []),
+        (Reject(99, True), []),
+        (Confirm(0, True), []),
+        (Confirm(1, True), []),  # the lease's
+        (Reject(6, True, True), [ContentsRefused([four, five], None)]),
+        (Confirm(7, True), [ContentsConfirmed([six])]),
+    ]
+    for command, events in steps:
+        assert flowing.get(command) == events
+    assert flowing.flow.unsettled == 0
+    flowing.write(7, 8)
+    assert len(flowing.get(Confirm(8), Confirm(9))) == 1
+
+
+def test_a_renewed_writer_sends_again_what_was_not_confirmed_in_its_order() -> None:
+    """MT-28: contents arrive at least once, in order, and before what waited."""
+    flowing = writer(window=2)
+    numbers = flowing.write(1, 2, 3)
+    flowing.get(Confirm(2))
+    flowing.sent.clear()
+    assert flowing.get(Response(3, 403)) == [FlowSuspended("content was forbidden")]
+    assert flowing.write(4) == [numbers[-1] + 1]
+    flowing.flow.renew("new", 0.0)
+    flowing.sent.clear()
+    flowing.get(Response(5, 200))
+    assert [(c.sequence, c.body) for c in flowing.sent] == [(6, b"2"), (7, b"3")]  # type: ignore[union-attr]
+    assert flowing.get(Confirm(7, True)) == [ContentsConfirmed(numbers[1:])]
+    assert flowing.get(Response(8, 200)) == []
+
+
+def test_unconfirmed_writers_have_no_window() -> None:
+    """MT-19"""
+    flowing = writer(confirm=False, window=2)
+    flowing.write(*range(5000))
+    assert len(flowing.sent) == 5000
+    assert flowing.flow.unsettled == 0
+    assert len(flowing.flow._recent) <= 4096
+
+
+def test_403_to_an_unconfirmed_content_makes_the_writer_ask_whether_it_is_known() -> None:
+    """MT-14, MT-28: an empty Summon, which gets 400 or, from who does not know the flow, 403."""
+    flowing = writer(confirm=False)
+    (number,) = flowing.write(1)
+    flowing.sent.clear()
+    assert flowing.get(Response(2, 403)) == [ContentsRefused([number], 403)]
+    assert flowing.sent == [Summon(3, "")]
+    assert flowing.get(Response(3, 400)) == []
+    assert flowing.flow.state is ClientFlowState.OPEN
+    flowing.write(2)
+    flowing.get(Response(4, 403))
+    assert flowing.get(Response(5, 403)) == [FlowSuspended("a command was forbidden")]
+    flowing.open("new")
+    assert flowing.sent == []
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_silent_flow_pings_and_a_silent_server_loses_it() -> None:
+    """MT-21"""
+    flowing = reader()
+    assert flowing.wait(4.9) == []
+    assert flowing.sent == []
+    flowing.wait(0.2)
+    assert flowing.sent == [Ping()]
+    assert flowing.wait(9.8) == []
+    assert flowing.wait(0.2) == [FlowSuspended("the server is silent")]
+    assert flowing.flow.snapshot()["state"] == "LOST"
+
+
+def test_a_flow_asks_now_and_then_whether_the_server_knows_it_still() -> None:
+    """MT-21, MT-28: a Pong says nothing, everybody gets one."""
+    flowing = reader(heartbeat=100, liveness=15)
+    flowing.wait(14)
+    flowing.get(Pong())
+    flowing.wait(1.1)
+    assert flowing.sent == [Summon(2, "")]
+    flowing.now += 1
+    assert flowing.get(Response(2, 403)) == [FlowSuspended("a command was forbidden")]
+    flowing.open("new")
+    flowing.wait(10)
+    flowing.get(Pong())
+    flowing.wait(5.1)
+    assert flowing.sent[-1:] != []
+    for _ in range(4):
+        flowing.get(Pong())
+        events = flowing.wait(2)
+    assert events == [FlowSuspended("a command was not answered")]
+
+
+def test_renewing_drops_a_question_which_nobody_answers() -> None:
+    """MT-28"""
+    flowing = writer(confirm=False)
+    flowing.write(1)
+    flowing.get(Response(2, 403))
+    flowing.flow.lost("x")
+    flowing.sent.clear()
+    flowing.open("new")
+    assert flowing.sent == []
+
+
+def test_too_many_open_questions_are_not_added_to() -> None:
+    """MT-29"""
+    flowing = writer(confirm=False)
+    for number in range(4096):
+        flowing.flow.summon(str(number), 0.0)
+    flowing.write(1)
+    sequence = flowing.sent[-1].sequence  # type: ignore[union-attr]
+    flowing.get(Response(sequence, 403))
+    assert flowing.sent == []
+
+
+# ── the end ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_closed_flow_says_what_nobody_has_answered() -> None:
+    """MT-28"""
+    flowing = writer(window=1)
+    summon = flowing.flow.summon("a", 0.0)
+    contents = flowing.write(1, 2)
+    flowing.flow.lost("x")
+    held = flowing.flow.summon("b", 0.0)
+    assert flowing.flow.close() == [summon, held, *contents]
+    assert flowing.flow.close() == []
+    assert flowing.sent == []
+    assert flowing.flow.tick(1.0) == ([], None)
+    with pytest.raises(IllegalTransition):
+        flowing.flow.renew("x", 0.0)

@@ -1,0 +1,437 @@
+"""MTL with clients which have nothing of ours: plain pyzmq from the text alone, and Node's zeromq.
+
+One real server process for all of them; it must serve the next client whatever the one before did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from tests.mtl.plain import CONTENT, SUMMON, Flow, Plain, short
+from tests.tools.processes import Launched, launching
+from twisted_msgproto.queue import QueueReader
+
+TEST = (["resource"], "none")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mtl")
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[Launched]:
+    with launching(directory) as launch:
+        yield launch(
+            *("mtl", "-e", "tcp://127.0.0.1:*", "--queue", str(directory / "queue")),
+            *("--virtual-host", "test-env", "--limit", "heartbeat=0.4"),
+            *("--limit", "liveness=2", "--limit", "prefetch=10"),
+            module="twisted",
+        )
+
+
+@pytest.fixture(scope="module")
+def address(server: Launched) -> str:
+    return server.address("mtl")
+
+
+def rows(directory: Path, resource: str) -> list[dict[str, Any]]:
+    reader = QueueReader(directory / "queue")
+    found = [row for batch in reader.read(0, reader.end()) for row in batch.to_pylist()]
+    return [row for row in found if row["destination"] == resource]
+
+
+# ── plain pyzmq ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("correlate", [False, True])
+def test_plain_req_and_dealer_from_open_to_content(address: str, correlate: bool) -> None:
+    """MT-01, MT-05, MT-06, MT-09, MT-10, MT-11, MT-14, MT-16, MT-18, MT-25; REQ_CORRELATE, too."""
+    with Plain(address, correlate=correlate) as client:
+        assert client.ask("Connection.Profile", profile="test")[0] == "401"
+        status, body = client.open()
+        assert (status, body["status"]) == ("201", "Ready")
+        assert set(body["profiles"]) == {"test", "queue", "ingest"}
+        assert client.ask("connection.PROFILE", profile="TEST") == ("200", {"status": "OK"})
+        reader, writer = client.flow("Reader", *TEST), client.flow("Writer", *TEST)
+        assert reader.summon("resource") == b"200"
+        assert reader.summon("resource") == b"400"
+        writer.content("", b"hello")
+        sequence, resource, content = reader.get()
+        assert (sequence, resource, content) == (1, "resource", b"hello")
+        assert reader.dismiss("resource") == b"200"
+        assert reader.dismiss("resource") == b"400"
+        writer.content("resource", b"nobody reads this")
+        assert writer.pong()
+        assert reader.quiet()
+
+
+def test_every_reader_gets_what_every_writer_sends(address: str) -> None:
+    """MT-25"""
+    with Plain(address) as client:
+        client.ready("test")
+        readers = [client.flow("Reader", *TEST) for _ in range(3)]
+        for reader in readers:
+            assert reader.summon("resource") == b"200"
+        writers = [client.flow("Writer", *TEST) for _ in range(2)]
+        for number in range(20):
+            writers[number % 2].content("resource", b"%d" % number)
+            assert writers[number % 2].pong()
+        for reader in readers:
+            got = [reader.get() for _ in range(20)]
+            assert [body for _, _, body in got] == [b"%d" % number for number in range(20)]
+            assert [sequence for sequence, _, _ in got] == list(range(1, 21))
+
+
+def test_confirmed_content_is_on_disk(address: str, directory: Path) -> None:
+    """MT-19, MT-26: and the row has what the client sent."""
+    table = struct.pack(">I", 9) + b"\x03keyt\x01\x01nV"
+    with Plain(address) as client:
+        writer = client.ready("ingest").flow("Writer", ["disk"])
+        for number in range(50):
+            last = writer.content("disk" if number % 2 else "", b"%d" % number, table)
+        writer.confirmed(last)
+    found = rows(directory, "disk")
+    assert [row["body"] for row in found] == [b"%d" % number for number in range(50)]
+    assert {(row["protocol"], row["kind"], row["client_id"]) for row in found} == {
+        ("mtl", "content", None)
+    }
+    assert dict(found[0]["fields"]) == {
+        "key": "true", "n": "null", "mtl-virtual-host": "test-env", "mtl-profile": "ingest",
+    }  # fmt: skip
+    assert [int(row["message_id"]) for row in found] == list(range(2, 52))
+
+
+def test_readers_of_a_queue_compete(address: str) -> None:
+    """MT-26"""
+    with Plain(address) as client:
+        client.ready("queue")
+        readers = [client.flow("Reader", ["jobs"]) for _ in range(2)]
+        for reader in readers:
+            assert reader.summon("jobs") == b"200"
+        writer = client.flow("Writer", ["jobs"])
+        last = max(writer.content("", b"%d" % number) for number in range(10))
+        writer.confirmed(last)
+        got = [[reader.get()[2] for _ in range(5)] for reader in readers]
+        assert sorted(got[0] + got[1]) == [b"%d" % number for number in range(10)]
+
+
+def test_what_a_dead_reader_had_goes_to_another(address: str) -> None:
+    """MT-21, MT-26: the dead one answers no Ping; nobody else knows that it is gone."""
+    with Plain(address) as client:
+        client.ready("queue")
+        dead, writer = client.flow("Reader", ["legacy"]), client.flow("Writer", ["legacy"])
+        assert dead.summon("legacy") == b"200"
+        last = max(writer.content("", b"%d" % number) for number in range(3))
+        writer.confirmed(last)
+        assert [dead.get()[2] for _ in range(3)] == [b"0", b"1", b"2"]
+        heir = client.flow("Reader", ["legacy"])
+        assert heir.summon("legacy") == b"200"
+        got = [heir.receive() for _ in range(3)]
+        assert [body for _, body in got] == [b"0", b"1", b"2"]
+        assert all(b"mtl-redeliveries" in header for header, _ in got)
+
+
+def test_recycled_content_comes_first_and_prefetch_holds(address: str) -> None:
+    """MT-19, MT-20, MT-27"""
+    with Plain(address) as client:
+        client.ready("queue")
+        writer, reader = client.flow("Writer", ["again"]), client.flow("Reader", ["again"])
+        last = max(writer.content("", b"%d" % number) for number in range(15))
+        writer.confirmed(last)
+        assert reader.summon("again") == b"200"
+        assert [reader.get()[2] for _ in range(10)] == [b"%d" % number for number in range(10)]
+        assert reader.quiet()
+        reader.reject(3, True, True)
+        assert [reader.get()[2] for _ in range(3)] == [b"0", b"1", b"2"]
+        reader.confirm(2**64 - 1, True)
+        assert reader.quiet()
+        reader.confirm(13, True)
+        assert [reader.get()[2] for _ in range(5)] == [b"%d" % number for number in range(10, 15)]
+
+
+def test_commands_may_be_pipelined(address: str) -> None:
+    """MT-15"""
+    with Plain(address) as client:
+        flow = client.ready("queue").flow("Reader", ["p1", "p2"], lease=False)
+        sequences = [flow.command(1, flow.token)]
+        sequences += [flow.command(SUMMON, name) for name in ("p1", "p2", "p3", "p1")]
+        codes = {number: flow.response(number) for number in reversed(sequences)}
+        assert [codes[number] for number in sequences] == [
+            b"200", b"200", b"200", b"400", b"400",
+        ]  # fmt: skip
+
+
+# ── bad input, and the next client is served ────────────────────────────────────────────────────
+
+
+def test_leases_which_are_stolen_replayed_or_late(address: str) -> None:
+    """MT-11, MT-14, MT-30"""
+    with Plain(address) as client:
+        owner = client.ready("queue").flow("Reader", ["mine"])
+        thief = client.flow("Reader", ["mine"], lease=False)
+        own, thief.token = thief.token, owner.token
+        assert thief.lease() == b"403"
+        assert thief.summon("mine") == b"403"
+        assert thief.response(thief.content("mine", b"x")) == b"403"
+        thief.token = own
+        assert thief.lease() == b"200"
+        assert thief.lease() == b"403"
+        assert thief.summon("mine") == b"200"
+
+
+def test_identities_of_ones_own_are_turned_away(address: str) -> None:
+    """MT-30"""
+    with Plain(address, identity=b"me") as client:
+        assert client.open()[0] == "401"
+    with Plain(address) as client:
+        client.ready("queue")
+
+
+def test_unknown_names(address: str) -> None:
+    """MT-03, MT-05, MT-09, MT-10"""
+    with Plain(address) as client:
+        assert client.open("elsewhere")[0] == "404"
+        assert client.open()[0] == "201"
+        assert client.ask("Connection.Reader", resources=["x"], confirm="none")[0] == "409"
+        assert client.ask("Connection.Profile", profile="none")[0] == "400"
+        assert client.ask("Basic.Publish")[0] == "404"
+        assert client.ask("Connection.Profile", profile="test")[0] == "200"
+        assert client.ask("Connection.Reader", resources=["x"], confirm="none")[0] == "404"
+        assert client.ask("Connection.Reader", resources=[], confirm="full")[0] == "501"
+        assert client.ask("Connection.Authorize", mechanism="PLAIN", response="")[0] == "409"
+
+
+def test_wrong_frame_counts_and_non_json_get_no_reply(address: str) -> None:
+    """MT-03, MT-13"""
+    with Plain(address) as client:
+        dealer = client._socket(zmq.DEALER)
+        dealer.connect(address)
+        for count in (1, 2, 4, 5, 9, 50, 100):
+            dealer.send_multipart([b"x"] * count)
+        dealer.send_multipart([b"", b"Connection.Open", b"{"])
+        dealer.send_multipart([b"", b"Connection.Open", b"{}", b"", b"more"])
+        dealer.send_multipart([b"1", b"2", b"", b"Connection.Nothing", b"{}"])
+        # Only the last one is well-formed.
+        assert dealer.recv_multipart()[:4] == [b"1", b"2", b"", b"401"]
+        data = client.ready("queue").flow("Reader", ["frames"])
+        for count in (1, 3, 4, 10, 100):
+            data.socket.send_multipart([b"\x08"] * count)
+        data.send(SUMMON, b"\0")
+        data.send(99)
+        assert data.pong()
+        assert data.quiet(0.1)
+
+
+def test_a_frame_of_300_mb_is_not_read(address: str, server: Launched) -> None:
+    """MT-24, MT-29: who sends it is cut off; the server's memory does not grow; it serves on."""
+
+    def resident() -> int:
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1])
+
+    before = resident()
+    huge = bytes(300 << 20)
+    for kind, to_data in ((zmq.REQ, False), (zmq.DEALER, True)):
+        with Plain(address) as client:
+            port = client.ready("ingest").flow("Writer", ["x"]).socket.get(zmq.LAST_ENDPOINT)
+            socket = client._socket(kind)
+            socket.connect(port.rstrip(b"\0").decode() if to_data else address)
+            monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            socket.send_multipart([b"Connection.Open", huge], copy=False)
+            assert monitor.poll(20_000)
+            socket.disable_monitor()
+            monitor.close(0)
+    assert resident() - before < 30 << 10  # KiB
+    with Plain(address) as client:
+        client.ready("test")
+
+
+def test_500_silent_connections_are_no_trouble(address: str) -> None:
+    """MT-29"""
+    with Plain(address) as client:
+        crowd = []
+        for _ in range(500):
+            socket = client._socket(zmq.DEALER)
+            socket.connect(address)
+            crowd.append(socket)
+        crowd[-1].send_multipart([b"", b"x", b"{}"])
+        assert crowd[-1].recv_multipart()[1] == b"401"
+        client.ready("test")
+
+
+def test_a_flow_which_never_reads_is_not_the_others_trouble(address: str) -> None:
+    """MT-25, MT-27"""
+    with Plain(address) as client:
+        client.ready("test")
+        deaf, reader = client.flow("Reader", *TEST), client.flow("Reader", *TEST)
+        for flow in (deaf, reader):
+            assert flow.summon("resource") == b"200"
+        writer = client.flow("Writer", *TEST)
+        body = bytes(10_000)
+        for number in range(3000):
+            writer.content("resource", body)
+            if number % 100 == 99:
+                assert writer.pong()
+                for _ in range(100):
+                    assert reader.get()[2] == body
+
+
+# ── another language ────────────────────────────────────────────────────────────────────────────
+
+NODE = r"""
+const zmq = require(process.argv[2]);
+const [address, count] = [process.argv[3], parseInt(process.argv[4])];
+const host = address.slice(0, address.lastIndexOf(":"));
+
+function short(text) {
+  const octets = Buffer.from(text);
+  return Buffer.concat([Buffer.from([octets.length]), octets]);
+}
+function header(type, sequence, ...fields) {
+  const head = Buffer.alloc(9);
+  head.writeUInt8(type, 0); head.writeBigUInt64BE(BigInt(sequence), 1);
+  return Buffer.concat([head, ...fields]);
+}
+async function run() {
+  const control = new zmq.Request();
+  control.connect(address);
+  async function ask(command, body) {
+    await control.send([command, JSON.stringify(body)]);
+    const [status, reply] = await control.receive();
+    return [status.toString(), JSON.parse(reply)];
+  }
+  async function flow(way, resources, confirm) {
+    const [status, reply] = await ask("Connection." + way, {resources, confirm});
+    if (status !== "202") throw new Error(status + JSON.stringify(reply));
+    const socket = new zmq.Dealer();
+    socket.connect(host + ":" + reply.port);
+    await socket.send([header(1, 1, short(reply.lease)), ""]);
+    await expect(socket, 1);
+    return socket;
+  }
+  async function next(socket) {
+    for (;;) {
+      const [head, body] = await socket.receive();
+      if (head[0] === 8) await socket.send([Buffer.from([9]), ""]);
+      else if (head[0] !== 9) return [head, body];
+    }
+  }
+  async function expect(socket, sequence) {
+    const [head, body] = await next(socket);
+    if (head[0] !== 2 || Number(head.readBigUInt64BE(1)) !== sequence || body.toString() !== "200")
+      throw new Error("response " + head.toString("hex") + " " + body);
+  }
+  const [opened] = await ask("Connection.Open",
+    {protocol: {name: "MTL", version: 1}, "virtual-host": "test-env"});
+  const [selected] = await ask("connection.profile", {profile: "Queue"});
+  const writer = await flow("Writer", ["node"], "full");
+  for (let i = 0; i < count; i++)
+    await writer.send([header(5, i + 2, short("node"), Buffer.alloc(4)), "body " + i]);
+  let confirmed = 0;
+  while (confirmed < count + 1) {
+    const [head] = await next(writer);
+    if (head[0] !== 6) throw new Error("confirm " + head.toString("hex"));
+    confirmed = Number(head.readBigUInt64BE(1));
+  }
+  const reader = await flow("Reader", ["node"], "full");
+  await reader.send([header(3, 2, short("node")), ""]);
+  await expect(reader, 2);
+  const bodies = [];
+  while (bodies.length < count) {
+    const [head, body] = await next(reader);
+    if (head[0] !== 5) throw new Error("content " + head.toString("hex"));
+    bodies.push(body.toString());
+    await reader.send([header(6, Number(head.readBigUInt64BE(1)), Buffer.from([1])), ""]);
+  }
+  console.log(JSON.stringify({opened, selected, confirmed, bodies}));
+  process.exit(0);
+}
+run().catch((error) => { console.error(error); process.exit(1); });
+"""
+
+
+@pytest.fixture(scope="session")
+def node_zeromq(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Node, and npm's zeromq (a prebuilt binary) in a directory of its own."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("no node here")
+    place = os.environ.get("MSGPROTO_NODE_MODULES")
+    if place is None:
+        made = tmp_path_factory.mktemp("node")
+        ended = subprocess.run(
+            [npm, "install", "--no-audit", "--no-fund", "zeromq@6"],
+            cwd=made, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        if ended.returncode:
+            pytest.skip(f"npm cannot install zeromq here: {ended.stderr[-300:]}")
+        place = str(made / "node_modules")
+    return node, Path(place) / "zeromq"
+
+
+def test_node_writes_and_reads(
+    address: str, node_zeromq: tuple[str, Path], tmp_path: Path, directory: Path
+) -> None:
+    """MT-01 … MT-20 by a client in another language on another binding of libzmq."""
+    node, module = node_zeromq
+    script = tmp_path / "client.js"
+    script.write_text(NODE)
+    ended = subprocess.run(
+        [node, str(script), str(module), address, "200"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    bodies = [f"body {number}" for number in range(200)]
+    assert answer == {"opened": "201", "selected": "200", "confirmed": 201, "bodies": bodies}
+    assert [row["body"].decode() for row in rows(directory, "node")] == bodies
+
+
+def test_the_server_ends_in_peace_and_loses_nothing(tmp_path: Path) -> None:
+    """MT-19, MT-28: SIGTERM under load; what was confirmed is on disk."""
+    with launching(tmp_path) as launch:
+        server = launch(
+            "mtl", "-e", "tcp://127.0.0.1:*", "--queue", str(tmp_path / "queue"), module="twisted"
+        )
+        with Plain(server.address("mtl")) as client:
+            writer = client.ready("ingest").flow("Writer", ["end"])
+            writer.socket.set(zmq.SNDTIMEO, 500)
+            with contextlib.suppress(zmq.Again):  # its pipe is full when the server has gone
+                for number in range(3000):
+                    last = writer.content("", b"%d" % number)
+                    if number == 1000:
+                        server.signal(15)
+            assert server.wait(seconds=10) in (0, -15)  # twist ends by the signal it got
+            confirmed = _confirmed_so_far(writer)
+        assert confirmed <= last
+        found = rows(tmp_path, "end")
+        assert len(found) >= confirmed - 1
+        assert [row["body"] for row in found] == [b"%d" % number for number in range(len(found))]
+
+
+def _confirmed_so_far(writer: Flow) -> int:
+    """The highest sequence which a Confirm has covered (contents begin at 2)."""
+    highest = 1
+    while writer.socket.poll(200):
+        header, _ = writer.socket.recv_multipart()
+        if header[0] == 6:
+            highest = max(highest, struct.unpack(">Q", header[1:9])[0])
+    return highest
+
+
+def test_the_plain_client_writes_what_the_text_says() -> None:
+    """MT-13: the yardstick itself."""
+    assert short("ä") == b"\x02\xc3\xa4"
+    assert (CONTENT, SUMMON) == (5, 3)
