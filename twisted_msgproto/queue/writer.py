@@ -84,7 +84,7 @@ class QueueWriter:
         self._group_messages = group_messages
         self._commit_delay_s = commit_delay
         self._retry_delay_s = retry_delay
-        self._report = report or _logger.warning
+        self._report_to = report or _logger.warning
         self._log = SegmentLog(
             directory,
             max_bytes=max_bytes,
@@ -327,15 +327,31 @@ class QueueWriter:
             group.messages, group.octets = messages, octets
         return taken
 
-    def _tidy(self) -> None:
-        """Nothing waits: trim, and check what the start left out."""
+    def _report(self, line: str) -> None:
+        """Tell the operator; a fault of whoever takes the line stops at itself."""
+        try:
+            self._report_to(line)
+        except Exception:
+            _logger.exception("the report of the queue %s failed", self.directory)
+
+    def _trim(self) -> None:
+        """Remove what every consumer has behind it."""
         try:
             self._log.trim()
-            for line in self._log.check_older():
-                self._report(line)
         except OSError as error:
             self._disk_errors += 1
             self._report(f"queue {self.directory}: {error}")
+
+    def _tidy(self) -> None:
+        """Nothing waits: trim, and check one segment which the start left out."""
+        self._trim()
+        try:
+            lines = self._log.check_older()
+        except OSError as error:
+            self._disk_errors += 1
+            lines = [f"queue {self.directory}: {error}"]
+        for line in lines:
+            self._report(line)
 
     def _flush(self, group: _Group) -> None:
         """Make a group durable, call back, and leave the disk to the next one.
@@ -359,7 +375,7 @@ class QueueWriter:
         self._call_back(results, error)
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + IDLE_S
-            self._tidy()
+            self._trim()
         with self._changed:
             self._flushing = False
             self._changed.notify()
