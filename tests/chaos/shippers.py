@@ -11,6 +11,9 @@ from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 
 WINDOW = 50
 
+PACE_SECONDS = 0.1
+"""Between two windows: a load which a bridge can follow on a busy machine, not a benchmark."""
+
 
 class Shipper(threading.Thread):
     """Sends numbered documents over Lumberjack, again and again connecting, until told to stop.
@@ -54,6 +57,7 @@ class Shipper(threading.Thread):
                         with self._progress:
                             self.acknowledged.update(documents)
                             self._progress.notify_all()
+                        self._stop_sending.wait(PACE_SECONDS)
             except OSError:
                 # The gateway is gone; it may take a while until it listens again.
                 self._stop_sending.wait(0.1)

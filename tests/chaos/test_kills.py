@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 GATEWAY_KILLS = 5
 BRIDGE_KILLS = 3
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 
 
 def gateway(launch, queue, port=0):

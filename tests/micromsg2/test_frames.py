@@ -183,6 +183,7 @@ def test_neighbouring_messages_come_as_one_run() -> None:
         ["commands", "commands", "topic/x"],
         [b"", b"", b"k:N1;"],
         [b"a", b"b" * 300, b"c"],
+        len(octets),
     )
     assert len(run) == 3
     assert decoder.buffered == 0
@@ -204,6 +205,41 @@ def test_an_address_which_only_begins_like_the_last_one_is_another() -> None:
         ("ab", b""),
         ("abc", b""),
     ]
+
+
+@pytest.mark.parametrize("count", [2, 9, 10, 64, 66, 67, 400, 2000])
+@pytest.mark.parametrize("odd", ["nothing", "size", "address", "flags", "type", "cut"])
+def test_many_messages_of_one_size_are_read_like_any_others(count: int, odd: str) -> None:
+    """MM-12: wherever the first odd one stands among them"""
+    rng = random.Random(count)
+    for place in {0, 1, min(2, count - 1), count // 2, count - 1, rng.randrange(count)}:
+        frames = [message(n % 65535, b"%05d" % n) for n in range(1, count + 1)]
+        expected = [(n % 65535, "commands", b"", b"%05d" % n) for n in range(1, count + 1)]
+        number = place + 1
+        if odd == "size":
+            frames[place] = message(number, b"other size")
+            expected[place] = (number, "commands", b"", b"other size")
+        elif odd == "address":
+            frames[place] = message(number, b"%05d" % number, "commandS")
+            expected[place] = (number, "commandS", b"", b"%05d" % number)
+        elif odd == "flags":
+            frames[place] = b"\x08" + frames[place][1:14] + b"\0\0\0\x05" + frames[place][15:]
+        elif odd == "type":
+            frames[place] = b"\xe0" + frames[place][1:]
+            expected[place:] = [("protocol-error", "unknown flags 0xe0")]  # type: ignore[list-item]
+        elif odd == "cut":
+            frames[-1] = frames[-1][:-1]
+            expected = expected[: count - 1]
+        assert decode([b"".join(frames)]) == expected
+
+
+def test_sizes_which_alternate_cost_no_more_than_others() -> None:
+    """MM-32: what is tried in vain is bounded; this would take minutes if it were not"""
+    pair = message(1, b"a") + message(1, b"b")
+    frames = (pair + message(1, b"cc") + message(1, b"dd")) * 20_000
+    assert len(decode([frames])) == 80_000
+    eights = (message(1, b"a") * 70 + message(1, b"bb") * 70) * 600
+    assert len(decode([eights])) == 84_000
 
 
 # ── parts (MM-14) ───────────────────────────────────────────────────────────────────────────────

@@ -174,6 +174,46 @@ class Reading(TestCase):
             self.assertEqual(connection.messages(), [])
             lose(connection)
 
+    def test_a_message_in_many_pieces_weighs_what_it_is(self):
+        """UM-19, UM-20: autobahn alone keeps a list entry for each fragment, however small."""
+        connection, _, _ = server()
+        body = bytes(range(256)) * 40
+        pieces = [b"".join(_frame(body[at : at + 2], True, True)) for at in range(0, len(body), 2)]
+        first, last = pieces[0], pieces[-1]
+        middle = [b"\x00" + piece[1:] for piece in pieces[1:-1]]
+        connection.dataReceived(b"\x02" + first[1:])
+        for piece in middle:
+            connection.dataReceived(piece + b"\x00\x80\0\0\0\0")
+            self.assertLess(len(connection.message_data), 600)
+        connection.dataReceived(b"\x80" + last[1:])
+        self.assertEqual(connection.messages(), [body])
+
+    def test_a_frame_in_many_reads_weighs_what_it_is(self):
+        connection, _, _ = server()
+        body = bytes(range(256)) * 40
+        for octet in client_frame(body, True):
+            connection.dataReceived(bytes((octet,)))
+            self.assertLess(len(getattr(connection, "frame_data", None) or ()), 600)
+        self.assertEqual(connection.messages(), [body])
+
+    def test_fragments_without_end_are_1009(self):
+        """UM-20: empty fragments are below every limit of octets."""
+        connection, transport, _ = server(websocket_message_frames=100)
+        connection.dataReceived(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 99)
+        self.assertEqual(after_head(transport), b"")
+        connection.dataReceived(b"\x00\x80\0\0\0\0" * 10_000)
+        self.assertEqual(frames(after_head(transport))[0][1][:2], (1009).to_bytes(2, "big"))
+        self.assertEqual(connection.messages(), [])
+        lose(connection)
+
+    def test_what_comes_after_the_end_is_not_kept(self):
+        connection, _, _ = server(upgrade=False)
+        connection.dataReceived(b"GET / HTTP/1.1\r\n\r\n")
+        kept = len(connection.data)
+        connection.dataReceived(b"x" * 1000)
+        self.assertEqual(len(connection.data), kept)
+        lose(connection)
+
     def test_text_which_is_not_utf_8_is_never_delivered(self):
         connection, transport, _ = server()
         connection.dataReceived(client_frame(b"\xff\xfe") + client_frame(b"later"))

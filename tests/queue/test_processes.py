@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,8 +63,6 @@ writer.close()
 
 
 def started(source: str, *arguments: object, stdin: bool = False) -> Launched:
-    import subprocess
-
     return Launched(
         [sys.executable, "-c", source, *map(str, arguments)],
         cwd=PROJECT,
@@ -179,3 +179,52 @@ def test_a_fork_of_the_writer_s_process_does_not_disturb_it(tmp_path: Path) -> N
     assert put(writer, batch(1)) == [None]
     writer.close()
     assert ids(rows(tmp_path / "q")) == [0, 1]
+
+
+ORDERED = """
+import sys
+from tests.tools.queues import batch, put
+from twisted_msgproto.queue import QueueWriter
+
+writer = QueueWriter(sys.argv[1])
+print("begin", flush=True)
+for number in range(20):
+    assert put(writer, batch(number)) == [None]
+    print("acknowledged", number, 1, flush=True)
+writer.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_the_system_is_asked_to_write_then_to_sync_and_only_then_anyone_is_told(
+    tmp_path: Path,
+) -> None:
+    """FAULTS: the order write → fdatasync → ack, seen with strace (kill -9 does not test it)."""
+    trace = tmp_path / "trace"
+    calls = "pwritev,pwritev2,writev,pwrite64,write,fdatasync,fsync"
+    command = [sys.executable, "-c", ORDERED, str(tmp_path / "q")]
+    ended = subprocess.run(
+        ["strace", "-f", "-y", "-o", trace, "-e", f"trace={calls}", *command],
+        cwd=PROJECT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if "ptrace" in ended.stderr.lower():
+        pytest.skip("strace may not trace here")
+    assert ended.returncode == 0, ended.stderr
+    steps = []
+    for line in trace.read_text().splitlines():
+        if "unfinished" in line and "sync" in line:
+            continue  # only its return counts
+        if ".segment>" in line or ("resumed" in line and "sync" in line):
+            steps.append("sync" if "sync" in line else "write")
+        elif "/q/end>" in line and "write" in line:
+            steps.append("publish")
+        elif '"acknowledged' in line:
+            steps.append("tell")
+        elif '"begin' in line:
+            steps.clear()
+    assert steps[: 4 * 20] == ["write", "sync", "publish", "tell"] * 20

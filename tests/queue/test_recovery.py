@@ -374,7 +374,9 @@ def test_a_trimmed_range_is_damaged_no_more() -> None:
     disk.remove(f"{DIRECTORY}/{2:020d}.segment")
     log = reopened(disk)
     QueueReader(DIRECTORY, disk=disk).commit("spark", 6)
+    assert log.damaged == [(2, 3)]
     log.trim()
+    assert log.damaged == []
     log.close()
     again = reopened(disk)
     assert again.damaged == []

@@ -156,6 +156,25 @@ def test_enough_messages_are_encoded_while_the_disk_is_busy() -> None:
         assert results.given == {}
 
 
+def test_what_was_encoded_in_several_goes_is_one_group_in_its_order() -> None:
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        count = writer_room.AHEAD_MESSAGES
+        for first in (1, 1 + count, 1 + 2 * count):
+            results.submit(writer, batch(first, count))
+            wait_until(lambda: writer._unencoded_messages == 0)
+        disk.gate.release()
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        disk.gate.release()
+        results.wait(4)
+        assert writer.statistics()["groups"] == 2
+    assert ids(rows(DIRECTORY, disk=disk)) == list(range(1 + 3 * count))
+
+
 @pytest.mark.parametrize(
     ("limits", "groups"),
     [
@@ -347,6 +366,43 @@ def test_a_broken_disk_fails_the_group_and_the_next_one_goes_on(operation: str) 
     assert ids(rows(DIRECTORY, disk=disk)) == [0, 2]
 
 
+@pytest.mark.parametrize("encoded", [False, True], ids=["waiting", "encoded already"])
+def test_what_was_submitted_behind_a_group_that_failed_fails_too(encoded: bool) -> None:
+    """LJ-13: a session has no gap in the queue; what comes after the failure is told goes on."""
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(1))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        # Enough messages are encoded by the other thread while the disk is busy.
+        count = 2 * writer_room.AHEAD_MESSAGES if encoded else 1
+        results.submit(writer, batch(2, count))
+        if encoded:
+            wait_until(lambda: writer._unencoded_messages == 0)
+        disk.fail_next("sync", errno.EIO, ".segment")
+        disk.gated = False
+        disk.gate.release()
+        assert [type(error) for error in results.wait(2)] == [QueueError, QueueError]
+        assert put(writer, batch(100_000)) == [None]
+    assert ids(rows(DIRECTORY, disk=disk)) == [100_000]
+
+
+def test_a_fault_of_whoever_takes_reports_stops_at_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SimulatedDisk()
+
+    def faulty(line: str) -> None:
+        raise ZeroDivisionError("the reporter's own fault")
+
+    with a_writer(disk, report=faulty) as writer:
+        disk.fail_next("write", errno.EIO, ".segment")
+        put(writer, batch(0))
+        assert put(writer, batch(1)) == [None]
+    assert "the reporter's own fault" in caplog.text
+
+
 def test_reports_go_to_the_log_when_nobody_else_takes_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -498,14 +554,20 @@ def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
 def test_a_disk_error_while_idle_is_told_and_costs_nothing() -> None:
     disk = SimulatedDisk()
     told: list[str] = []
-    with a_writer(disk, segment_bytes=1, report=told.append) as writer:
-        put(writer, batch(0))
-        put(writer, batch(1))
-        QueueReader(DIRECTORY, disk=disk).commit("spark", 2)
+    with a_writer(disk, segment_bytes=1, group_messages=1) as writer:
+        put(writer, batch(0), batch(1))
+    with a_writer(disk, segment_bytes=1, check_octets=0, report=told.append) as writer:
+        disk.fail_next("read", errno.EIO, f"{0:020d}.segment")
+        wait_until(lambda: writer.statistics()["disk_errors"] == 1)
         disk.fail_next("remove", errno.EIO)
-        wait_until(lambda: writer.statistics()["disk_errors"] == 1 or writer.begin == 1)
+        QueueReader(DIRECTORY, disk=disk).commit("spark", 2)
+        wait_until(lambda: writer.statistics()["disk_errors"] == 2)
         wait_until(lambda: writer.begin == 1)
         assert put(writer, batch(2)) == [None]
+    assert [line.partition(": ")[2] for line in told if "Input/output error" in line] == [
+        line.partition(": ")[2] for line in told
+    ]
+    assert len(told) == 2
 
 
 @pytest.mark.usefixtures("short_idle")

@@ -962,6 +962,8 @@ def test_our_own_attachments_are_limited_and_nothing_is_sent():
         machine.call("x" * 11)
     with pytest.raises(TypeError):
         machine.call("x", ["text"])
+    with pytest.raises(UnicodeEncodeError):
+        machine.call("\ud800")
     assert machine.data_to_send() == [] and machine.calls_pending == 0
     slot = Slot()
     machine.call("x", [slot])

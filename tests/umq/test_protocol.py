@@ -4,6 +4,7 @@ from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePassword
 from twisted.cred.portal import Portal
 from twisted.internet.defer import CancelledError, Deferred, fail, inlineCallbacks, succeed
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
@@ -562,6 +563,20 @@ class Topics(TestCase):
             self.successResultOf(answered)
             both.close()
 
+    def test_an_update_above_the_limits_raises_at_once_also_when_it_would_wait(self):
+        """UM-20: nothing is left in the queue which could not be sent."""
+        both, _, updates = self.subscribed(full=100)
+        both.deaf.add("client")
+        for number in range(20):
+            both.server.topic.publish(str(number) * 10)
+        self.assertTrue(both.server.topic.paused)
+        self.assertRaises(LimitExceeded, both.server.topic.publish, "x", [b""] * 33)
+        self.assertRaises(UnicodeEncodeError, both.server.topic.publish, "\ud800")
+        both.deaf.clear()
+        both.pump()
+        self.assertEqual(len(updates), 20)
+        both.close()
+
     def test_producers_of_topics_which_have_ended_are_stopped(self):
         both, _, _ = self.subscribed()
         topic = both.server.topic
@@ -755,6 +770,35 @@ class HandShake(TestCase):
             self.assertEqual((failure.value.code, str(failure.value)), (code, text))
             both.close()
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_a_welcome_which_fails_is_said_to_the_client(self):
+        """UM-08: a bug of ours leaves nobody waiting."""
+
+        def welcome(self, hello):
+            raise RuntimeError("a bug")
+
+        both = pair(type("Broken", (Echo,), {"welcome": welcome}))
+        failure = self.failureResultOf(self.established(both), SessionRefused)
+        self.assertEqual(failure.value.code, 8)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        both.close()
+
+    def test_what_stands_before_the_session_is_not_logged(self):
+        """A mistyped hello may hold a password."""
+        lines = []
+        globalLogPublisher.addObserver(lines.append)
+        self.addCleanup(globalLogPublisher.removeObserver, lines.append)
+
+        def begin(self):
+            self.sendMessages([(b"h1:alice:secret", False)])
+
+        both = pair(client=type("Typo", (UmqClient,), {"_begin": begin}))
+        self.failureResultOf(self.established(both), SessionRefused)
+        told = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]
+        self.assertIn("closed with F 3: ", told[0])
+        self.assertNotIn("secret", " ".join(told))
+        self.assertNotIn("73 65 63 72 65 74", " ".join(told))
+        both.close()
 
     def test_a_client_which_is_gone_before_it_was_authorised_is_let_go(self):
         class Slow(Echo):

@@ -60,6 +60,7 @@ class _Sender(LumberjackShipper):
         self._got_through = False
         self._last_error: BaseException | None = None
         self._patience: Any = None
+        self._leaving: Any = None
 
     def start(self, gave_up: Callable[[], object]) -> None:
         """Connect; ``gave_up()`` is called if it comes to that."""
@@ -90,13 +91,13 @@ class _Sender(LumberjackShipper):
         if self.error is None:
             self.error = error
             # Later: the connection may be in the middle of ending.
-            self.clock.callLater(0, self._gave_up)
+            self._leaving = self.clock.callLater(0, self._gave_up)
 
     def end(self) -> Deferred[None]:
         """Stop, and let no timer remain."""
-        self._gave_up = lambda: None
-        if self._patience.active():
-            self._patience.cancel()
+        for call in (self._patience, self._leaving):
+            if call is not None and call.active():
+                call.cancel()
         return self.stopService()
 
 

@@ -310,6 +310,7 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
         self._gone = False  # it is closed
         self._leaving: list[Deferred[None]] = []  # who waits for that
         self._draining = False
+        self._reading = False  # dataReceived is at work
         self._outputPaused = False
         self._lastError: ErrorReceived | None = None
         self._unsent: deque[_Sent] = deque()  # sends of which messages wait for room
@@ -389,13 +390,19 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
         """Octets from the transport."""
         if self._ended:
             return
-        for event in self.machine.receive_data(data, self.factory.clock.seconds()):
-            self._happened(event)
+        self._reading = True  # what is settled at once is written with the rest
+        try:
+            for event in self.machine.receive_data(data, self.factory.clock.seconds()):
+                self._happened(event)
+        finally:
+            self._reading = False
         if self._ended:
             return
-        self._pump()
+        if self._unsent or self._producer is not None:
+            self._pump()
         self._write()
         self._timer.look()
+        self._closeIfDrained()
 
     def _happened(self, event: Event) -> None:
         if type(event) is MessagesReceived:
@@ -541,9 +548,10 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
         if self._ended:
             return
         self.machine.made_safe(arrived.event.place, self.factory.clock.seconds())
-        self._write()
-        self._timer.look()
-        self._closeIfDrained()
+        if not self._reading:
+            self._write()
+            self._timer.look()
+            self._closeIfDrained()
 
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe: no ack for it or for what follows, close (MM-19)."""
@@ -554,8 +562,9 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
         self._arrived.clear()
         if not self._ended:
             self.machine.fail(error.sequence)
-            assert self.machine.fault is not None
-            self._close(self.machine.fault)
+            self._ended = True
+            self._write()
+            self._guard.close()
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 

@@ -69,6 +69,7 @@ CLOSE_INTERNAL = 1011
 WEBSOCKET_LIMITS: tuple[Limit, ...] = (
     Limit("connections", 10_000, "connections", "of one server at a time", 1),
     Limit("websocket-message-octets", 16 << 20, "octets", "one message, all its frames", 1),
+    Limit("websocket-message-frames", 1 << 16, "frames", "fragments of one message", 1),
     Limit("websocket-upgrade-octets", 16 << 10, "octets", "HTTP head before the upgrade", 256),
     Limit("websocket-upgrade-seconds", 10.0, "s", "from connect to upgrade", 0.001),
     Limit("websocket-close-seconds", 5.0, "s", "from our close to the peer's", 0.001),
@@ -81,6 +82,9 @@ WEBSOCKET_LIMITS: tuple[Limit, ...] = (
 
 _SLICE = 8192
 """Reads are parsed in slices: autobahn copies its whole buffer twice for each frame in it."""
+
+_PIECES = 256
+"""A message which came in more pieces is put together as it comes."""
 
 _CHUNK = 65536
 """What is given to the transport at once while it drains, in octets."""
@@ -245,6 +249,8 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
     _ping: bytes | None = None
     _drop_call: Call | None = None
     message_data: Any
+    frame_data: Any
+    _fragments = 0
     closeHandshakeTimeoutCall: Any
     serverConnectionDropTimeout = 0  # its timer is autobahn's own; _drop_call takes its place
 
@@ -349,6 +355,8 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
 
     def dataReceived(self, data: bytes) -> None:
         """Octets from the transport."""
+        if self.state == _CLOSED:
+            return
         if self._reading_paused:
             self.data += data
             return
@@ -417,6 +425,34 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
         if self.state == _OPEN:
             self._delivered = True
             self._guarded(self.messageReceived, payload, isBinary)
+
+    def onMessageBegin(self, isBinary: bool) -> None:
+        """As autobahn's, and the fragments are counted."""
+        self._fragments = 0
+        super().onMessageBegin(isBinary)
+
+    def onMessageFrameBegin(self, length: int) -> None:
+        """As autobahn's; too many fragments are as bad as too many octets."""
+        self._fragments += 1
+        super().onMessageFrameBegin(length)
+        if self._fragments > self.factory.frames_max and not self.failedByMe:
+            self._max_message_size_exceeded(0, 0, "too many fragments")
+
+    def onMessageFrameData(self, payload: bytes) -> None:
+        """Kept in few pieces: a list of tiny ones weighs many times what they weigh."""
+        if not self.failedByMe:
+            self.frame_data.append(payload)
+            if len(self.frame_data) > _PIECES:
+                self.frame_data = _joined(self.frame_data)
+
+    def onMessageFrameEnd(self) -> None:
+        """As autobahn's, with few pieces."""
+        if not self.failedByMe:
+            pieces = self.message_data
+            pieces += self.frame_data
+            if len(pieces) > _PIECES:
+                self.message_data = _joined(pieces)
+        self.frame_data = None
 
     def onMessageEnd(self) -> None:
         """As autobahn's, without its timings and listeners."""
@@ -523,6 +559,14 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
             )
 
 
+def _joined(pieces: list[Any]) -> list[Any]:
+    """The same octets as one piece, which grows in linear time when it is joined again."""
+    whole = pieces[0] if isinstance(pieces[0], bytearray) else bytearray(pieces[0])
+    for piece in pieces[1:]:
+        whole += piece
+    return [whole]
+
+
 def _frame(payload: bytes, binary: bool, masked: bool) -> tuple[bytes, ...]:
     """One unfragmented data frame (RFC 6455, 5.2), as its parts."""
     opcode = b"\x82" if binary else b"\x81"
@@ -596,6 +640,7 @@ class _Bounds:
         self.unread_seconds = limits["unread-seconds"]
         self.upgrade_octets = limits.integer("websocket-upgrade-octets")
         self.close_seconds = limits["websocket-close-seconds"]
+        self.frames_max = limits.integer("websocket-message-frames")
         self.refused_connections = 0
         self.refused_origins = 0
         octets = limits.integer("websocket-message-octets")

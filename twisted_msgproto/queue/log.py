@@ -305,6 +305,8 @@ class SegmentLog:
         if removed:
             self._disk.sync_directory(self.directory)
             self.trimmed_segments += removed
+            known = self._found.damaged
+            self._found.damaged = {one: why for one, why in known.items() if one[1] > self.begin}
         return removed
 
     def check_older(self) -> list[str]:

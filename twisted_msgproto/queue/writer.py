@@ -84,7 +84,7 @@ class QueueWriter:
         self._group_messages = group_messages
         self._commit_delay_s = commit_delay
         self._retry_delay_s = retry_delay
-        self._report = report or _logger.warning
+        self._report_to = report or _logger.warning
         self._log = SegmentLog(
             directory,
             max_bytes=max_bytes,
@@ -114,6 +114,8 @@ class QueueWriter:
         self._ahead_messages = min(AHEAD_MESSAGES, group_messages)
         self._give_up = threading.Event()
         self._failure: BaseException | None = None
+        self._disk_failures = 0
+        self._disk_failure: BaseException | None = None  # of the last group which failed
         self._groups = 0
         self._messages = 0
         self._failed_messages = 0
@@ -307,6 +309,8 @@ class QueueWriter:
     def _take(self, group: _Group) -> list[Entry]:
         """Waiting batches as many as fit into the group; at least one into an empty one."""
         taken: list[Entry] = []
+        if group.disk_failures is None:
+            group.disk_failures = self._disk_failures
         messages, octets = group.messages, group.octets
         while self._waiting:
             batch = self._waiting[0][0]
@@ -323,23 +327,55 @@ class QueueWriter:
             group.messages, group.octets = messages, octets
         return taken
 
-    def _tidy(self) -> None:
-        """Nothing waits: trim, and check what the start left out."""
+    def _report(self, line: str) -> None:
+        """Tell the operator; a fault of whoever takes the line stops at itself."""
+        try:
+            self._report_to(line)
+        except Exception:
+            _logger.exception("the report of the queue %s failed", self.directory)
+
+    def _trim(self) -> None:
+        """Remove what every consumer has behind it."""
         try:
             self._log.trim()
-            for line in self._log.check_older():
-                self._report(line)
         except OSError as error:
             self._disk_errors += 1
             self._report(f"queue {self.directory}: {error}")
 
+    def _tidy(self) -> None:
+        """Nothing waits: trim, and check one segment which the start left out."""
+        self._trim()
+        try:
+            lines = self._log.check_older()
+        except OSError as error:
+            self._disk_errors += 1
+            lines = [f"queue {self.directory}: {error}"]
+        for line in lines:
+            self._report(line)
+
     def _flush(self, group: _Group) -> None:
-        """Make a group durable, call back, and leave the disk to the next one."""
-        error = self._append(group.frames) if group.frames else None
-        self._call_back(group.results, error)
+        """Make a group durable, call back, and leave the disk to the next one.
+
+        What was submitted behind a group which failed fails too: its submitter does not know yet,
+        and without that a session would stand in the queue with a gap.
+        """
+        error: BaseException | None = None
+        results = group.results
+        if group.disk_failures != self._disk_failures:
+            error = self._disk_failure
+        elif group.frames:
+            error = self._append(group.frames)
+            if error is not None:
+                with self._changed:
+                    self._disk_failures += 1
+                    self._disk_failure = error
+                    results = [*results, *((entry, None) for entry in self._waiting)]
+                    self._waiting.clear()
+                    self._unencoded_messages = self._unencoded_octets = 0
+        self._call_back(results, error)
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + IDLE_S
-            self._tidy()
+            self._trim()
         with self._changed:
             self._flushing = False
             self._changed.notify()
@@ -425,9 +461,11 @@ class _Step(Enum):
 class _Group:
     """What goes to the disk together: encoded frames, and who waits for them."""
 
-    __slots__ = ("closed", "frames", "messages", "octets", "results")
+    __slots__ = ("closed", "disk_failures", "frames", "messages", "octets", "results")
 
     def __init__(self) -> None:
+        # How many groups had failed when the first batch was taken; None while there is none.
+        self.disk_failures: int | None = None
         self.frames: list[Encoded] = []
         self.results: list[Result] = []
         # Each batch and what was wrong with it alone.

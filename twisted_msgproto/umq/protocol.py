@@ -147,9 +147,8 @@ class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
         return Server(limits, now)
 
     def _onHello(self, hello: HelloReceived) -> None:
-        maybeDeferred(self.authorise, hello).addCallbacks(
-            self._authorised, self._rejected, callbackArgs=(hello,)
-        )
+        deciding = maybeDeferred(self.authorise, hello)
+        deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
 
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
@@ -259,7 +258,8 @@ class UmqClient(UmqSession, WebSocketClientConnection):  # type: ignore[misc]
 
     def _onWelcome(self, welcome: WelcomeReceived) -> None:
         self._held = []  # nothing of the server counts before we have accepted it
-        maybeDeferred(self.welcomed, welcome).addCallbacks(self._accepted, self._notAccepted)
+        deciding = maybeDeferred(self.welcomed, welcome)
+        deciding.addCallback(self._accepted).addErrback(self._notAccepted)
         if self._held is not None:
             self._control.pause("authorising")
 

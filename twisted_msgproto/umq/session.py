@@ -414,12 +414,14 @@ class UmqSession(Verbs, Storing, _Connection):
     def _onFault(self, event: UmqFault) -> None:
         self._write()
         self.factory.countFault(event.reason)
+        # Before the session stands a text may be a mistyped H, with a password in it.
+        told = self._established
         self.logger.warn(
             "{peer}: closed with F {code}: {text} (starts with {octets})",
             peer=self.peer,
             code=event.code.value,
-            text=shown(event.text)[1:-1],
-            octets=event.octets.hex(" ") or "nothing",
+            text=shown(event.text)[1:-1] if told else event.reason,
+            octets=(event.octets.hex(" ") or "nothing") if told else "what is not shown",
             reason=event.reason,
         )
         self._fail(ConnectionClosed(f"the peer broke the protocol: {event.text}"))

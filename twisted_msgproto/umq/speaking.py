@@ -118,15 +118,16 @@ class Speaker:
         if self._machine.state is not self.open_state:
             raise IllegalTransition(self._machine.state, CommandSent)
 
-    def _send(
-        self, kind: type[Frame], id: str, payload: str, attachments: Sequence[bytes | Slot]
-    ) -> None:
-        """Queue a command and its attachments; LimitExceeded (and nothing sent) above limits."""
+    def check(self, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
+        """Raise what a verb would raise for this payload and these attachments; send nothing.
+
+        LimitExceeded above the limits, UnicodeEncodeError for what is no text, TypeError for what
+        is no attachment.
+        """
         if len(payload) > self._limits["payload-characters"]:
             raise LimitExceeded("the payload is above payload-characters")
-        if not attachments:
-            self._out.append(encode(kind(id, payload)))
-            return
+        if not payload.isascii():
+            payload.encode()
         if len(attachments) > self._limits["attachments"]:
             raise LimitExceeded(f"{len(attachments)} attachments are above the limit")
         for attachment in attachments:
@@ -135,6 +136,15 @@ class Speaker:
                     raise LimitExceeded("an attachment is above attachment-octets")
             elif not isinstance(attachment, Slot):
                 raise TypeError(f"an attachment is bytes or a Slot, not {type(attachment)}")
+
+    def _send(
+        self, kind: type[Frame], id: str, payload: str, attachments: Sequence[bytes | Slot]
+    ) -> None:
+        """Queue a command and its attachments, or raise what ``check`` raises."""
+        self.check(payload, attachments)
+        if not attachments:
+            self._out.append(encode(kind(id, payload)))
+            return
         self._out.append(encode(kind(id, payload, len(attachments))))
         if not len(self._outgoing):
             self._outgoing_since = self.clock

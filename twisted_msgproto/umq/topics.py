@@ -61,6 +61,7 @@ class Topic:
             session.machine.publish(self._number, payload, bodies)
             session._flush()
             return True
+        session.machine.check(payload, bodies)
         if not self._queue:
             session._slowTopics[self] = None
             if self._producer is not None and self._streaming:

@@ -54,6 +54,7 @@ class _Read(NamedTuple):
 
 
 _EMPTY: Final = _Read(NO_PROPERTIES, _NOTHING, 0)
+_ALL_EMPTY: Final[list[_Read]] = []
 
 
 @dataclass(slots=True)
@@ -69,6 +70,10 @@ class _Payload:
     octets: int = 0
     last: int = 0  # number of the last part
     numbered: bool | None = None  # each part has its own number; None: only one part has come
+
+
+def _with(fields: Mapping[str, str], notes: Mapping[str, str]) -> Mapping[str, str]:
+    return {**fields, **notes} if notes else fields
 
 
 class Inbox:
@@ -139,20 +144,28 @@ class Inbox:
                 self._receive_whole(Part(*row))
             return
         self._receive(len(run.sequences))
-        batch, notes = self._batch, self._notes()
+        batch = self._batch
         batch.sequences += run.sequences
         batch.destinations += run.destinations
         batch.bodies += run.payloads
         batch.texts += run.properties
-        batch.octets += sum(map(len, run.payloads)) + sum(map(len, run.properties))
-        self._counters.untyped += sum(read.untyped for read in reads)
-        batch.properties += [read.properties for read in reads]
-        batch.fields += [{**read.fields, **notes} if notes else read.fields for read in reads]
+        batch.octets += run.octets
+        if reads is _ALL_EMPTY:
+            reads = [_EMPTY] * len(run.sequences)
+            batch.properties += [NO_PROPERTIES] * len(reads)
+        else:
+            self._counters.untyped += sum([read.untyped for read in reads])
+            batch.properties += [read.properties for read in reads]
+        if self.annotating:
+            # Asked for each message: what an extension says may hold for one only.
+            batch.fields += [_with(read.fields, self._notes()) for read in reads]
+        else:
+            batch.fields += [read.fields for read in reads]
 
     def _read_all(self, texts: list[bytes]) -> list[_Read] | None:
         """What all these texts say; None if one of them says nothing."""
         if not any(texts):
-            return [_EMPTY] * len(texts)
+            return _ALL_EMPTY
         try:
             return [self._read(text) for text in texts]
         except Broken:
@@ -244,7 +257,7 @@ class Inbox:
         batch.texts.append(message.properties)
         batch.octets += len(message.payload) + len(message.properties)
         batch.properties.append(read.properties)
-        batch.fields.append({**read.fields, **notes} if notes else read.fields)
+        batch.fields.append(_with(read.fields, notes))
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────────
 

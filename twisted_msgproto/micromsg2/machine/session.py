@@ -128,6 +128,10 @@ class Session(ABC):
         self._events: list[Event] = []  # of the read which is going on
         self._out: list[bytes] = []
 
+        self._handshake_seconds = limits["handshake"]
+        self._idle_ack_seconds = limits["idle-ack"]
+        self._idle_close_seconds = limits["idle-close"]
+        self._ack_wait_seconds = limits["ack-wait"]
         # Times, by the caller's clock; None: not running.
         self._began_at: float | None = None
         self._heard_at = 0.0
@@ -365,7 +369,7 @@ class Session(ABC):
         if waiting >= self._acks.count or (self._draining and waiting):
             self._write_ack()
         elif waiting and self._ack_due_at is None:
-            self._ack_due_at = now + self.limits["idle-ack"]
+            self._ack_due_at = now + self._idle_ack_seconds
 
     def refuse(self, sequence: int, text: str = "") -> None:
         """This message is refused for good; it counts as settled all the same (``MM-19``)."""
@@ -521,7 +525,7 @@ class Session(ABC):
         elif self.state in _READING:
             if self._began_at is None:
                 self._began_at = now
-            deadline = self._began_at + self.limits["handshake"]
+            deadline = self._began_at + self._handshake_seconds
             self._expire(deadline, now, HANDSHAKE_TIMEOUT, "no complete handshake in time")
             return deadline if self.fault is None else None
         if self.fault is not None or not self.established:
@@ -534,14 +538,14 @@ class Session(ABC):
             self._break(reason, text)
 
     def _idle_deadline(self) -> float | None:
-        seconds = self.limits["idle-close"]
-        if self._paused or not seconds or not (self._inbox.in_parts or self.decoder.buffered):
+        if not (self._inbox.in_parts or self.decoder.buffered) or self._paused:
             return None
-        return self._heard_at + seconds
+        seconds = self._idle_close_seconds
+        return self._heard_at + seconds if seconds else None
 
     def _ack_wait(self, now: float) -> float | None:
-        seconds = self.limits["ack-wait"]
-        if self._paused or not seconds or not self.in_flight:
+        seconds = self._ack_wait_seconds
+        if not seconds or self._paused or not self.in_flight:
             self._no_ack_since = None
             return None
         if self._no_ack_since is None:

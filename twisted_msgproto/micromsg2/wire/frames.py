@@ -22,6 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from ...core.errors import Fault, shown
@@ -80,13 +81,14 @@ class Handshake:
 class Messages:
     """Whole MESSAGE/SEND frames which followed each other, as columns (``MM-12``).
 
-    ``properties`` are octets as they came.
+    ``properties`` are octets as they came; ``octets`` is what all of it weighed on the wire.
     """
 
     sequences: list[int] = field(default_factory=list)
     destinations: list[str] = field(default_factory=list)
     properties: list[bytes] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
+    octets: int = 0
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -194,6 +196,12 @@ def encode_address(destination: str, properties: bytes = b"") -> bytes:
         raise BadText("properties have at most 65535 octets")
     return b"".join((bytes((len(octets),)), octets, struct.pack(">H", len(properties)), properties))
 
+
+_ALIKE_MIN: Final = 8
+"""From so many messages of one size on they are worth unpacking together."""
+
+_ALIKE_TRIED: Final = 64
+"""So many are unpacked together at first, four times as many each time that all were alike."""
 
 _SHORT_LENGTHS: Final = tuple(bytes((size,)) for size in range(SHORT_MAX + 1))
 _START: Final = struct.Struct(">BH")
@@ -354,6 +362,10 @@ class Decoder:
         destinations: list[str] = []
         properties: list[bytes] = []
         payloads: list[bytes] = []
+        begin = position
+        last_size = 0  # of the message before, as long as it is worth while to look for equals
+        attempt = _ALIKE_TRIED
+        alike = 0  # messages since the last change of address
         address, destination, text = self._last_address
         address_octets = len(address)
         payload_max, end = self._payload_max, len(data)
@@ -365,30 +377,73 @@ class Decoder:
                 if not data.startswith(address, at):
                     if flags & ~LARGE_PAYLOAD or not self._address(data, at):
                         break
+                    if alike:
+                        destinations += [destination] * alike
+                        properties += [text] * alike
+                        alike = 0
                     address, destination, text = self._last_address
                     address_octets = len(address)
                 at += address_octets
                 if not flags:
-                    size = data[at]
+                    stop = at + data[at] + 1
                     at += 1
                 elif flags == LARGE_PAYLOAD:
-                    (size,) = _LONG.unpack_from(data, at)
                     at += 4
+                    stop = at + _LONG.unpack_from(data, at - 4)[0]
                 else:
                     break
-                stop = at + size
-                if stop > end or size > payload_max:
+                if stop > end or stop - at > payload_max:
                     break
                 payloads.append(data[at:stop])
                 sequences.append(sequence)
-                destinations.append(destination)
-                properties.append(text)
-                position = stop
+                alike += 1
+                size, position = stop - position, stop
+                if size == last_size and end - position >= size * _ALIKE_MIN and not flags:
+                    tried = min(attempt, (end - position) // size)
+                    count = self._alike(data, position, size, tried, address, sequences, payloads)
+                    alike += count
+                    position += count * size
+                    # What is tried in vain is bounded by what has succeeded before.
+                    attempt, last_size = (attempt * 4, size) if count == tried else (0, 0)
+                elif attempt:
+                    last_size = size
         except (struct.error, IndexError):
             pass  # the data end inside a header
+        if alike:
+            destinations += [destination] * alike
+            properties += [text] * alike
         if sequences:
-            frames.append(Messages(sequences, destinations, properties, payloads))
+            octets = position - begin
+            frames.append(Messages(sequences, destinations, properties, payloads, octets))
         return position
+
+    @staticmethod
+    def _alike(
+        data: bytes,
+        start: int,
+        size: int,
+        tried: int,
+        address: bytes,
+        sequences: list[int],
+        payloads: list[bytes],
+    ) -> int:
+        """Take up to ``tried`` messages as long as all have this size and address; how many.
+
+        Many senders send messages of one size.  Then a whole run is unpacked at once, and looked
+        at as columns, at less than half the cost of the loop.
+        """
+        payload_size = size - len(address) - 4
+        layout = _alike_layout(len(address), payload_size)
+        rows = layout.iter_unpack(memoryview(data)[start : start + tried * size])
+        flags, numbers, addresses, sizes, contents = zip(*rows, strict=True)
+        count = tried
+        for column, value in ((flags, 0), (addresses, address), (sizes, payload_size)):
+            if column.count(value) != tried:
+                odd = next(row for row, found in enumerate(column) if found != value)
+                count = min(count, odd)
+        sequences += numbers[:count]
+        payloads += contents[:count]
+        return count
 
     def _address(self, data: bytes, start: int) -> bool:
         """Read a destination and properties into ``_last_address``; False if that is not to be."""
@@ -460,6 +515,12 @@ class Decoder:
         _, destination, text = self._last_address
         frames.append(Part(_short(data, start + 1), destination, text, data[at : at + size]))
         return at + size
+
+
+@lru_cache(64)
+def _alike_layout(address_octets: int, payload_octets: int) -> struct.Struct:
+    """Whole messages with a small payload, all of one size."""
+    return struct.Struct(f">BH{address_octets}sB{payload_octets}s")
 
 
 def _need(data: bytes, start: int, stop: int) -> None:

@@ -1,0 +1,412 @@
+"""Real processes and sockets: twistd micromsg2, msgproto send and recv, kills under load."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+from tests.micromsg2.streams import CAPTURE, ack, decode, handshake, message
+from tests.tools.processes import Launched, Launcher
+from tests.tools.queues import rows
+from twisted_msgproto.micromsg2.wire import (
+    Error,
+    ExtensionFrame,
+    encode_address,
+    encode_command,
+    encode_message,
+)
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 60.0
+WINDOW = 50
+
+
+class Peer:
+    """A plain socket which speaks MicroMsg2 with octets of its own."""
+
+    def __init__(self, port: int, extensions: str | None = "") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self._heard = b""
+        if extensions is not None:
+            self.socket.sendall(handshake(extensions))
+            while len(decode([self._heard], 1)) < 1:
+                self._heard += self._read()
+            self._heard = b""
+            self.socket.sendall(handshake(extensions))
+
+    def _read(self) -> bytes:
+        octets = self.socket.recv(1 << 16)
+        if not octets:
+            raise EOFError
+        return octets
+
+    def send(self, octets: bytes) -> None:
+        self.socket.sendall(octets)
+
+    def frames(self, count: int) -> list[object]:
+        """Wait until so many frames have come (all which came are returned)."""
+        while len(found := decode([self._heard])) < count:
+            self._heard += self._read()
+        return found
+
+    def rest(self) -> bytes:
+        """Everything until the connection ends."""
+        octets = self._heard
+        while True:
+            try:
+                octets += self._read()
+            except (EOFError, ConnectionResetError):
+                return octets
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@pytest.fixture
+def serve(launch: Launcher) -> Iterator[Callable[..., tuple[Launched, int]]]:
+    def started(*words: str) -> tuple[Launched, int]:
+        server = launch("micromsg2", "-e", "tcp:0:interface=127.0.0.1", *words, module="twisted")
+        return server, int(server.line(r"micromsg2 listening on tcp:127.0.0.1:(\d+)")[1])
+
+    yield started
+
+
+# ── the commands ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_send_is_acknowledged_and_in_the_queue(
+    launch: Launcher, serve: Callable[..., tuple[Launched, int]]
+) -> None:
+    """MM-12, MM-19, MM-20: msgproto send into twistd micromsg2 --queue, read back as rows"""
+    server, port = serve("--queue", "queue")
+    ended = launch.run(
+        *("send", "micromsg2", f"tcp:127.0.0.1:{port}", "--json", "--window", "7"),
+        *("--destination", "orders"),
+        stdin="".join(f"line {n}\n" for n in range(100)),
+    )
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout.splitlines()[-1])
+    assert (result["sent"], result["acknowledged"]) == (100, 100)
+    found = rows(launch.directory / "queue")
+    assert [row["body"] for row in found] == [b"line %d" % n for n in range(100)]
+    assert {(row["protocol"], row["kind"], row["destination"]) for row in found} == {
+        ("micromsg2", "message", "orders")
+    }
+    assert [row["message_id"] for row in found] == [str(n + 1) for n in range(100)]
+    assert found[0]["client_id"].startswith("twisted-msgproto/")
+    assert found[0]["fields"] == []
+    server.end()
+
+
+def test_recv_prints_what_is_sent_to_its_topic_and_ends(
+    launch: Launcher, serve: Callable[..., tuple[Launched, int]]
+) -> None:
+    """MM-25, MM-26"""
+    _, port = serve()
+    endpoint = f"tcp:127.0.0.1:{port}"
+    receiver = launch(
+        "recv", "micromsg2", endpoint, "--destination", "topic/a", "--count", "3", "--json"
+    )
+    publisher = Peer(port)
+    number = 0
+    # Nothing answers a subscription, so publish until it is in force.
+    while receiver.process.poll() is None and number < 600:
+        number += 1
+        publisher.send(message(number, b"%d" % number, "topic/a", b"k:N1;"))
+        time.sleep(0.1)
+    assert receiver.wait() == 0, receiver.output
+    shown = [json.loads(line) for line in receiver.lines]
+    first = int(shown[0]["body"])
+    assert [int(row["body"]) for row in shown] == [first, first + 1, first + 2]
+    assert (shown[0]["destination"], shown[0]["fields"]) == ("topic/a", {"k": "1"})
+    publisher.close()
+
+
+def test_recv_of_a_queue_takes_no_more_than_it_shows(
+    launch: Launcher, serve: Callable[..., tuple[Launched, int]]
+) -> None:
+    """MM-27: what is beyond --count stays for others"""
+    _, port = serve("--broker-queue", "jobs")
+    endpoint = f"tcp:127.0.0.1:{port}"
+    sent = launch.run("send", "micromsg2", endpoint, "--destination", "jobs", stdin="a\nb\nc\n")
+    assert sent.returncode == 0, sent.stderr
+    for count, bodies in (("2", ["a", "b"]), ("1", ["c"])):
+        ended = launch.run(
+            *("recv", "micromsg2", endpoint, "--destination", "jobs", "--count", count, "--json")
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert [json.loads(line)["body"] for line in ended.stdout.splitlines()] == bodies
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--broker-queue", "topic/a"], "--broker-queue takes a queue's name, not 'topic/a'"),
+        (["--broker-queue", "x" * 256], "a destination has at most 255 octets"),
+        (["--limit", "ack-count=0"], "limit ack-count is at least 1"),
+        (["--limit", "no-such=1"], "unknown limit 'no-such'"),
+    ],
+)
+def test_what_an_operator_gets_wrong_is_one_line(
+    launch: Launcher, words: list[str], text: str
+) -> None:
+    """MM-32"""
+    ended = launch.run("micromsg2", *words, module="twisted")
+    assert ended.returncode != 0
+    assert text in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--window", "32768"], "--window is at most 32767"),
+        (["--destination", "x" * 256], "--destination: a destination has at most 255 octets"),
+        (["--window", "5000"], "bad-extension: batch-ack: 5000"),
+    ],
+)
+def test_what_a_sender_gets_wrong_is_one_line(
+    launch: Launcher,
+    serve: Callable[..., tuple[Launched, int]],
+    words: list[str],
+    text: str,
+) -> None:
+    """MM-12, MM-20"""
+    _, port = serve("--limit", "ack-count=10")
+    # A server answers its own number, so only one which is required beyond it is refused.
+    server = f"tcp:127.0.0.1:{port}"
+    ended = launch.run("send", "micromsg2", server, *words, stdin="a\n")
+    if text.startswith("bad-extension"):
+        assert ended.returncode == 0  # our client takes the lower number
+        return
+    assert ended.returncode != 0
+    assert text in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_recv_says_why_it_is_refused(
+    launch: Launcher, serve: Callable[..., tuple[Launched, int]]
+) -> None:
+    """MM-32"""
+    _, port = serve("--limit", "broker-queues=0")
+    ended = launch.run("recv", "micromsg2", f"tcp:127.0.0.1:{port}", "--destination", "q")
+    assert ended.returncode == 1
+    assert "limit-exceeded: broker-queues allows 0" in ended.stderr
+
+
+# ── bad input over a real socket: told, closed, and the next client is served ───────────────────
+
+BAD = {
+    "two types": (handshake() * 2 + b"\3", "protocol-error"),
+    "unknown flags": (handshake() * 2 + b"\x40", "protocol-error"),
+    "too long a payload": (handshake() * 2 + b"\x08\0\1\0\0\0\x7f\xff\xff\xff", "limit-exceeded"),
+    "continued for ever": (
+        handshake() * 2 + message(1, b"x", continued=True) * 70,
+        "limit-exceeded",
+    ),
+    "duplicated extensions": (b"\1\0\0\1a\0\x09json;json\0\0", "protocol-error"),
+    "10,000 names": (b"\1\0\0\1a\xff\xff" + b"x-1;" * 100, "limit-exceeded"),
+    "identity not ASCII": (b"\1\0\0\2\xc3\xa4\0\0\0\0", "protocol-error"),
+    "bad properties": (handshake() * 2 + message(1, properties=b"nonsense"), "protocol-error"),
+    "extension 0": (handshake() * 2 + b"\2\0\0", "protocol-error"),
+    "extension beyond": (handshake() * 2 + b"\2\1\0", "protocol-error"),
+    "major 0": (handshake(major=0), "unsupported-version"),
+    "microauth": (handshake("microauth"), "unsupported-extension"),
+}
+
+
+def test_bad_clients_are_told_and_the_next_is_served(
+    serve: Callable[..., tuple[Launched, int]],
+) -> None:
+    """MM-02, MM-05, MM-06, MM-08, MM-11, MM-16, MM-22, MM-30, MM-31, MM-32, MM-33"""
+    server, port = serve("--limit", "handshake=1")
+    for name, (octets, code) in BAD.items():
+        bad = Peer(port, None)
+        bad.send(octets)
+        found = bad.rest()
+        # With or without an answer to the handshake before it.
+        texts = {
+            frame.text
+            for count in (0, 1)
+            for frame in decode([found], count)
+            if isinstance(frame, Error)
+        }
+        assert [text.partition(":")[0] for text in texts] == [code], (name, found)
+        bad.close()
+    silent = Peer(port, None)
+    assert b"handshake-timeout" in silent.rest()
+    silent.close()
+    # These stay: an unknown command, an ack for what was never sent.
+    stays = Peer(port, "ack")
+    stays.send(encode_command("fly", {}) + ack(9) + message(1))
+    assert stays.frames(2) == [Error("unknown-command: fly"), ExtensionFrame(1, b"\0\1")]
+    stays.close()
+    server.end()
+
+
+def test_the_reference_clients_octets_are_served_over_a_socket(
+    serve: Callable[..., tuple[Launched, int]], launch: Launcher
+) -> None:
+    """MM-04, MM-05, MM-17, MM-22: octet by octet, which the reference server itself cannot read"""
+    _, port = serve("--queue", "queue")
+    lines = [line for line in CAPTURE.read_text().splitlines() if line.startswith("C>S")]
+    octets = [bytes.fromhex(line[4:]) for line in lines]
+    for split in (False, True):
+        peer = Peer(port, None)
+        for part in octets:
+            for piece in [part[i : i + 1] for i in range(len(part))] if split else [part]:
+                peer.send(piece)
+        peer.socket.shutdown(socket.SHUT_WR)
+        (answer,) = decode([peer.rest()], 1)
+        assert not isinstance(answer, Error)
+        peer.close()
+    found = rows(launch.directory / "queue")
+    assert [row["body"] for row in found[:3]] == [b"hello0", b"hello1", b"hello2"]
+    assert found[1]["fields"] == [("first_name", "jonas")]
+    assert (found[3]["destination"], len(found[3]["body"]), len(found)) == ("", 300, 8)
+
+
+# ── kills under load ────────────────────────────────────────────────────────────────────────────
+
+
+def send_until_it_breaks(port: int, name: int, acknowledged: list[bytes]) -> None:
+    """Send window after window; note what was acknowledged."""
+    address = encode_address("load")
+    number = 0
+    try:
+        peer = Peer(port, f"batch-ack:max-count={WINDOW}")
+        heard = 0
+        while True:
+            bodies = [b"%d-%d" % (name, number + row) for row in range(WINDOW)]
+            numbers = [(number + row) % 65535 + 1 for row in range(WINDOW)]
+            peer.send(
+                b"".join(
+                    encode_message(n, address, body)[0]
+                    for n, body in zip(numbers, bodies, strict=True)
+                )
+            )
+            number += WINDOW
+            heard += 1
+            peer.frames(heard)
+            acknowledged += bodies
+            if len(peer._heard) > 4096:
+                peer._heard, heard = b"", 0
+    except OSError:
+        pass
+    except EOFError:
+        pass
+
+
+def test_kill_9_under_load_loses_nothing_which_was_acknowledged(
+    serve: Callable[..., tuple[Launched, int]], launch: Launcher
+) -> None:
+    """MM-19: an ack means on disk; several kills on one queue"""
+    acknowledged: list[bytes] = []
+    for kill in range(2):
+        server, port = serve("--queue", "queue")
+        lists: list[list[bytes]] = [[], []]
+        threads = [
+            threading.Thread(target=send_until_it_breaks, args=(port, 10 * kill + n, lists[n]))
+            for n in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + PATIENCE
+        while min(map(len, lists)) < 20 * WINDOW and time.monotonic() < deadline:
+            time.sleep(0.01)
+        server.kill()
+        for thread in threads:
+            thread.join(PATIENCE)
+        acknowledged += lists[0] + lists[1]
+    assert len(acknowledged) >= 2 * 2 * 20 * WINDOW
+    server, _ = serve("--queue", "queue")  # recovers
+    found = [row["body"] for row in rows(launch.directory / "queue")]
+    assert set(acknowledged) <= set(found)
+    assert len(found) == len(set(found))
+    server.end()
+
+
+def test_sigterm_under_load_loses_nothing_and_ends_in_time(
+    serve: Callable[..., tuple[Launched, int]], launch: Launcher
+) -> None:
+    """MM-19"""
+    server, port = serve("--queue", "queue")
+    acknowledged: list[bytes] = []
+    thread = threading.Thread(target=send_until_it_breaks, args=(port, 1, acknowledged))
+    thread.start()
+    deadline = time.monotonic() + PATIENCE
+    while len(acknowledged) < 20 * WINDOW and time.monotonic() < deadline:
+        time.sleep(0.01)
+    server.signal(signal.SIGTERM)
+    assert server.wait(seconds=20) in (0, -signal.SIGTERM)
+    thread.join(PATIENCE)
+    assert set(acknowledged) <= {row["body"] for row in rows(launch.directory / "queue")}
+
+
+CONSUMER = """
+import sys
+from twisted.internet import reactor
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.task import deferLater
+from twisted_msgproto.micromsg2 import MicroMsg2Client, MicroMsg2ClientFactory
+
+class Worker(MicroMsg2Client):
+    def sessionEstablished(self):
+        self.subscribe("jobs")
+        print("ready", flush=True)
+
+    def messageReceived(self, message):
+        def done(_):
+            print("done", message.body.decode(), flush=True)
+        return deferLater(reactor, 0.002, done, None)
+
+factory = MicroMsg2ClientFactory()
+factory.protocol = Worker
+clientFromString(reactor, sys.argv[1]).connect(factory)
+reactor.run()
+"""
+
+
+def test_kill_of_a_consumer_under_load_leaves_every_message_to_the_others_in_order(
+    serve: Callable[..., tuple[Launched, int]], launch: Launcher
+) -> None:
+    """MM-27: what the killed one had and not acknowledged comes again, to the other"""
+    _, port = serve("--broker-queue", "jobs")
+    endpoint = f"tcp:127.0.0.1:{port}"
+    workers = [launch.command([sys.executable, "-c", CONSUMER, endpoint]) for _ in range(2)]
+    for worker in workers:
+        worker.line("ready")
+    count = 2000
+    sender = launch(
+        *("send", "micromsg2", endpoint, "--destination", "jobs", "--count", str(count)),
+        *("--size", "1", "--json"),
+    )
+    workers[0].line("done")
+    workers[0].kill()
+    assert sender.wait() == 0, sender.output
+    done: set[int] = set()
+    deadline = time.monotonic() + PATIENCE
+    while len(done) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+        done = {number for worker in workers for number in numbers_done(worker)}
+    assert done == set(range(count))
+    # One worker sees its messages in order, but for those which came back to the queue's head.
+    seen = numbers_done(workers[1])
+    steps_back = sum(later < earlier for earlier, later in pairwise(seen))
+    assert steps_back <= 1
+    assert len(seen) == len(set(seen))
+
+
+def numbers_done(worker: Launched) -> list[int]:
+    """What a worker says it has done; the last line of a killed one may be cut short."""
+    lines = [line for line in list(worker.lines) if line.startswith("done") and line[-1] == "}"]
+    return [int(json.loads(line.partition(" ")[2])["number"]) for line in lines]
