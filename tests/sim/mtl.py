@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
-from twisted_msgproto.mtl import MtlClient, MtlServerFactory
+from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
 from twisted_msgproto.mtl.machine import Server
 from twisted_msgproto.mtl.machine.client_flow import ClientFlow
 
@@ -322,14 +322,12 @@ class Mtl:
 
 def confirm_before_safe() -> AbstractContextManager[object]:
     """Content is confirmed when it has come, not when it is on disk."""
-    deliver = MtlServerFactory._deliver
 
-    def at_once(self: MtlServerFactory, event: Any) -> None:
-        self.machine.made_safe(event.flow, event.place, self.clock.seconds())
-        with mock.patch.object(Server, "made_safe", lambda *arguments: None):
-            deliver(self, event)
+    def careless(self: MtlServer, batch: Any) -> None:
+        assert self.factory.sink is not None
+        self.factory.sink.put(batch).addErrback(lambda failure: None)
 
-    return mock.patch.object(MtlServerFactory, "_deliver", at_once)
+    return mock.patch.object(MtlServer, "batchReceived", careless)
 
 
 def not_safe_is_confirmed() -> AbstractContextManager[object]:
