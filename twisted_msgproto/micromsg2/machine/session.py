@@ -440,12 +440,18 @@ class Session(ABC):
         return self.send_run(address, (payload,), notes)[0]
 
     def send_run(
-        self, address: bytes, payloads: Iterable[bytes], notes: Mapping[str, str] = _NOTHING
+        self,
+        address: bytes,
+        payloads: Iterable[bytes],
+        notes: Mapping[str, str] = _NOTHING,
+        *,
+        limited: bool = True,
     ) -> list[int]:
         """Send messages to one address (see ``encode_address``); their numbers, in order.
 
         All of one payload's parts are queued here, so no ack for a number can come before its last
-        part was written (``MM-31``).  Raises as :meth:`send` does, having sent what came before.
+        part was written (``MM-31``).  Raises as :meth:`send` does, having sent what came before;
+        without ``limited`` no payload is too large.
         """
         if not self.established:
             raise IllegalTransition(self.state, Messages)
@@ -456,7 +462,7 @@ class Session(ABC):
         numbers = []
         sequence = self._last_sent
         for payload in payloads:
-            if len(payload) > octets_max:
+            if limited and len(payload) > octets_max:
                 raise LimitExceeded(f"a payload of {len(payload)} octets, at most {octets_max}")
             if self._inbox.annotating:
                 self._write_notes(notes)
