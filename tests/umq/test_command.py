@@ -220,7 +220,7 @@ class Services(TestCase):
             start(connect(reactor, f"ws://{where}/", hello="alice:guess")), SessionRefused
         )
         lost = Deferred()
-        session.sessionLost = lost.callback
+        session.sessionLost = lambda reason: lost.callback(None)
         yield gateway.stopService()
         yield lost
         self.assertFalse(session.machine.opened)
