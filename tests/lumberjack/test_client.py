@@ -494,6 +494,21 @@ class Producing(Case):
         self.lose(client)
         self.assertEqual(producer.calls, ["stop"])
 
+    def test_a_producer_which_fails_does_not_stop_the_others_events(self):
+        """What it raises is its own; the connection goes on."""
+        client = self.connect(window=1)
+        producer = Producer()
+        producer.resumeProducing = lambda: 1 / 0
+        client.registerProducer(producer, True)
+        client.send(b"1")
+        self.assertRaises(ZeroDivisionError, client.dataReceived, encode_ack(1))
+        client.unregisterProducer()
+        sent = client.send(b"2")
+        self.assertEqual(self.transport.take(), [[b"1"], [b"2"]])
+        client.dataReceived(encode_ack(1))
+        self.successResultOf(sent)
+        self.lose(client)
+
     def test_pull_producers_are_refused(self):
         client = self.connect()
         self.assertRaises(ValueError, client.registerProducer, Producer(), False)
@@ -865,6 +880,20 @@ class Shipping(Logged):
         self.assertEqual(producer.calls, ["pause", "resume", "stop"])
         shipper.write(b"3")
         self.assertIn("an event was not sent: the service has stopped", self.lines[-1])
+
+    def test_what_a_producer_writes_when_resumed_shares_the_next_window(self):
+        """LJ-18."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], window=2)
+        producer = Producer()
+        producer.resumeProducing = lambda: [shipper.write(b"3"), shipper.write(b"4")]
+        shipper.registerProducer(producer, True)
+        shipper.sendBatch([b"1", b"2"])
+        host.ack(2)
+        self.assertEqual(host.take(), [[b"1", b"2"], [b"3", b"4"]])
+        shipper.unregisterProducer()
+        host.ack(2)
+        self.stop()
 
     def test_why_connections_ended_is_told(self):
         """LJ-15: one line each, and a hook for subclasses."""

@@ -123,6 +123,15 @@ class Sending(SynchronousTestCase):
         self.ended()
         self.successResultOf(sending)
 
+    def test_long_lines_are_no_matter(self):
+        """LJ-18: what is read ahead may weigh more than a shipper holds by default."""
+        lines = [b"x" * (12 << 20)] * 7
+        sending = self.send(Given(lines, []))
+        for _ in range(7):
+            self.host.ack(1)
+        self.ended()
+        self.successResultOf(sending)
+
     def test_compression_is_what_was_asked_for_or_3(self):
         """LJ-18."""
         for level, kind in ((None, b"2C"), (0, b"2J"), (9, b"2C")):

@@ -33,6 +33,9 @@ WINDOWS_AHEAD: Final = 2
 """Windows which are made while another is on its way."""
 
 
+UNBOUNDED: Final = 1 << 62
+
+
 def document(line: bytes) -> bytes:
     """The JSON document which stands for a line."""
     try:
@@ -120,7 +123,12 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         [client_endpoint(reactor, options)],
         window=window,
         compress=COMPRESS_DEFAULT if options.compress is None else options.compress,
-        limits={"backoff-most": BACKOFF_MOST_SECONDS},
+        limits={
+            "backoff-most": BACKOFF_MOST_SECONDS,
+            # What waits is bounded by what we read ahead, however long the lines are.
+            "unsent-events": UNBOUNDED,
+            "unsent-octets": UNBOUNDED,
+        },
     )
     waiting: deque[Deferred[None]] = deque()
 
