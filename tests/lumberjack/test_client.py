@@ -24,12 +24,13 @@ from twisted_msgproto.core.errors import (
     ProtocolViolation,
     TimedOut,
 )
+from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack import (
     LumberjackClient,
     LumberjackClientFactory,
     LumberjackShipper,
 )
-from twisted_msgproto.lumberjack.shipper import Backoff
+from twisted_msgproto.lumberjack.shipper import SHIPPER_LIMITS, Backoff
 from twisted_msgproto.lumberjack.wire import (
     VERSION_1,
     Decoder,
@@ -631,6 +632,33 @@ class Shipping(Logged):
         self.successResultOf(last)
         self.stop()
 
+    def test_events_of_one_window_come_back_in_order(self):
+        """LJ-15, LJ-10."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host])
+        shipper.send(b"1")
+        for number in range(2, 6):
+            shipper.send(b"%d" % number)
+        host.ack(1)
+        host.transport.lose()
+        shipper.send(b"6")
+        self.clock.advance(1.0)
+        self.assertEqual(host.take(), [[b"2", b"3", b"4", b"5", b"6"]])
+        host.ack(5)
+        self.stop()
+
+    def test_a_batch_of_many_windows_is_acknowledged_with_its_last_event(self):
+        """LJ-09."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], window=2)
+        sent = shipper.sendBatch([b"1", b"2", b"3", b"4", b"5"])
+        for count in (2, 2):
+            host.ack(count)
+            self.assertNoResult(sent)
+        host.ack(1)
+        self.successResultOf(sent)
+        self.stop()
+
     def test_a_reader_which_breaks_the_protocol_is_left_and_tried_again(self):
         """LJ-15: an ack beyond what was sent means: reconnect."""
         (host,) = self.hosts("a")
@@ -912,6 +940,23 @@ class Shipping(Logged):
         shipper = self.ship([host])
         client = self.successResultOf(shipper.whenConnected())
         self.assertIs(client.writer, host.transport.protocol.writer)
+        self.stop()
+
+    def test_a_factory_of_ones_own_makes_the_connections(self):
+        """Its protocol may be a subclass with hooks."""
+
+        class Protocol(LumberjackClient):
+            def sessionEstablished(self):
+                self.factory.told.append(self.peer)
+
+        factory = LumberjackClientFactory(
+            limits=Limits.of(SHIPPER_LIMITS), clock=self.clock, compress=0
+        )
+        factory.protocol, factory.told = Protocol, []
+        (host,) = self.hosts("a")
+        self.shipper = LumberjackShipper(self.clock, [host], factory=factory)
+        self.shipper.startService()
+        self.assertEqual(factory.told, ["192.0.2.9:5044"])
         self.stop()
 
     def test_endpoint_strings_are_taken_too(self):

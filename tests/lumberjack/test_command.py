@@ -43,6 +43,8 @@ def test_a_json_object_is_sent_as_it_is(line):
         ("grüß".encode(), "grüß"),
         (b"\xff\xfe{", "\ufffd\ufffd{"),
         (b'{"a": "\\ud800"', '{"a": "\\ud800"'),
+        (b'{"a": NaN}', '{"a": NaN}'),
+        (b'{"a": 1, "a": 2}', '{"a": 1, "a": 2}'),
         (b'{"a":' * 100_000, None),
     ],
 )

@@ -1,7 +1,8 @@
 """``msgproto send lumberjack``: lines become JSON documents, sent until each is acknowledged.
 
-A line which is a JSON object is sent as it is.  Any other line (text, a number, JSON which is not
-UTF-8) becomes the document ``{"message": LINE}``.
+A line which is a JSON object is sent as it is.  Any other line (text, a number, what is not UTF-8,
+and objects which :mod:`..core.strict_json` refuses: with NaN, a key twice, deeper than 64) becomes
+the document ``{"message": LINE}``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from ..cli.connecting import client_endpoint
 from ..cli.shapes import Messages, Progress, SendOptions
 from ..core.errors import ConfigurationError, TimedOut
+from ..core.strict_json import parse_json
 from ..registry import PROTOCOLS
 from .shipper import LumberjackShipper
 from .writer import COMPRESS_DEFAULT, WINDOW_DEFAULT
@@ -39,11 +41,11 @@ UNBOUNDED: Final = 1 << 62
 def document(line: bytes) -> bytes:
     """The JSON document which stands for a line."""
     try:
-        text = line.decode()
-        if isinstance(json.loads(text), dict):
+        if isinstance(parse_json(line, len(line)), dict):
             return line
-    except (ValueError, RecursionError):
-        text = line.decode("utf-8", "replace")
+    except ValueError:
+        pass
+    text = line.decode("utf-8", "replace")
     return json.dumps({"message": text}, ensure_ascii=False).encode()
 
 
