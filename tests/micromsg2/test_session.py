@@ -806,6 +806,41 @@ def test_a_vendors_extension_has_frames_fields_and_commands() -> None:
     broken(server, encode_extension(1, b"bad"))
 
 
+class Once(Extension):
+    """A vendor's: what its frame says holds for the next message only."""
+
+    name = "x-once"
+    has_frames = True
+    annotates = True
+    _said = ""
+
+    def frame_received(self, payload: bytes) -> None:
+        self._said = payload.decode()
+
+    def fields(self) -> dict[str, str]:
+        said, self._said = self._said, ""
+        return {"x-once": said} if said else {}
+
+
+def test_an_extension_is_asked_for_each_message() -> None:
+    """MM-10: for every split of the stream"""
+    octets = (
+        encode_extension(1, b"a")
+        + messages(1, 3)
+        + encode_extension(1, b"b")
+        + message(4, continued=True)
+        + message(4)
+        + message(5)
+    )
+    known = STANDARD.plus(Once)
+    for chunks in cuts(octets):
+        _, server = pair(
+            Proposal(required=offers("x-once;batch-ack"), known=known), Proposal(known=known)
+        )
+        events = [event for chunk in chunks for event in receive(server, chunk)]
+        assert fields_of(events) == [{"x-once": "a"}, {}, {}, {"x-once": "b"}, {}]
+
+
 def test_a_frame_is_sent_only_for_an_agreed_extension() -> None:
     client = client_with("json")
     with pytest.raises(ValueError, match="not agreed"):
