@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from twisted.application.service import IServiceMaker
+from twisted.internet.interfaces import IStreamServerEndpointStringParser
 from twisted.plugin import getPlugins
 
 from twisted_msgproto import __version__
@@ -27,6 +28,10 @@ def ours() -> dict[str, str]:
 
 def test_twistd_finds_a_server_for_every_protocol_and_the_gateway() -> None:
     assert set(ours()) == {*PROTOCOLS, "msgproto"}
+
+
+def test_twisted_finds_the_endpoint_parser_for_client_certificates() -> None:
+    assert "mtls" in {parser.prefix for parser in getPlugins(IStreamServerEndpointStringParser)}
 
 
 def test_every_plugin_names_a_module_that_exists() -> None:

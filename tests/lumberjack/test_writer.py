@@ -164,6 +164,15 @@ def test_a_window_has_at_most_so_many_octets():
     assert machine.unsent_octets == 0
 
 
+def test_a_parcel_is_cut_just_where_the_octets_end():
+    """LJ-18: what is just enough still goes."""
+    machine = writer({"window_octets": 50})
+    machine.send([b"x" * 15, b"y" * 15, b"z" * 15])
+    assert [w[2] for w in sent(machine)] == [[b"x" * 15, b"y" * 15]]
+    machine.receive_data(encode_ack(2), 0.0)
+    assert [w[2] for w in sent(machine)] == [[b"z" * 15]]
+
+
 def test_a_parcel_is_cut_where_the_octets_end_even_behind_another():
     """LJ-18."""
     machine = writer({"window_octets": 50})

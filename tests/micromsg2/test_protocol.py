@@ -175,7 +175,8 @@ class Ingest(Case):
         self.sink.safe()
         self.assertEqual(transport.value(), b"")
         self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
-        self.assertEqual(factory.counters["fault:failed"], 1)
+        self.assertEqual(factory.counters["unsafe_batches"], 1)
+        self.assertEqual(factory.counters["faults"], 0)  # not the peer's
         self.lose(server)
 
     def test_whole_messages_are_kept_though_the_connection_is_lost_before_their_ack(self) -> None:

@@ -694,6 +694,14 @@ def test_a_payload_above_our_own_limit_is_not_sent() -> None:
         few.send("a", bytes((1 << 20) + 1))
 
 
+def test_what_was_taken_in_may_be_passed_on() -> None:
+    """MM-31: a broker's server may have taken larger payloads than it would send itself"""
+    server = server_with(payload_parts=1)
+    payload = bytes((1 << 20) + 1)
+    assert server.send_run(encode_address("a"), [payload], limited=False) == [1]
+    assert len(written(server)) == 2
+
+
 def test_parts_travel_between_our_sides() -> None:
     """MM-14"""
     client, server = pair(proposal(BATCH + "2"))
@@ -804,6 +812,41 @@ def test_a_vendors_extension_has_frames_fields_and_commands() -> None:
     ]
     assert client_events == [ErrorReceived("bad-command", "bad-command: x-mark: nothing to mark")]
     broken(server, encode_extension(1, b"bad"))
+
+
+class Once(Extension):
+    """A vendor's: what its frame says holds for the next message only."""
+
+    name = "x-once"
+    has_frames = True
+    annotates = True
+    _said = ""
+
+    def frame_received(self, payload: bytes) -> None:
+        self._said = payload.decode()
+
+    def fields(self) -> dict[str, str]:
+        said, self._said = self._said, ""
+        return {"x-once": said} if said else {}
+
+
+def test_an_extension_is_asked_for_each_message() -> None:
+    """MM-10: for every split of the stream"""
+    octets = (
+        encode_extension(1, b"a")
+        + messages(1, 3)
+        + encode_extension(1, b"b")
+        + message(4, continued=True)
+        + message(4)
+        + message(5)
+    )
+    known = STANDARD.plus(Once)
+    for chunks in cuts(octets):
+        _, server = pair(
+            Proposal(required=offers("x-once;batch-ack"), known=known), Proposal(known=known)
+        )
+        events = [event for chunk in chunks for event in receive(server, chunk)]
+        assert fields_of(events) == [{"x-once": "a"}, {}, {}, {"x-once": "b"}, {}]
 
 
 def test_a_frame_is_sent_only_for_an_agreed_extension() -> None:

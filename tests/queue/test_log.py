@@ -428,8 +428,19 @@ def test_directories_are_for_their_owner_alone(tmp_path: Path) -> None:
 def test_a_directory_which_others_may_enter_is_closed_to_them(tmp_path: Path) -> None:
     directory = tmp_path / "q"
     directory.mkdir(mode=0o755)
+    for _ in range(2):
+        SegmentLog(directory).close()
+        assert directory.stat().st_mode & 0o777 == 0o700
+        directory.chmod(0o755)
+
+
+def test_a_directory_of_other_things_keeps_its_mode(tmp_path: Path) -> None:
+    """``--queue /tmp`` is a slip; it must not lock everybody out."""
+    directory = tmp_path / "shared"
+    directory.mkdir(mode=0o755)
+    (directory / "something-else").write_text("")
     SegmentLog(directory).close()
-    assert directory.stat().st_mode & 0o777 == 0o700
+    assert directory.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_second_log_of_one_directory_is_refused(tmp_path: Path) -> None:

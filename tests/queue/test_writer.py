@@ -156,6 +156,25 @@ def test_enough_messages_are_encoded_while_the_disk_is_busy() -> None:
         assert results.given == {}
 
 
+def test_what_was_encoded_in_several_goes_is_one_group_in_its_order() -> None:
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        count = writer_room.AHEAD_MESSAGES
+        for first in (1, 1 + count, 1 + 2 * count):
+            results.submit(writer, batch(first, count))
+            wait_until(lambda: writer._unencoded_messages == 0)
+        disk.gate.release()
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        disk.gate.release()
+        results.wait(4)
+        assert writer.statistics()["groups"] == 2
+    assert ids(rows(DIRECTORY, disk=disk)) == list(range(1 + 3 * count))
+
+
 @pytest.mark.parametrize(
     ("limits", "groups"),
     [
@@ -341,6 +360,7 @@ def test_a_broken_disk_fails_the_group_and_the_next_one_goes_on(operation: str) 
         [error] = put(writer, batch(1))
         assert isinstance(error, QueueError)
         assert "cannot write to the queue" in str(error)
+        wait_until(lambda: not writer._flushing)  # all who were behind it are told
         assert put(writer, batch(2)) == [None]
         assert writer.statistics()["disk_errors"] == 1
     assert "a group was not written" in told[0]
@@ -365,8 +385,80 @@ def test_what_was_submitted_behind_a_group_that_failed_fails_too(encoded: bool) 
         disk.gated = False
         disk.gate.release()
         assert [type(error) for error in results.wait(2)] == [QueueError, QueueError]
+        wait_until(lambda: not writer._flushing)
         assert put(writer, batch(100_000)) == [None]
     assert ids(rows(DIRECTORY, disk=disk)) == [100_000]
+
+
+def test_what_is_just_being_encoded_behind_a_group_that_failed_fails_too() -> None:
+    disk = GatedDisk()
+    encoding, go_on = threading.Event(), threading.Event()
+    original = writer_room.encode
+
+    def encode(batches: list[MessageBatch]) -> Any:
+        encoding.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        return original(batches)
+
+    with a_writer(disk) as writer, pytest.MonkeyPatch.context() as patch:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(1))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        patch.setattr(writer_room, "encode", encode)
+        results.submit(writer, batch(2, writer_room.AHEAD_MESSAGES))
+        assert encoding.wait(PATIENCE_SECONDS)
+        disk.fail_next("sync", errno.EIO, ".segment")
+        disk.gated = False
+        disk.gate.release()
+        wait_until(lambda: len(writer._changed._waiters) == 1)  # type: ignore[attr-defined]
+        assert list(results.given) == [1]
+        go_on.set()
+        assert [type(error) for error in results.wait(2)] == [QueueError, QueueError]
+    assert rows(DIRECTORY, disk=disk) == []
+
+
+def test_what_is_submitted_while_a_failure_is_told_fails_too() -> None:
+    """LJ-13: no batch goes on before the submitter of the one in front of it was told."""
+    disk = SimulatedDisk()
+    with a_writer(disk) as writer:
+        results = Results()
+        told = threading.Event()
+        late = []
+
+        def failing(error: BaseException | None) -> None:
+            assert isinstance(error, QueueError)
+            late.append(len(late) + 1)
+            if len(late) < 4:
+                writer.submit(batch(late[-1]), failing)
+            else:
+                told.set()
+
+        disk.fail_next("sync", errno.EIO, ".segment")
+        writer.submit(batch(0), failing)
+        assert told.wait(PATIENCE_SECONDS)
+        wait_until(lambda: not writer._flushing)
+        results.submit(writer, batch(5))
+        assert results.wait(1) == [None]
+        statistics = writer.statistics()
+        assert (statistics["failed_messages"], statistics["waiting_octets"]) == (4, 0)
+    assert ids(rows(DIRECTORY, disk=disk)) == [5]
+
+
+def test_a_fault_of_whoever_takes_reports_stops_at_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SimulatedDisk()
+
+    def faulty(line: str) -> None:
+        raise ZeroDivisionError("the reporter's own fault")
+
+    with a_writer(disk, report=faulty) as writer:
+        disk.fail_next("write", errno.EIO, ".segment")
+        put(writer, batch(0))
+        wait_until(lambda: not writer._flushing)
+        assert put(writer, batch(1)) == [None]
+    assert "the reporter's own fault" in caplog.text
 
 
 def test_reports_go_to_the_log_when_nobody_else_takes_them(
@@ -520,14 +612,20 @@ def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
 def test_a_disk_error_while_idle_is_told_and_costs_nothing() -> None:
     disk = SimulatedDisk()
     told: list[str] = []
-    with a_writer(disk, segment_bytes=1, report=told.append) as writer:
-        put(writer, batch(0))
-        put(writer, batch(1))
-        QueueReader(DIRECTORY, disk=disk).commit("spark", 2)
+    with a_writer(disk, segment_bytes=1, group_messages=1) as writer:
+        put(writer, batch(0), batch(1))
+    with a_writer(disk, segment_bytes=1, check_octets=0, report=told.append) as writer:
+        disk.fail_next("read", errno.EIO, f"{0:020d}.segment")
+        wait_until(lambda: writer.statistics()["disk_errors"] == 1)
         disk.fail_next("remove", errno.EIO)
-        wait_until(lambda: writer.statistics()["disk_errors"] == 1 or writer.begin == 1)
+        QueueReader(DIRECTORY, disk=disk).commit("spark", 2)
+        wait_until(lambda: writer.statistics()["disk_errors"] == 2)
         wait_until(lambda: writer.begin == 1)
         assert put(writer, batch(2)) == [None]
+    assert [line.partition(": ")[2] for line in told if "Input/output error" in line] == [
+        line.partition(": ")[2] for line in told
+    ]
+    assert len(told) == 2
 
 
 @pytest.mark.usefixtures("short_idle")

@@ -139,6 +139,18 @@ def test_a_batch_which_is_only_planned_is_not_published_as_landed(
         assert read_statuses(queue)[0]["lag_rows"] == 1500
 
 
+def test_an_accepted_loss_does_not_commit_beyond_the_queue(queue: Path, tmp_path: Path) -> None:
+    plan(tmp_path / "table", identity(queue), 1600)
+    (tmp_path / "table" / "_checkpoint" / "commits").mkdir()
+    (tmp_path / "table" / "_checkpoint" / "commits" / "0").write_text("v1\n{}")
+    options = BridgeOptions(queues=[str(queue)], table=str(tmp_path / "table"), accept_loss=True)
+    prepared = Bridge(options, Ending(), lambda line: None)
+    with prepared.prepared():
+        prepared._publish()
+        assert QueueReader(queue).consumers() == {"spark": 1500}
+        assert read_statuses(queue)[0]["lag_rows"] == 0
+
+
 @pytest.mark.parametrize(("there", "wanted"), [("delta", "parquet"), ("parquet", "delta")])
 def test_a_table_of_the_other_format_is_refused(
     launch: Launcher, queue: Path, tmp_path: Path, there: str, wanted: str

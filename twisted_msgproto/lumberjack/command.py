@@ -1,7 +1,8 @@
 """``msgproto send lumberjack``: lines become JSON documents, sent until each is acknowledged.
 
-A line which is a JSON object is sent as it is.  Any other line (text, a number, JSON which is not
-UTF-8) becomes the document ``{"message": LINE}``.
+A line which is a JSON object is sent as it is.  Any other line (text, a number, what is not UTF-8,
+and objects which :mod:`..core.strict_json` refuses: with NaN, a key twice, deeper than 64) becomes
+the document ``{"message": LINE}``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from ..cli.connecting import client_endpoint
 from ..cli.shapes import Messages, Progress, SendOptions
 from ..core.errors import ConfigurationError, TimedOut
+from ..core.strict_json import parse_json
 from ..registry import PROTOCOLS
 from .shipper import LumberjackShipper
 from .writer import COMPRESS_DEFAULT, WINDOW_DEFAULT
@@ -33,14 +35,17 @@ WINDOWS_AHEAD: Final = 2
 """Windows which are made while another is on its way."""
 
 
+UNBOUNDED: Final = 1 << 62
+
+
 def document(line: bytes) -> bytes:
     """The JSON document which stands for a line."""
     try:
-        text = line.decode()
-        if isinstance(json.loads(text), dict):
+        if isinstance(parse_json(line, len(line)), dict):
             return line
-    except (ValueError, RecursionError):
-        text = line.decode("utf-8", "replace")
+    except ValueError:
+        pass
+    text = line.decode("utf-8", "replace")
     return json.dumps({"message": text}, ensure_ascii=False).encode()
 
 
@@ -60,6 +65,7 @@ class _Sender(LumberjackShipper):
         self._got_through = False
         self._last_error: BaseException | None = None
         self._patience: Any = None
+        self._leaving: Any = None
 
     def start(self, gave_up: Callable[[], object]) -> None:
         """Connect; ``gave_up()`` is called if it comes to that."""
@@ -90,13 +96,13 @@ class _Sender(LumberjackShipper):
         if self.error is None:
             self.error = error
             # Later: the connection may be in the middle of ending.
-            self.clock.callLater(0, self._gave_up)
+            self._leaving = self.clock.callLater(0, self._gave_up)
 
     def end(self) -> Deferred[None]:
         """Stop, and let no timer remain."""
-        self._gave_up = lambda: None
-        if self._patience.active():
-            self._patience.cancel()
+        for call in (self._patience, self._leaving):
+            if call is not None and call.active():
+                call.cancel()
         return self.stopService()
 
 
@@ -119,7 +125,12 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         [client_endpoint(reactor, options)],
         window=window,
         compress=COMPRESS_DEFAULT if options.compress is None else options.compress,
-        limits={"backoff-most": BACKOFF_MOST_SECONDS},
+        limits={
+            "backoff-most": BACKOFF_MOST_SECONDS,
+            # What waits is bounded by what we read ahead, however long the lines are.
+            "unsent-events": UNBOUNDED,
+            "unsent-octets": UNBOUNDED,
+        },
     )
     waiting: deque[Deferred[None]] = deque()
 

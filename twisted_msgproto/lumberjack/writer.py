@@ -634,8 +634,6 @@ class Writer:
         parcels.update(self._queue)
         self._queue.clear()
         self.unsent = self.unsent_octets = self.in_flight = 0
-        for parcel in parcels:
-            parcel.written = parcel.acknowledged
         return list(parcels)
 
 

@@ -562,8 +562,9 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
         self._arrived.clear()
         if not self._ended:
             self.machine.fail(error.sequence)
-            assert self.machine.fault is not None
-            self._close(self.machine.fault)
+            self._ended = True
+            self._write()
+            self._guard.close()
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 

@@ -19,6 +19,8 @@ try:
 except ImportError:  # pragma: no cover - Windows has no flock; the queue says so when it locks
     fcntl = None  # type: ignore[assignment]
 
+IDENTITY_FILE = "identity"
+"""What a directory which is a queue has."""
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 PIECES_PER_WRITE_MAX = 512
@@ -175,10 +177,15 @@ class OSDisk:
         self._write_at = write_call()
 
     def make_directory(self, path: str) -> None:
-        """See :class:`Disk`.  A directory of ours which others may enter is closed to them."""
+        """See :class:`Disk`.  An empty directory, or one of ours, is closed to others.
+
+        Any other keeps its mode: an operator's slip must not close ``/tmp``.
+        """
         if os.path.isdir(path):
-            with contextlib.suppress(PermissionError):
-                os.chmod(path, DIRECTORY_MODE)
+            names = os.listdir(path)
+            if not names or IDENTITY_FILE in names:
+                with contextlib.suppress(PermissionError):
+                    os.chmod(path, DIRECTORY_MODE)
             return
         parent = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(parent):

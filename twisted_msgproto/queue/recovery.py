@@ -15,7 +15,7 @@ from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
 from . import damage
 from .damage import Range
-from .disk import Disk, read_whole, replace_whole
+from .disk import IDENTITY_FILE, Disk, read_whole, replace_whole
 from .format import (
     FORMAT_VERSION,
     OFFSET_MAX,
@@ -83,7 +83,7 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
 
     Raises QueueError for a format version this program does not know.
     """
-    octets = read_whole(disk, os.path.join(directory, "identity"))
+    octets = read_whole(disk, os.path.join(directory, IDENTITY_FILE))
     identity = Identity.unsealed(octets) if octets is not None else None
     if isinstance(identity, int):
         raise QueueError(
@@ -357,7 +357,7 @@ def _identity(
                 aside = os.path.join(directory, QUARANTINE, f"{identity.queue_id[:8]}-{name}")
                 disk.rename(os.path.join(directory, name), aside)
             headers.clear()
-    replace_whole(disk, os.path.join(directory, "identity"), identity.sealed())
+    replace_whole(disk, os.path.join(directory, IDENTITY_FILE), identity.sealed())
     return identity
 
 

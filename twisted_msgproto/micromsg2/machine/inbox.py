@@ -72,6 +72,10 @@ class _Payload:
     numbered: bool | None = None  # each part has its own number; None: only one part has come
 
 
+def _with(fields: Mapping[str, str], notes: Mapping[str, str]) -> Mapping[str, str]:
+    return {**fields, **notes} if notes else fields
+
+
 class Inbox:
     """What has arrived in a session, up to the events which are given out.
 
@@ -140,21 +144,23 @@ class Inbox:
                 self._receive_whole(Part(*row))
             return
         self._receive(len(run.sequences))
-        batch, notes = self._batch, self._notes()
+        batch = self._batch
         batch.sequences += run.sequences
         batch.destinations += run.destinations
         batch.bodies += run.payloads
         batch.texts += run.properties
         batch.octets += run.octets
-        if reads is _ALL_EMPTY and not notes:
-            batch.properties += [NO_PROPERTIES] * len(run.sequences)
-            batch.fields += [_NOTHING] * len(run.sequences)
-            return
         if reads is _ALL_EMPTY:
             reads = [_EMPTY] * len(run.sequences)
-        self._counters.untyped += sum([read.untyped for read in reads])
-        batch.properties += [read.properties for read in reads]
-        batch.fields += [{**read.fields, **notes} if notes else read.fields for read in reads]
+            batch.properties += [NO_PROPERTIES] * len(reads)
+        else:
+            self._counters.untyped += sum([read.untyped for read in reads])
+            batch.properties += [read.properties for read in reads]
+        if self.annotating:
+            # Asked for each message: what an extension says may hold for one only.
+            batch.fields += [_with(read.fields, self._notes()) for read in reads]
+        else:
+            batch.fields += [read.fields for read in reads]
 
     def _read_all(self, texts: list[bytes]) -> list[_Read] | None:
         """What all these texts say; None if one of them says nothing."""
@@ -251,7 +257,7 @@ class Inbox:
         batch.texts.append(message.properties)
         batch.octets += len(message.payload) + len(message.properties)
         batch.properties.append(read.properties)
-        batch.fields.append({**read.fields, **notes} if notes else read.fields)
+        batch.fields.append(_with(read.fields, notes))
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,299 @@
+"""``msgproto send lumberjack``: what lines become, when it gives up, and what it outlives."""
+
+import json
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone, ConnectionRefusedError
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.lumberjack.test_client import Host
+from tests.tools.processes import Launcher
+from twisted_msgproto.cli.shapes import SendOptions
+from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, TimedOut
+from twisted_msgproto.lumberjack import command
+from twisted_msgproto.lumberjack.wire import encode_ack
+from twisted_msgproto.queue import QueueReader
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{}", b'{"a": 1}', b' {"a": [1, 2]} ', '{"ü": "ß"}'.encode()],
+)
+def test_a_json_object_is_sent_as_it_is(line):
+    """LJ-04: verbatim."""
+    assert command.document(line) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"hello", "hello"),
+        (b"5", "5"),
+        (b'"text"', '"text"'),
+        (b"[1, 2]", "[1, 2]"),
+        (b"null", "null"),
+        (b'{"a": ', '{"a": '),
+        (b'{"a": 1} and more', '{"a": 1} and more'),
+        ("grüß".encode(), "grüß"),
+        (b"\xff\xfe{", "\ufffd\ufffd{"),
+        (b'{"a": "\\ud800"', '{"a": "\\ud800"'),
+        (b'{"a": NaN}', '{"a": NaN}'),
+        (b'{"a": 1, "a": 2}', '{"a": 1, "a": 2}'),
+        (b'{"a":' * 100_000, None),
+    ],
+)
+def test_any_other_line_becomes_the_message_of_a_document(line, message):
+    """LJ-04: what leaves is a JSON object in UTF-8, whatever came in."""
+    document = command.document(line)
+    assert json.loads(document.decode()) == {"message": message or line.decode()}
+
+
+class Given:
+    """Messages which the test hands over one batch at a time; None ends them."""
+
+    def __init__(self, *batches):
+        self.batches = list(batches)
+        self.most = None
+        self.waiting = None
+
+    async def some(self, most):
+        self.most = most
+        if not self.batches:
+            self.waiting = Deferred()
+            await self.waiting
+        return self.batches.pop(0)
+
+    def give(self, batch):
+        self.batches.append(batch)
+        waiting, self.waiting = self.waiting, None
+        waiting.callback(None)
+
+
+class Counted:
+    def __init__(self):
+        self.told = []
+
+    def sent(self, count):
+        self.told.append(("sent", count))
+
+    def acknowledged(self, count):
+        self.told.append(("acknowledged", count))
+
+
+class Sending(SynchronousTestCase):
+    def setUp(self):
+        self.clock = Clock()
+        self.host = Host("a", [])
+        self.progress = Counted()
+        self.patch(command, "client_endpoint", lambda reactor, options: self.host)
+
+    def send(self, messages, **options):
+        self.messages = messages
+        settings = {"endpoint": "tcp:h:1", "compress": 0, **options}
+        return Deferred.fromCoroutine(
+            command.send(self.clock, SendOptions(**settings), messages, self.progress)
+        )
+
+    def ended(self):
+        """The connection ends, as the client asked."""
+        self.assertTrue(self.host.transport.disconnecting)
+        self.host.transport.lose()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_all_messages_are_sent_and_acknowledged(self):
+        """LJ-09: told in batches, the window is what was asked for."""
+        sending = self.send(Given([b'{"n": 1}', b"two"], []), window=7)
+        self.assertEqual(self.messages.most, 7)
+        self.assertEqual(self.host.take(), [[b'{"n": 1}', b'{"message": "two"}']])
+        self.host.ack(2)
+        self.ended()
+        self.successResultOf(sending)
+        self.assertEqual(self.progress.told, [("sent", 2), ("acknowledged", 2)])
+
+    def test_no_more_is_read_than_a_few_windows_ahead(self):
+        """LJ-09: a file is not read into memory."""
+        sending = self.send(Given(*[[b"%d" % n] for n in range(50)], []), window=1)
+        self.assertEqual(len(self.messages.batches), 51 - 3)
+        for _ in range(50):
+            self.host.ack(1)
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_long_lines_are_no_matter(self):
+        """LJ-18: what is read ahead may weigh more than a shipper holds by default."""
+        lines = [b"x" * (12 << 20)] * 7
+        sending = self.send(Given(lines, []))
+        for _ in range(7):
+            self.host.ack(1)
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_compression_is_what_was_asked_for_or_3(self):
+        """LJ-18."""
+        for level, kind in ((None, b"2C"), (0, b"2J"), (9, b"2C")):
+            sending = self.send(Given([b"{}"], []), compress=level)
+            self.assertEqual(self.host.transport.value()[6:8], kind)
+            self.host.ack(1)
+            self.ended()
+            self.successResultOf(sending)
+
+    def test_the_first_refused_connection_ends_it(self):
+        self.host.up = False
+        sending = self.send(Given([b"{}"], []))
+        self.failureResultOf(sending, ConnectionRefusedError)
+        self.assertEqual(self.progress.told, [])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_reader_which_hangs_up_without_an_ack_ends_it(self):
+        sending = self.send(Given([b"{}"], []))
+        self.host.transport.protocol.dataReceived(encode_ack(0))
+        self.host.transport.lose(ConnectionDone())
+        self.clock.advance(0)
+        self.failureResultOf(sending, ConnectionClosed)
+        self.assertEqual(self.progress.told, [("sent", 1)])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_connection_lost_after_an_ack_is_made_again(self):
+        """LJ-15: and what was not acknowledged is sent again."""
+        sending = self.send(Given([b"1", b"2", b"3"], []))
+        self.host.take()
+        self.host.ack(1)
+        self.host.transport.lose()
+        self.host.up = False
+        self.clock.pump([0.5] * 10)
+        self.host.up = True
+        self.clock.pump([0.5] * 5)
+        windows = self.host.take()
+        self.assertEqual([len(window) for window in windows], [2])
+        self.host.ack(2)
+        self.ended()
+        self.successResultOf(sending)
+        self.assertEqual(self.progress.told[-1], ("acknowledged", 3))
+
+    def test_silence_ends_it(self):
+        """LJ-15: a connection which only stands is no sign of life, a keep-alive is."""
+        sending = self.send(Given([b"1", b"2"], []))
+        self.host.ack(1)
+        for _ in range(10):
+            self.clock.advance(command.PATIENCE_SECONDS - 1)
+            self.host.transport.protocol.dataReceived(encode_ack(0))
+        self.assertNoResult(sending)
+        self.clock.pump([1.0] * int(command.PATIENCE_SECONDS + 1))
+        self.failureResultOf(sending, ConnectionClosed, TimedOut)
+        self.clock.advance(100)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_waiting_for_input_is_no_silence(self):
+        sending = self.send(Given())
+        self.clock.pump([command.PATIENCE_SECONDS] * 5)
+        self.assertNoResult(sending)
+        self.messages.give([b"{}"])
+        self.host.ack(1)
+        self.messages.give([])
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_a_dead_server_ends_it_although_no_line_comes(self):
+        """The wait for input is broken off, not the next line awaited."""
+        sending = self.send(Given([b"1"]))
+        self.host.ack(1)
+        self.messages.give([b"2"])
+        self.host.up = False
+        self.host.transport.lose()
+        self.clock.pump([1.0] * 31)
+        self.failureResultOf(sending, ConnectionRefusedError)
+        self.clock.advance(100)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_cancelling_waits_for_what_is_in_flight_only(self):
+        """Ctrl-C: what is not written is given up, what is written may be acknowledged."""
+        sending = self.send(Given([b"1"], [b"2"]), window=1)
+        sending.cancel()
+        self.assertNoResult(sending)
+        self.host.ack(1)
+        self.assertEqual(len(self.host.take()), 1)
+        self.ended()
+        self.failureResultOf(sending, CancelledError)
+
+    def test_options_which_make_no_sense_here_are_told(self):
+        for option, name in (
+            ("destination", "--destination"),
+            ("user", "--user"),
+            ("password", "--password-file"),
+        ):
+            error = self.failureResultOf(
+                self.send(Given([]), **{option: "x"}), ConfigurationError
+            ).value
+            self.assertEqual(str(error), f"lumberjack has no {name}")
+        error = self.failureResultOf(self.send(Given([]), window=20_000), ConfigurationError).value
+        self.assertIn("a window of 1 to 16384 events", str(error))
+
+
+@pytest.mark.slow
+def test_there_is_nothing_to_receive(launch: Launcher) -> None:
+    """One line, and a usage error's status."""
+    ended = launch.run("recv", "lumberjack", "tcp:127.0.0.1:1")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "msgproto recv: lumberjack has no recv\n"
+
+
+@pytest.mark.slow
+def test_send_outlives_a_killed_gateway(launch: Launcher, tmp_path: Path) -> None:
+    """LJ-15, LJ-13: kill -9 twice while lines come; every line is in the queue at the end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def serve():
+        serving = launch(
+            *("--log-format=text", "lumberjack", "-e", f"tcp:{port}:interface=127.0.0.1"),
+            *("--queue", "spool"),
+            module="twisted",
+        )
+        serving.address("lumberjack")
+        return serving
+
+    serving = serve()
+    sending = launch(
+        "send", "lumberjack", f"tcp:127.0.0.1:{port}", "--window", "16", stdin=subprocess.PIPE
+    )
+    reader = QueueReader(tmp_path / "spool")
+
+    def arrived(count):
+        """Wait until at least ``count`` lines are in the queue."""
+        import threading
+
+        waited = threading.Event()
+        for _ in range(1200):
+            if reader.end() >= count:
+                return
+            waited.wait(0.05)
+        raise AssertionError(f"{reader.end()} of {count} lines\n{sending.output}")
+
+    number = 0
+    for _ in range(3):
+        for _ in range(200):
+            sending.process.stdin.write(json.dumps({"n": number}) + "\n")
+            number += 1
+        sending.process.stdin.flush()
+        arrived(number - 100)
+        if number < 600:
+            serving.signal(signal.SIGKILL)
+            serving.wait()
+            serving = serve()
+    sending.process.stdin.close()
+    assert sending.wait() == 0, sending.output
+    assert sending.lines[-1].startswith("sent 600, acknowledged 600 ")
+    bodies = [
+        json.loads(body)["n"]
+        for batch in reader.read(reader.begin(), reader.end())
+        for body in batch.column("body").to_pylist()
+    ]
+    assert list(dict.fromkeys(bodies)) == list(range(600))
+    assert len(bodies) <= 600 + 2 * 16
