@@ -134,10 +134,11 @@ def counts_of(ended: Launched) -> list[tuple[int, ...]]:
 
 @spark
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_demo_run_twice_in_one_directory_lands_each_runs_messages(launch: Launcher) -> None:
     for _ in range(2):
         ended = launch("demo", "--messages", "200", "--keep", "kept")
-        assert ended.wait(seconds=300) == 0, ended.output
+        assert ended.wait(seconds=840) == 0, ended.output
         total = 200 * len(PROTOCOLS)
         assert counts_of(ended) == [(200, 200, 200)] * len(PROTOCOLS) + [(total, total, total)]
     from twisted_msgproto.spark.table import LandedTable

@@ -9,7 +9,7 @@ from zope.interface.verify import verifyObject
 
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto import IMessageSink, MessageBatch
-from twisted_msgproto.core.errors import QueueLocked
+from twisted_msgproto.core.errors import QueueError, QueueLocked
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.queue import QueueReader
 
@@ -74,6 +74,50 @@ class Durable(TestCase):
         self.assertTrue(await sink.close())
         await gatherResults(puts)
         self.assertEqual(QueueReader(sink.writer.directory).end(), 10)
+
+
+class FailureFirst(TestCase):
+    def test_between_a_failure_and_its_telling_nothing_is_queued(self):
+        """LJ-13: what stands behind a lost batch is not kept, or its session would have a gap."""
+        callbacks, calls, told = [], [], []
+
+        class Writer:
+            def submit(self, batch, callback):
+                callbacks.append(callback)
+
+        class Reactor:
+            def callFromThread(self, call):
+                calls.append(call)
+
+        sink = DurableSink.over(Writer(), Reactor())
+        first, second = sink.put(batch(b"1")), sink.put(batch(b"2"))
+        for waiting in (first, second):
+            waiting.addErrback(lambda failure: told.append(failure.type))
+        callbacks[0](QueueError("the disk"))
+        callbacks[1](QueueError("the disk"))
+        early = self.failureResultOf(sink.put(batch(b"3")))
+        self.assertIsInstance(early.value, QueueError)
+        self.assertEqual(len(callbacks), 2)
+        calls.pop()()
+        self.assertEqual(told, [QueueError, QueueError])
+        self.assertNoResult(sink.put(batch(b"4")))
+        self.assertEqual(len(callbacks), 3)
+
+    def test_a_batch_that_was_wrong_in_itself_holds_up_nobody(self):
+        callbacks = []
+
+        class Writer:
+            def submit(self, batch, callback):
+                callbacks.append(callback)
+
+        class Reactor:
+            def callFromThread(self, call):
+                pass
+
+        sink = DurableSink.over(Writer(), Reactor())
+        sink.put(batch(b"1"))
+        callbacks[0](TypeError("no body"))
+        self.assertNoResult(sink.put(batch(b"2")))
 
 
 class WokenOnce(TestCase):

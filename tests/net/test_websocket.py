@@ -174,6 +174,48 @@ class Reading(TestCase):
             self.assertEqual(connection.messages(), [])
             lose(connection)
 
+    def test_frames_which_are_not_in_order_are_1002_wherever_they_stand(self):
+        """UM-18: behind whole messages as well, which take a shorter way."""
+        for wrong in (
+            b"\x81\x01x",  # not masked
+            b"\xc1\x81\0\0\0\0x",  # a reserved bit
+            b"\x83\x81\0\0\0\0x",  # a reserved opcode
+            b"\x80\x81\0\0\0\0x",  # goes on with nothing
+            b"\x81\xfe\x00\x01\0\0\0\0x",  # a length which is longer than it has to be
+            b"\x81\xff" + bytes(7) + b"\x01\0\0\0\0x",
+            b"\x01\x81\0\0\0\0x" + client_frame(b"y"),  # a message within a message
+            b"\x09\x80\0\0\0\0",  # a fragmented ping
+        ):
+            connection, transport, _ = server()
+            good = client_frame(b"a") + client_frame(b"\xc3\xa9") + client_frame(b"x" * 3000, True)
+            connection.dataReceived(good + wrong + client_frame(b"b"))
+            self.assertEqual(connection.messages(), [b"a", b"\xc3\xa9", b"x" * 3000], wrong)
+            code = frames(after_head(transport))[0][1][:2]
+            self.assertEqual(code, (1002).to_bytes(2, "big"), wrong)
+            lose(connection)
+
+    def test_messages_among_pings_and_fragments_keep_their_order(self):
+        connection, transport, _ = server()
+        connection.dataReceived(
+            client_frame(b"1")
+            + b"\x89\x81\0\0\0\0p"
+            + client_frame(b"2")
+            + b"\x01\x81\0\0\0\0a\x80\x81\0\0\0\0b"
+            + client_frame(b"3")
+        )
+        self.assertEqual(connection.messages(), [b"1", b"2", b"ab", b"3"])
+        self.assertEqual(frames(after_head(transport)), [(10, b"p")])
+
+    def test_a_message_keeps_a_connection_which_owes_a_pong(self):
+        """UM-20: any frame is a sign of life."""
+        connection, transport, clock = server()
+        for _ in range(5):
+            clock.advance(30.1)
+            connection.dataReceived(client_frame(b"here"))
+        self.assertFalse(transport.disconnected)
+        lose(connection)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
     def test_a_message_in_many_pieces_weighs_what_it_is(self):
         """UM-19, UM-20: autobahn alone keeps a list entry for each fragment, however small."""
         connection, _, _ = server()

@@ -360,6 +360,7 @@ def test_a_broken_disk_fails_the_group_and_the_next_one_goes_on(operation: str) 
         [error] = put(writer, batch(1))
         assert isinstance(error, QueueError)
         assert "cannot write to the queue" in str(error)
+        wait_until(lambda: not writer._flushing)  # all who were behind it are told
         assert put(writer, batch(2)) == [None]
         assert writer.statistics()["disk_errors"] == 1
     assert "a group was not written" in told[0]
@@ -384,8 +385,64 @@ def test_what_was_submitted_behind_a_group_that_failed_fails_too(encoded: bool) 
         disk.gated = False
         disk.gate.release()
         assert [type(error) for error in results.wait(2)] == [QueueError, QueueError]
+        wait_until(lambda: not writer._flushing)
         assert put(writer, batch(100_000)) == [None]
     assert ids(rows(DIRECTORY, disk=disk)) == [100_000]
+
+
+def test_what_is_just_being_encoded_behind_a_group_that_failed_fails_too() -> None:
+    disk = GatedDisk()
+    encoding, go_on = threading.Event(), threading.Event()
+    original = writer_room.encode
+
+    def encode(batches: list[MessageBatch]) -> Any:
+        encoding.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        return original(batches)
+
+    with a_writer(disk) as writer, pytest.MonkeyPatch.context() as patch:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(1))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        patch.setattr(writer_room, "encode", encode)
+        results.submit(writer, batch(2, writer_room.AHEAD_MESSAGES))
+        assert encoding.wait(PATIENCE_SECONDS)
+        disk.fail_next("sync", errno.EIO, ".segment")
+        disk.gated = False
+        disk.gate.release()
+        wait_until(lambda: len(writer._changed._waiters) == 1)  # type: ignore[attr-defined]
+        assert list(results.given) == [1]
+        go_on.set()
+        assert [type(error) for error in results.wait(2)] == [QueueError, QueueError]
+    assert rows(DIRECTORY, disk=disk) == []
+
+
+def test_what_is_submitted_while_a_failure_is_told_fails_too() -> None:
+    """LJ-13: no batch goes on before the submitter of the one in front of it was told."""
+    disk = SimulatedDisk()
+    with a_writer(disk) as writer:
+        results = Results()
+        told = threading.Event()
+        late = []
+
+        def failing(error: BaseException | None) -> None:
+            assert isinstance(error, QueueError)
+            late.append(len(late) + 1)
+            if len(late) < 4:
+                writer.submit(batch(late[-1]), failing)
+            else:
+                told.set()
+
+        disk.fail_next("sync", errno.EIO, ".segment")
+        writer.submit(batch(0), failing)
+        assert told.wait(PATIENCE_SECONDS)
+        wait_until(lambda: not writer._flushing)
+        results.submit(writer, batch(5))
+        assert results.wait(1) == [None]
+        statistics = writer.statistics()
+        assert (statistics["failed_messages"], statistics["waiting_octets"]) == (4, 0)
+    assert ids(rows(DIRECTORY, disk=disk)) == [5]
 
 
 def test_a_fault_of_whoever_takes_reports_stops_at_itself(
@@ -399,6 +456,7 @@ def test_a_fault_of_whoever_takes_reports_stops_at_itself(
     with a_writer(disk, report=faulty) as writer:
         disk.fail_next("write", errno.EIO, ".segment")
         put(writer, batch(0))
+        wait_until(lambda: not writer._flushing)
         assert put(writer, batch(1)) == [None]
     assert "the reporter's own fault" in caplog.text
 

@@ -10,11 +10,12 @@ from collections import deque
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.internet.threads import deferToThreadPool
 from zope.interface import Interface, implementer
 
+from ..core.errors import QueueError
 from ..core.message import MessageBatch
 
 if TYPE_CHECKING:
@@ -72,12 +73,23 @@ class DurableSink:
         self._reactor = reactor
         self._finished: deque[tuple[Deferred[None], BaseException | None]] = deque()
         self._woken = False  # a call of _fire is on its way
+        # Batches which the queue could not write: known to its thread, and told here.
+        self._failures_known = 0
+        self._failures_told = 0
 
     def put(self, batch: MessageBatch) -> Deferred[None]:
-        """Queue ``batch``; fires when it is on disk, fails if it cannot be written."""
+        """Queue ``batch``; fires when it is on disk, fails if it cannot be written.
+
+        Between a failure and its telling nothing is queued: what stands behind a batch which was
+        lost must not be kept, or its session would have a gap.
+        """
+        if self._failures_known != self._failures_told:
+            return fail(QueueError("the queue could not write what stands in front of this"))
         safe: Deferred[None] = Deferred()
 
         def finished(error: BaseException | None) -> None:
+            if isinstance(error, QueueError):
+                self._failures_known += 1
             self._finished.append((safe, error))
             # Whoever clears the flag looks at what was finished afterwards, so none is forgotten.
             if not self._woken:
@@ -95,6 +107,7 @@ class DurableSink:
                 safe.callback(None)
             else:
                 safe.errback(error)
+                self._failures_told += isinstance(error, QueueError)
 
     def close(self, timeout: float = 4.0) -> Deferred[bool]:
         """Flush what waits (for at most ``timeout`` seconds), stop the thread, free the lock.

@@ -26,25 +26,22 @@ read: the place to write one answer for all of it), ``webSocketClosed``, ``outpu
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import getrandbits
 from typing import TYPE_CHECKING, Any, ClassVar
-from typing import Protocol as Shape
 
 from autobahn.twisted import websocket as autobahn
 from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
 from autobahn.websocket.xormasker import create_xor_masker  # type: ignore[attr-defined]
-from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from twisted_msgproto.core.errors import shown
 from twisted_msgproto.core.limits import Limit, Limits
 
 from .origins import WebSocketAddress, client_endpoint, origin_of, parse_address, parse_origins
+from .unread import Call, Output, PlainTimer, QuietLog
 
 __all__ = [
     "CLOSE_INTERNAL",
@@ -80,14 +77,14 @@ WEBSOCKET_LIMITS: tuple[Limit, ...] = (
 )
 """What both WebSocket protocols bound; part of their ``LIMITS`` tables."""
 
-_SLICE = 8192
+_SLICE = 16384
 """Reads are parsed in slices: autobahn copies its whole buffer twice for each frame in it."""
+
+_MASKED_AS_NUMBER = 1024
+"""Up to here one big number is masked faster than a masker is made."""
 
 _PIECES = 256
 """A message which came in more pieces is put together as it comes."""
-
-_CHUNK = 65536
-"""What is given to the transport at once while it drains, in octets."""
 
 _CONNECTING, _OPEN, _CLOSING, _CLOSED = (
     autobahn.WebSocketServerProtocol.STATE_CONNECTING,
@@ -104,130 +101,6 @@ else:
     _Mixin = object
 
 
-class Call(Shape):
-    """What ``callLater`` returns."""
-
-    def cancel(self) -> None:
-        """Forget it."""
-
-    def active(self) -> bool:
-        """It may still happen."""
-
-
-class Clock(Shape):
-    """What is needed of a reactor here: time only."""
-
-    def callLater(self, delay: float, callable: Callable[..., object], *args: object) -> Call:
-        """Call ``callable`` after ``delay`` seconds."""
-
-
-class _Log:
-    """autobahn's log lines: what peers sent is escaped and cut, and debug lines cost nothing."""
-
-    def debug(self, *args: object, **values: object) -> None:
-        """Dropped: autobahn writes several for each frame."""
-
-    def info(self, text: str = "", **values: object) -> None:
-        """Told as debug, with every value escaped: these are a peer's doings, not ours."""
-        safe = {name: shown(str(value)) for name, value in values.items()}
-        log.debug("{text}", text=text.format(**safe) if safe else text)
-
-    warn = error = critical = info
-
-
-class _Timer:
-    """autobahn's timers, on the factory's own clock."""
-
-    __slots__ = ("clock",)
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-
-    def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Call:
-        """A plain ``callLater``: autobahn's own buckets cancel in linear time."""
-        return self.clock.callLater(delay, function, *args)
-
-
-@implementer(IPushProducer)
-class _Output:
-    """Between a connection and its transport: a queue of what the peer does not read yet."""
-
-    __slots__ = ("_abort", "_chunks", "_connection", "_over", "_paused", "ending", "octets")
-
-    def __init__(self, connection: WebSocketConnection) -> None:
-        self._connection = connection
-        self._chunks: deque[bytes] = deque()
-        self._paused = False
-        self._over = False
-        self._abort: Call | None = None
-        self.octets = 0
-        """Octets in the queue."""
-        self.ending = False
-        """Close the transport when the queue is empty."""
-
-    @property
-    def paused(self) -> bool:
-        """The transport has enough for now."""
-        return self._paused
-
-    def write(self, data: bytes) -> None:
-        """To the transport now, or when it has room."""
-        if not self._paused:
-            self._connection.transport.write(data)
-            return
-        self._chunks.append(data)
-        self.octets += len(data)
-        if not self._over and self.octets > self._connection.factory.unread_octets:
-            self._over = True
-            self._connection.outputPaused()
-
-    def pauseProducing(self) -> None:
-        """The transport's buffer is full."""
-        self._paused = True
-        if self._abort is None:
-            self._watch()
-
-    def resumeProducing(self) -> None:
-        """The transport's buffer has been read by the peer, which lives then."""
-        self._paused = False
-        if self._abort is not None:
-            self._abort.cancel()
-            self._abort = None
-        chunks = self._chunks
-        while chunks and not self._paused:
-            data = chunks.popleft()
-            if len(data) > _CHUNK:
-                chunks.appendleft(data[_CHUNK:])
-                data = data[:_CHUNK]
-            self.octets -= len(data)
-            self._connection.transport.write(data)
-        if self._over and self.octets <= self._connection.factory.unread_octets // 2:
-            self._over = False
-            self._connection.outputResumed()
-        if not self._paused and not chunks:
-            self._connection._drained()
-
-    def stopProducing(self) -> None:
-        """The transport is gone."""
-        self.stop()
-
-    def stop(self) -> None:
-        """Forget everything; nothing is written or timed any more."""
-        self._chunks.clear()
-        self.octets = 0
-        if self._abort is not None:
-            self._abort.cancel()
-            self._abort = None
-
-    def _watch(self) -> None:
-        factory = self._connection.factory
-        self._abort = factory.reactor.callLater(factory.unread_seconds, self._unread)
-
-    def _unread(self) -> None:
-        self._abort = None
-        self._connection.peerUnreading()
-
-
 class WebSocketConnection(_Mixin):  # type: ignore[misc]
     """One WebSocket connection, either side; a mixin in front of autobahn's protocol classes.
 
@@ -236,18 +109,19 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
         abort_reason: why this side dropped the connection without a closing handshake, or None.
     """
 
-    log = _Log()
+    log = QuietLog()
     factory: Any
     transport: Any
     abort_reason: str | None = None
 
-    _output: _Output | None = None
+    _output: Output | None = None
     _reading_paused = False
     _consuming = False
     _delivered = False
     _ended = False
     _ping: bytes | None = None
     _drop_call: Call | None = None
+    data: Any
     message_data: Any
     frame_data: Any
     _fragments = 0
@@ -399,10 +273,52 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
     def consumeData(self) -> None:
         """autobahn's loop over what was read, which stops where reading was paused."""
         if self.state in (_OPEN, _CLOSING):
-            while not self._reading_paused and self.processData() and self.state != _CLOSED:
-                pass
+            while not self._reading_paused and self.state != _CLOSED:
+                if self.current_frame is None and not self.inside_message:
+                    self._consumeWhole()
+                    if self._reading_paused or not self.data:
+                        break
+                if not self.processData():
+                    break
         else:
             super().consumeData()
+
+    def _consumeWhole(self) -> None:
+        """Unfragmented messages which are there as a whole: nearly all, without autobahn's detours.
+
+        Stops at anything else, and at anything which is not in order: autobahn says what is wrong.
+        """
+        data, server, largest = self.data, self.factory.isServer, self.maxFramePayloadSize
+        place, size = 0, len(data)
+        while size - place >= 2 and not self._reading_paused and self.state == _OPEN:
+            opcode, second = data[place], data[place + 1]
+            if opcode not in (0x81, 0x82) or (second >= 0x80) is not server:
+                break
+            length, start = second & 0x7F, place + 2
+            if length == 126:
+                length, start = int.from_bytes(data[start : start + 2], "big"), start + 2
+                if length < 126:
+                    break
+            elif length == 127:
+                break
+            mask_end = start + 4 if server else start
+            end = mask_end + length
+            if end > size or length > largest:
+                break
+            payload = data[mask_end:end]
+            if server and payload:
+                payload = _masked(payload, data[start:mask_end])
+            if opcode == 0x81 and not payload.isascii():
+                try:
+                    payload.decode()
+                except UnicodeDecodeError:
+                    break
+            place = end
+            if self.autoPingTimeoutCall:
+                self._cancelAutoPingTimeoutCall()
+            self.onMessage(payload, opcode == 0x82)
+        if place:
+            self.data = data[place:]
 
     # -- from autobahn, to the hooks -----------------------------------------------------------
 
@@ -416,7 +332,7 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
 
     def onOpen(self) -> None:
         """The upgrade is done."""
-        self._output = _Output(self)
+        self._output = Output(self)
         self.transport.registerProducer(self._output, True)
         self._guarded(self.webSocketOpened)
 
@@ -583,7 +499,18 @@ def _frame(payload: bytes, binary: bool, masked: bool) -> tuple[bytes, ...]:
     # The mask only has to differ from frame to frame: it protects proxies from browser scripts,
     # and the one who runs this process can write to the socket as they like.
     mask = getrandbits(32).to_bytes(4, "big")
-    return head, mask, create_xor_masker(mask, length).process(payload) if payload else b""
+    return head, mask, _masked(payload, mask) if payload else b""
+
+
+def _masked(payload: bytes, mask: bytes) -> bytes:
+    """``payload`` with the mask applied, or taken off (RFC 6455, 5.3)."""
+    length = len(payload)
+    if length > _MASKED_AS_NUMBER:
+        octets: bytes = create_xor_masker(mask, length).process(payload)
+        return octets
+    key = (mask * (length // 4 + 1))[:length]
+    number = int.from_bytes(payload, "little") ^ int.from_bytes(key, "little")
+    return number.to_bytes(length, "little")
 
 
 def _cut(reason: str) -> bytes:
@@ -635,7 +562,7 @@ class _Bounds:
 
     def bound(self, limits: Limits) -> None:
         """Put ``limits`` (which contain :data:`WEBSOCKET_LIMITS`) in force."""
-        self._batched_timer = _Timer(self.reactor)
+        self._batched_timer = PlainTimer(self.reactor)
         self.unread_octets = limits.integer("unread-octets")
         self.unread_seconds = limits["unread-seconds"]
         self.upgrade_octets = limits.integer("websocket-upgrade-octets")

@@ -114,8 +114,9 @@ class QueueWriter:
         self._ahead_messages = min(AHEAD_MESSAGES, group_messages)
         self._give_up = threading.Event()
         self._failure: BaseException | None = None
-        self._disk_failures = 0
-        self._disk_failure: BaseException | None = None  # of the last group which failed
+        # What the gathering thread has in its hands, and whether it is encoding for it just now.
+        self._gathered = _Group()
+        self._encoding = False
         self._groups = 0
         self._messages = 0
         self._failed_messages = 0
@@ -251,16 +252,22 @@ class QueueWriter:
 
         A group that is returned has the disk (``_flushing`` is set).
         """
-        group = _Group()
+        group = self._gathered
         while True:
             with self._changed:
                 step = self._await_step(group)
                 if step is _Step.TAKE:
                     taken = self._take(group)
+                    self._encoding = True
                 elif step is not _Step.END:
                     self._flushing = True
+                    if step is _Step.FLUSH:
+                        self._gathered = _Group()
             if step is _Step.TAKE:
                 self._encode(taken, group)
+                with self._changed:
+                    self._encoding = False
+                    self._changed.notify()
             elif step is _Step.TIDY:
                 self._tidy()
                 with self._changed:
@@ -309,8 +316,6 @@ class QueueWriter:
     def _take(self, group: _Group) -> list[Entry]:
         """Waiting batches as many as fit into the group; at least one into an empty one."""
         taken: list[Entry] = []
-        if group.disk_failures is None:
-            group.disk_failures = self._disk_failures
         messages, octets = group.messages, group.octets
         while self._waiting:
             batch = self._waiting[0][0]
@@ -353,26 +358,30 @@ class QueueWriter:
         for line in lines:
             self._report(line)
 
+    def _behind(self) -> list[Result]:
+        """Take away everything that was submitted and not yet written, encoded or not."""
+        with self._changed:
+            while self._encoding:
+                self._changed.wait()
+            results = self._gathered.results
+            results += [(entry, None) for entry in self._waiting]
+            self._gathered.clear()
+            self._waiting.clear()
+            self._unencoded_messages = self._unencoded_octets = 0
+        return results
+
     def _flush(self, group: _Group) -> None:
         """Make a group durable, call back, and leave the disk to the next one.
 
         What was submitted behind a group which failed fails too: its submitter does not know yet,
-        and without that a session would stand in the queue with a gap.
+        and without that a session would stand in the queue with a gap.  So does what is submitted
+        while others are being told.
         """
-        error: BaseException | None = None
+        error = self._append(group.frames) if group.frames else None
         results = group.results
-        if group.disk_failures != self._disk_failures:
-            error = self._disk_failure
-        elif group.frames:
-            error = self._append(group.frames)
-            if error is not None:
-                with self._changed:
-                    self._disk_failures += 1
-                    self._disk_failure = error
-                    results = [*results, *((entry, None) for entry in self._waiting)]
-                    self._waiting.clear()
-                    self._unencoded_messages = self._unencoded_octets = 0
-        self._call_back(results, error)
+        while results:
+            self._call_back(results, error)
+            results = self._behind() if error is not None else []
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + IDLE_S
             self._trim()
@@ -461,11 +470,13 @@ class _Step(Enum):
 class _Group:
     """What goes to the disk together: encoded frames, and who waits for them."""
 
-    __slots__ = ("closed", "disk_failures", "frames", "messages", "octets", "results")
+    __slots__ = ("closed", "frames", "messages", "octets", "results")
 
     def __init__(self) -> None:
-        # How many groups had failed when the first batch was taken; None while there is none.
-        self.disk_failures: int | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is in it."""
         self.frames: list[Encoded] = []
         self.results: list[Result] = []
         # Each batch and what was wrong with it alone.

@@ -330,7 +330,11 @@ class Peer(Speaker):
 
     def _on_call(self, frame: Frame, events: list[Event]) -> None:
         if self._serve(frame, events):
-            self._deliver(CallReceived(frame.id, frame.payload), frame.attachments, None, events)
+            message = CallReceived(frame.id, frame.payload)
+            if frame.attachments:
+                self._deliver(message, frame.attachments, None, events)
+            else:
+                self._give(message, events)
 
     def _serve(self, frame: Frame, events: list[Event]) -> bool:
         """May this call be served?  Its id is pending then (``UM-09``, ``UM-20``)."""
@@ -383,7 +387,11 @@ class Peer(Speaker):
             return
         self.counters.results += 1
         message = ResultReceived(number, call.waiter, frame.payload)
-        call.answer = self._deliver(message, frame.attachments, None, events)
+        if frame.attachments:
+            call.answer = self._deliver(message, frame.attachments, None, events)
+        else:
+            self._pending.resolve(number)
+            self._give(message, events)
 
     def _on_error(self, frame: Frame, events: list[Event]) -> None:
         number = frame.number
