@@ -337,11 +337,12 @@ class MtlClient:
         curve: CurveClient | None = None,
         clock: Any = None,
         persistent: bool = True,
+        sockets: Callable[[Any], Any] = Sockets,
     ) -> None:
         """``endpoint`` is the control flow's ZeroMQ address; ``limits`` change
         :data:`.CLIENT_LIMITS`.  ``persistent``: a flow which stood once waits for a server which
-        does not answer any more, for ever; else it ends with TimedOut.  Raises ConfigurationError
-        for what is no address.
+        does not answer any more, for ever; else it ends with TimedOut.  ``sockets(clock)`` makes
+        the sockets.  Raises ConfigurationError for what is no address.
         """
         if clock is None:
             from twisted.internet import reactor as clock
@@ -354,7 +355,7 @@ class MtlClient:
         self._curve = curve
         self._waiting: Pending[int, Deferred[Any]] = Pending(10_000)
         self._timer = MachineTimer(clock, self._tick)
-        self._sockets = Sockets(clock)
+        self._sockets = sockets(clock)
         self._bounds = Bounds(self.limits.integer("content-octets"), 100_000, 1 << 40, 1e9)
         self._closed = False
         self._persistent = persistent

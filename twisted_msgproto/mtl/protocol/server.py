@@ -134,6 +134,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         insecure: bool = False,
         forcePlain: bool = False,
         random: Callable[[int], bytes] = os.urandom,
+        sockets: Callable[[Any], Any] = Sockets,
         **options: Any,
     ) -> None:
         """Make a broker; ``arguments`` and ``options`` are those of the base.
@@ -142,7 +143,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         :class:`.IIdentity`; without one nobody has to authenticate.  ``mechanisms`` None: those
         which its checkers can serve.  ``virtualHosts`` None: any.  ``curve``: only clients with
         these keys.  ``insecure`` allows addresses off this machine without CURVE, ``forcePlain``
-        PLAIN there.
+        PLAIN there.  ``random(n)`` gives n octets which nobody foresees, ``sockets(clock)`` makes
+        the sockets.
         """
         super().__init__(*arguments, **options)
         if profiles is None:
@@ -160,7 +162,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._force_plain = forcePlain
         self._random = random
         self.addresses: list[str] = []
-        self._sockets: Sockets | None = None
+        self._make_sockets = sockets
+        self._sockets: Any = None
         self._control: Any = None
         self._data: Any = None
         self._hook: Callable[[MessageBatch], Deferred[Any] | None] = lambda batch: None
@@ -210,7 +213,7 @@ class MtlServerFactory(MsgprotoServerFactory):
                 "an address off this machine needs CURVE (--curve-key), or --insecure"
             )
         self._start(protected=local or self._curve is not None)
-        self._sockets = sockets = Sockets(self.clock)
+        self._sockets = sockets = self._make_sockets(self.clock)
         try:
             self._bind(sockets, control, data)
         except ConfigurationError:
@@ -219,7 +222,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             raise
         return self.addresses
 
-    def _bind(self, sockets: Sockets, control: Sequence[str], data: str | None) -> None:
+    def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> None:
         limits = self.limits
         options: dict[str, Any] = {
             "lost": self._peerLost,

@@ -1,0 +1,238 @@
+"""``twistd mtl``, ``msgproto send|recv mtl``: options, one-line errors, keys in files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+import zmq.auth
+from twisted.python import usage
+
+from tests.mtl.plain import Plain
+from tests.tools.processes import Launcher
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.mtl import zeromq
+from twisted_msgproto.mtl.command import destination
+from twisted_msgproto.mtl.service import Options, data_endpoint
+
+
+def options(*words: str) -> Options:
+    read = Options()
+    read.read(list(words))
+    return read
+
+
+def test_the_defaults_are_on_this_machine() -> None:
+    """MT-12, MT-31"""
+    read = options()
+    assert read["endpoints"] == ["tcp://127.0.0.1:5049"]
+    assert read["data-endpoint"] == "tcp://127.0.0.1:5050"
+    assert (read.curve(), read["virtual-host"]) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("control", "data"),
+    [
+        ("tcp://127.0.0.1:6000", "tcp://127.0.0.1:6001"),
+        ("tcp://[::1]:6000", "tcp://[::1]:6001"),
+        ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"),
+        ("tcp://127.0.0.1:0", "tcp://127.0.0.1:*"),
+        ("tcp://127.0.0.1:65535", "tcp://127.0.0.1:*"),
+        ("ipc:///tmp/x", None),
+    ],
+)
+def test_data_goes_to_the_next_port(control: str, data: str | None) -> None:
+    """MT-12"""
+    assert data_endpoint(control) == data
+    assert options("-e", control)["data-endpoint"] == data
+    assert options("-e", control, "--one-socket")["data-endpoint"] is None
+    other = "tcp://127.0.0.1:7"
+    assert options("-e", control, "--data-endpoint", other)["data-endpoint"] == other
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-e", "tcp:5049"],
+        ["--data-endpoint", "127.0.0.1:5"],
+        ["--one-socket", "--data-endpoint", "tcp://127.0.0.1:5"],
+        ["--curve-key", "x"],
+        ["--curve-authorized", "x"],
+        ["--limit", "prefetch=0"],
+        ["--auth", "nothing:x"],
+    ],
+)
+def test_a_usage_error_is_one_line(words: list[str]) -> None:
+    """MT-29, MT-31"""
+    with pytest.raises(usage.UsageError) as caught:
+        options(*words)
+    assert "\n" not in str(caught.value)
+
+
+def test_help_names_every_limit() -> None:
+    """MT-29"""
+    text = Options().longdesc
+    for name in ("prefetch", "liveness", "json-octets", "login-failures", "queue-contents"):
+        assert f"{name}=" in text
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_keys_are_read_from_files(tmp_path: Path) -> None:
+    """MT-31: a line each, with or without a name, or certificates of pyzmq's."""
+    pairs = [zmq.curve_keypair() for _ in range(3)]
+    server = tmp_path / "server"
+    server.write_bytes(pairs[0][1] + b"\n")
+    clients = tmp_path / "clients"
+    clients.write_bytes(
+        b"# who may connect\n\n%b robot one # in the cellar\n  %b\n" % (pairs[1][0], pairs[2][0])
+    )
+    curve = options("--curve-key", str(server), "--curve-authorized", str(clients)).curve()
+    assert curve is not None
+    assert curve.secret == pairs[0][1]
+    assert curve.authorized == {pairs[1][0]: "robot one", pairs[2][0]: pairs[2][0].decode()}
+    zmq.auth.create_certificates(tmp_path, "made")
+    public = zeromq.read_key(str(tmp_path / "made.key_secret"))
+    assert zeromq.public_key(zeromq.read_secret_key(str(tmp_path / "made.key_secret"))) == public
+    assert zeromq.read_key(str(tmp_path / "made.key")) == public
+
+
+@pytest.mark.parametrize("text", [b"", b"short", b"\xff" * 40, b"#" * 39, b"a" * 39 + b" "])
+def test_what_is_no_key_is_said_in_one_line(tmp_path: Path, text: bytes) -> None:
+    """MT-31"""
+    file = tmp_path / "key"
+    file.write_bytes(text)
+    for read in (zeromq.read_secret_key, zeromq.read_key, zeromq.read_authorized_keys):
+        with pytest.raises(ConfigurationError) as caught:
+            read(str(file))
+        assert str(file) in str(caught.value)
+    with pytest.raises(ConfigurationError, match="No such file"):
+        zeromq.read_key(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("tcp://127.0.0.1:5", True), ("tcp://127.9.9.9:*", True), ("tcp://[::1]:5", True),
+        ("tcp://localhost:5", True), ("ipc://x", True), ("inproc://x", True),
+        ("tcp://*:5", False), ("tcp://0.0.0.0:5", False), ("tcp://[::]:5", False),
+        ("tcp://10.0.0.1:5", False), ("tcp://broker:5", False), ("tcp://eth0:5", False),
+    ],
+)  # fmt: skip
+def test_which_addresses_only_this_machine_can_reach(address: str, local: bool) -> None:
+    """MT-31"""
+    zeromq.check_address(address)
+    assert zeromq.is_local(address) is local
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, ("msgproto", "ingest", "messages")),
+        ("orders", ("msgproto", "ingest", "orders")),
+        ("queue/orders", ("msgproto", "queue", "orders")),
+        ("shop/queue/orders/new", ("shop", "queue", "orders/new")),
+    ],
+)
+def test_destinations(text: str | None, found: tuple[str, str, str]) -> None:
+    assert destination(text, "ingest") == found
+
+
+# ── processes ───────────────────────────────────────────────────────────────────────────────────
+
+
+def last_json(text: str) -> Any:
+    return json.loads(text.strip().splitlines()[-1])
+
+
+def test_send_and_recv_with_curve_and_a_password(launch: Launcher, tmp_path: Path) -> None:
+    """MT-08, MT-31: off loopback, as docs/protocols/mtl.md has it."""
+    (server_public, server_secret), (public, secret) = zmq.curve_keypair(), zmq.curve_keypair()
+    for name, octets in (
+        ("server.public", server_public), ("server.secret", server_secret),
+        ("client.secret", secret), ("clients.keys", public + b" robot\n"),
+        ("password", b"secret\n"), ("wrong", b"wrong\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(octets)
+    server = launch(
+        *("mtl", "-e", "tcp://*:*", "--one-socket", "--auth", "memory:me:secret"),
+        *("--curve-key", "server.secret", "--curve-authorized", "clients.keys"),
+        *("--queue", "queue", "--limit", "login-delay=0.1"),
+        module="twisted",
+    )
+    address = f"tcp://127.0.0.1:{server.port('mtl')}"
+    keys = ("--tls-ca", "server.public", "--tls-key", "client.secret", "--user", "me")
+    there = (address, "--destination", "queue/orders", *keys)
+    sent = launch.run(
+        *("send", "mtl", *there, "--count", "700", "--json", "--password-file", "password")
+    )
+    assert sent.returncode == 0, sent.stderr
+    assert last_json(sent.stdout)["acknowledged"] == 700
+    got = launch.run(
+        *("recv", "mtl", *there, "--count", "700", "--json", "--password-file", "password")
+    )
+    assert got.returncode == 0, got.stderr
+    rows = [json.loads(line) for line in got.stdout.splitlines()]
+    assert [row["destination"] for row in rows] == ["orders"] * 700
+    assert len({row["body"] for row in rows}) == 700
+    refused = launch.run("send", "mtl", *there, "--count", "1", "--password-file", "wrong")
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1] == "msgproto send: not authorized"
+    dumped = launch.run("queue", "dump", "queue")
+    assert {json.loads(line)["client_id"] for line in dumped.stdout.splitlines()} == {"me"}
+
+
+def test_recv_of_the_test_profile_gets_what_comes_later(launch: Launcher) -> None:
+    """MT-25: a plain writer, and our recv."""
+    server = launch("mtl", "-e", "tcp://127.0.0.1:*", module="twisted")
+    address = server.address("mtl")
+    recv = launch(
+        *("recv", "mtl", address, "--destination", "test-env/test/resource"),
+        *("--count", "3", "--json"),
+    )
+    with Plain(address) as client:
+        writer = client.ready("test").flow("Writer", ["resource"], "none")
+        while recv.process.poll() is None and len(recv.lines) < 3:
+            writer.content("", b"x")
+            assert writer.pong()
+            writer.quiet(0.02)
+    assert recv.wait() == 0, recv.output
+    assert [json.loads(line)["body"] for line in recv.lines[:3]] == ["x"] * 3
+
+
+def test_where_nobody_answers_send_fails_with_one_line(launch: Launcher) -> None:
+    """MT-28"""
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    try:
+        sent = launch.run("send", "mtl", f"tcp://127.0.0.1:{port}", "--count", "1")
+    finally:
+        context.destroy(linger=0)
+    assert sent.returncode == 1
+    assert sent.stderr.splitlines() == ["msgproto send: the server does not answer"]
+    sent = launch.run("send", "mtl", "tcp:127.0.0.1:5", "--count", "1")
+    assert sent.returncode != 0
+    assert "not a ZeroMQ address" in sent.stderr.splitlines()[-1]
+    sent = launch.run("send", "mtl", "tcp://127.0.0.1:5", "--count", "1", "--tls-ca", "x")
+    assert "--tls-key" in sent.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-e", "tcp://*:*"], "--insecure"),
+        (["-e", "tcp://127.0.0.1:*", "--curve-key", "a", "--curve-authorized", "b"], "cannot read"),
+        (["-e", "ipc:///no/such/directory/x"], "cannot listen on"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(launch: Launcher, words: list[str], says: str) -> None:
+    """MT-31"""
+    server = launch("mtl", *words, module="twisted")
+    assert server.wait() != 0
+    assert says in server.lines[-1]
+    assert "Traceback" not in server.output

@@ -1,0 +1,365 @@
+"""MTL in the simulated world: our client writes to our server, above simulated ZeroMQ sockets.
+
+What ZeroMQ does is done by :class:`Link`: whole messages, in order, late; a connection which breaks
+takes what is on its way with it; a DEALER comes back by itself, with another identity.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from tests.sim.clock import ProcessClock
+from tests.sim.world import Violation, World
+from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
+from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
+from twisted_msgproto.mtl.machine import Server
+from twisted_msgproto.mtl.machine.client_flow import ClientFlow
+
+CONTROL, DATA = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
+RECONNECT_SECONDS = 0.1
+
+
+class Link:
+    """One connection between a DEALER and a ROUTER."""
+
+    def __init__(self, world: World, dealer: SimulatedDealer, router: SimulatedRouter) -> None:
+        self._world = world
+        self.identity = b"\0" + (len(world.pipes) + 1).to_bytes(4, "big")
+        self.dealer: SimulatedDealer | None = dealer
+        self.router: SimulatedRouter | None = router
+        self.broken = False
+        self._arrivals = {"up": 0.0, "down": 0.0}
+        world.pipes.append(self)  # type: ignore[arg-type]
+
+    @property
+    def live(self) -> bool:
+        return self.dealer is not None or self.router is not None
+
+    def carry(self, way: str, frames: list[bytes]) -> None:
+        clock, source = self._world.clock, self._world.source
+        delay = source.random() * self._world.options["delay"]
+        self._arrivals[way] = arrival = max(self._arrivals[way], clock.now + delay)
+        clock.callLater(arrival - clock.now, self._arrive, way, frames)
+
+    def _arrive(self, way: str, frames: list[bytes] | None) -> None:
+        if self.broken:
+            return
+        if frames is None:
+            self._lose_dealer()
+        elif way == "up" and self.router is not None:
+            self.router.arrive([self.identity, *frames])
+        elif way == "down" and self.dealer is not None:
+            self.dealer.arrive(frames)
+
+    def cut(self) -> None:
+        self.broken = True
+        for lose in (self._lose_dealer, self._lose_router):
+            seconds = self._world.source.random() * self._world.options["half_open"]
+            self._world.clock.callLater(seconds, lose)
+
+    def kill_server(self) -> None:
+        self.router, self.broken = None, True
+        seconds = self._world.source.random() * self._world.options["half_open"]
+        self._world.clock.callLater(seconds, self._lose_dealer)
+
+    def close_router(self) -> None:
+        """The server closes its socket: what it has sent still arrives."""
+        self.router = None
+        self.carry("down", None)  # type: ignore[arg-type]
+
+    def close_dealer(self) -> None:
+        self.dealer = None
+        self._lose_router()
+
+    def _lose_router(self) -> None:
+        router, self.router = self.router, None
+        if router is not None:
+            router.links.pop(self.identity, None)
+
+    def _lose_dealer(self) -> None:
+        dealer, self.dealer = self.dealer, None
+        self.broken = True
+        if dealer is not None:
+            dealer.lost()
+
+
+class Reading:
+    """What both sockets have: an inbox, which waits while reading is paused."""
+
+    def __init__(self, world: World, clock: ProcessClock, received: Any) -> None:
+        self.world = world
+        self.clock = clock
+        self._received = received
+        self._inbox: list[list[bytes]] = []
+        self._paused = self._woken = self.closed = False
+        self.unread = 0
+
+    def arrive(self, parts: list[bytes]) -> None:
+        self._inbox.append(parts)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._woken and not self._paused and not self.closed:
+            self._woken = True
+            self.clock.callLater(0, self._read)
+
+    def _read(self) -> None:
+        self._woken = False
+        if self._inbox and not self._paused and not self.closed:
+            inbox, self._inbox = self._inbox, []
+            self._received(inbox)
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        self._wake()
+
+
+class SimulatedRouter(Reading):
+    def __init__(self, world: World, clock: ProcessClock, received: Any, lost: Any) -> None:
+        super().__init__(world, clock, received)
+        self._lost = lost
+        self.links: dict[bytes, Link] = {}
+
+    def bind(self, address: str) -> str:
+        listening(self.world)[address] = self
+        return address
+
+    def sendAll(self, messages: list[list[bytes]]) -> None:
+        for identity, *frames in messages:
+            link = self.links.get(identity)
+            if link is None:
+                self._lost(identity)
+            else:
+                link.carry("down", frames)
+
+    def shutdown(self) -> None:
+        self.closed = True
+        for link in list(self.links.values()):
+            link.close_router()
+        self.links.clear()
+
+
+class SimulatedDealer(Reading):
+    def __init__(self, world: World, clock: ProcessClock, received: Any) -> None:
+        super().__init__(world, clock, received)
+        self._link: Link | None = None
+        self._waiting: deque[list[bytes]] = deque()
+        self._attempt: Any = None
+
+    def connect(self, address: str) -> None:
+        self._address = address
+        self._attempt = self.clock.callLater(0, self._connect)
+
+    def _connect(self) -> None:
+        self._attempt = None
+        router = listening(self.world).get(self._address)
+        if router is None or router.closed or router.clock.dead:
+            self.lost()
+            return
+        self._link = link = Link(self.world, self, router)
+        router.links[link.identity] = link
+        while self._waiting:
+            link.carry("up", self._waiting.popleft())
+
+    def lost(self) -> None:
+        self._link = None
+        if not self.closed:
+            self._attempt = self.clock.callLater(RECONNECT_SECONDS, self._connect)
+
+    def sendAll(self, messages: list[list[bytes]]) -> None:
+        for frames in messages:
+            if self._link is None:
+                self._waiting.append(frames)
+            else:
+                self._link.carry("up", frames)
+
+    def shutdown(self) -> None:
+        self.closed = True
+        if self._attempt is not None:
+            self._attempt.cancel()
+            self._attempt = None
+        if self._link is not None:
+            self._link.close_dealer()
+            self._link = None
+
+
+class SimulatedSockets:
+    """What :class:`twisted_msgproto.mtl.zeromq.Sockets` is."""
+
+    def __init__(self, world: World, clock: ProcessClock) -> None:
+        self._world = world
+        self._clock = clock
+        self._made: list[Any] = []
+
+    def router(self, received: Any, bounds: Any, *, lost: Any, **options: Any) -> Any:
+        self._made.append(SimulatedRouter(self._world, self._clock, received, lost))
+        return self._made[-1]
+
+    def dealer(self, received: Any, bounds: Any, curve: Any) -> Any:
+        self._made.append(SimulatedDealer(self._world, self._clock, received))
+        return self._made[-1]
+
+    def shutdown(self) -> None:
+        for socket in self._made:
+            if not socket.closed:
+                socket.shutdown()
+
+
+def listening(world: World) -> dict[str, SimulatedRouter]:
+    """Who listens where in this world."""
+    found: dict[str, SimulatedRouter] = world.__dict__.setdefault("listening", {})
+    return found
+
+
+class WritingClient:
+    """Writes every event with confirm full, and again what was refused."""
+
+    def __init__(self, world: World, bodies: list[bytes]) -> None:
+        self._world = world
+        self.window = world.source.choice((1, 2, 5, 50))
+        self._unsettled = {body: None for body in bodies}
+        self._stopped = False
+        self._client: MtlClient | None = None
+        self._again: Any = None
+
+    def start(self) -> None:
+        """A client from its first socket on."""
+        self._again = None
+        clock = self._world.client_clock
+        self._client = MtlClient(
+            CONTROL,
+            clock=clock,
+            limits={"window": self.window, "waiting": 1000},
+            sockets=lambda clock: SimulatedSockets(self._world, clock),
+        )
+        ready: Deferred[Any] = self._client.open("world")
+        ready.addCallback(lambda profiles: self._of().profile("ingest"))
+        ready.addCallback(lambda _: self._of().writer(["events"]))
+        ready.addCallbacks(self._write, self._failed)
+
+    def _of(self) -> MtlClient:
+        assert self._client is not None
+        return self._client
+
+    def _write(self, writer: Any) -> None:
+        writer.lost = lambda error: self._anew()
+        for body in self._unsettled:
+            sent = writer.send("events", body)
+            sent.addCallbacks(self._settled, self._failed, callbackArgs=(body,))
+
+    def _settled(self, _: None, body: bytes) -> None:
+        del self._unsettled[body]
+        self._world.acknowledged(body)
+
+    def _failed(self, failure: Failure) -> None:
+        failure.trap(Refused, TimedOut, ConnectionClosed)
+        self._anew()
+
+    def _anew(self) -> None:
+        if not self._stopped and self._again is None:
+            self._again = self._world.client_clock.callLater(0.5, self.start)
+            self._of().close()
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._again is not None:
+            self._again.cancel()
+        self._of().close()
+
+    def check(self) -> None:
+        for flow in self._of().flows.values():
+            in_flight = flow.machine.snapshot()["in_flight"]
+            if in_flight > self.window:  # type: ignore[operator]
+                raise Violation(f"{in_flight} in flight, window {self.window}")
+
+
+class Mtl:
+    """The adapter."""
+
+    name = "mtl"
+
+    def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
+        factory = MtlServerFactory(
+            sink,
+            clock=clock,
+            limits={"unsafe-octets": world.source.choice((500, 64 << 20)), "drain": 100.0},
+            wallClock=lambda: 1_700_000_000.0 + clock.seconds(),
+            random=world.source.randbytes,
+            sockets=lambda clock: SimulatedSockets(world, clock),
+        )
+        factory.listen([CONTROL], DATA)
+        return factory
+
+    def make_client(self, world: World, bodies: list[bytes]) -> Any:
+        self.client = WritingClient(world, bodies)
+        return self.client
+
+    def duplicates_max(self, world: World) -> int:
+        return len(world.pipes) * self.client.window
+
+    @staticmethod
+    def in_order(numbers: list[int]) -> bool:
+        """A flow which gets another lease in its session sends again what was not confirmed."""
+        highest = numbers[0]
+        for number in numbers:
+            if number > highest + 1:
+                return False
+            highest = max(highest, number)
+        return True
+
+
+# ── Planted bugs ────────────────────────────────────────────────────────────────────────────────
+
+
+def confirm_before_safe() -> AbstractContextManager[object]:
+    """Content is confirmed when it has come, not when it is on disk."""
+
+    def careless(self: MtlServer, batch: Any) -> None:
+        assert self.factory.sink is not None
+        self.factory.sink.put(batch).addErrback(lambda failure: None)
+
+    return mock.patch.object(MtlServer, "batchReceived", careless)
+
+
+def not_safe_is_confirmed() -> AbstractContextManager[object]:
+    """A disk which breaks is no reason to reject."""
+    return mock.patch.object(Server, "not_safe", Server.made_safe)
+
+
+def nothing_is_sent_again() -> AbstractContextManager[object]:
+    """A flow which gets another lease forgets what was in flight."""
+    renew = ClientFlow.renew
+
+    def forgetful(self: ClientFlow, token: str, now: float) -> None:
+        self._window.drain()
+        renew(self, token, now)
+
+    return mock.patch.object(ClientFlow, "renew", forgetful)
+
+
+def window_and_one() -> AbstractContextManager[object]:
+    """One more is in flight than the window allows."""
+    made = ClientFlow.__init__
+
+    def wider(self: ClientFlow, **options: Any) -> None:
+        made(self, **options)
+        self._window.limit += 1
+
+    return mock.patch.object(ClientFlow, "__init__", wider)
+
+
+MTL_BUGS = {
+    "mtl-confirm-before-safe": confirm_before_safe,
+    "mtl-not-safe-is-confirmed": not_safe_is_confirmed,
+    "mtl-nothing-is-sent-again": nothing_is_sent_again,
+    "mtl-window-and-one": window_and_one,
+}
