@@ -383,7 +383,10 @@ class SabcSession(Protocol):
         return safe.addErrback(self._notSafe, batch)
 
     def _notSafe(self, failure: Failure, batch: MessageBatch) -> None:
-        """A batch will never be safe: its requests fail (``SA-16``)."""
+        """A batch will never be safe: its requests fail (``SA-16``), and the session ends.
+
+        Going on would leave a gap in what is stored of this session.
+        """
         log.failure("{peer}: not stored", failure, peer=self.peer)
         self.factory.counters["unsafe_batches"] += 1
         self._unsafe.add(id(batch))
@@ -398,13 +401,15 @@ class SabcSession(Protocol):
         elif self._gone:
             return
         elif unsafe:
-            for number in ids:
+            for number in () if machine.closed else ids:
                 machine.fail(number, 503, "not stored")
         elif type(self).requestReceived is SabcSession.requestReceived:
             machine.acknowledge(ids)
         else:
             for message in batch:
                 self._ask(message)
+        if unsafe:
+            machine.stop()
         self._flush()
 
     def _settle(self, batch: MessageBatch, unsafe: bool) -> None:
