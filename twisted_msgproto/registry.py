@@ -21,8 +21,8 @@ class Registered(NamedTuple):
     """One protocol.
 
     ``ports`` names the default ports by their role (``"tcp"``, ``"websocket"``, ``"control"``, …).
-    ``demo`` is the protocol's table of the demo's gateway.toml; ``demo_send`` is what ``msgproto
-    send`` is told beside the endpoint there.
+    ``demo`` is the protocol's table of the demo's gateway.toml, with which its server listens on
+    ``demo_addresses`` addresses; ``demo_send`` is what ``msgproto send`` is told beside each.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Registered(NamedTuple):
     ports: Mapping[str, int]
     demo: Mapping[str, object]
     demo_send: tuple[str, ...] = ()
+    demo_addresses: int = 1
 
 
 PROTOCOLS: Mapping[str, Registered] = {
@@ -59,6 +60,7 @@ PROTOCOLS: Mapping[str, Registered] = {
             ports={"tcp": 5046, "websocket": 5047},
             demo={"endpoint": [LOOPBACK], "websocket": [LOOPBACK]},
             demo_send=("--window", "256"),
+            demo_addresses=2,
         ),
         Registered(
             name="umq",

@@ -24,12 +24,13 @@ from twisted_msgproto.core.errors import (
     ProtocolViolation,
     TimedOut,
 )
+from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack import (
     LumberjackClient,
     LumberjackClientFactory,
     LumberjackShipper,
 )
-from twisted_msgproto.lumberjack.shipper import Backoff
+from twisted_msgproto.lumberjack.shipper import SHIPPER_LIMITS, Backoff
 from twisted_msgproto.lumberjack.wire import (
     VERSION_1,
     Decoder,
@@ -494,6 +495,21 @@ class Producing(Case):
         self.lose(client)
         self.assertEqual(producer.calls, ["stop"])
 
+    def test_a_producer_which_fails_does_not_stop_the_others_events(self):
+        """What it raises is its own; the connection goes on."""
+        client = self.connect(window=1)
+        producer = Producer()
+        producer.resumeProducing = lambda: 1 / 0
+        client.registerProducer(producer, True)
+        client.send(b"1")
+        self.assertRaises(ZeroDivisionError, client.dataReceived, encode_ack(1))
+        client.unregisterProducer()
+        sent = client.send(b"2")
+        self.assertEqual(self.transport.take(), [[b"1"], [b"2"]])
+        client.dataReceived(encode_ack(1))
+        self.successResultOf(sent)
+        self.lose(client)
+
     def test_pull_producers_are_refused(self):
         client = self.connect()
         self.assertRaises(ValueError, client.registerProducer, Producer(), False)
@@ -614,6 +630,33 @@ class Shipping(Logged):
         host.ack(2)
         self.successResultOf(rest[1])
         self.successResultOf(last)
+        self.stop()
+
+    def test_events_of_one_window_come_back_in_order(self):
+        """LJ-15, LJ-10."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host])
+        shipper.send(b"1")
+        for number in range(2, 6):
+            shipper.send(b"%d" % number)
+        host.ack(1)
+        host.transport.lose()
+        shipper.send(b"6")
+        self.clock.advance(1.0)
+        self.assertEqual(host.take(), [[b"2", b"3", b"4", b"5", b"6"]])
+        host.ack(5)
+        self.stop()
+
+    def test_a_batch_of_many_windows_is_acknowledged_with_its_last_event(self):
+        """LJ-09."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], window=2)
+        sent = shipper.sendBatch([b"1", b"2", b"3", b"4", b"5"])
+        for count in (2, 2):
+            host.ack(count)
+            self.assertNoResult(sent)
+        host.ack(1)
+        self.successResultOf(sent)
         self.stop()
 
     def test_a_reader_which_breaks_the_protocol_is_left_and_tried_again(self):
@@ -866,6 +909,20 @@ class Shipping(Logged):
         shipper.write(b"3")
         self.assertIn("an event was not sent: the service has stopped", self.lines[-1])
 
+    def test_what_a_producer_writes_when_resumed_shares_the_next_window(self):
+        """LJ-18."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host], window=2)
+        producer = Producer()
+        producer.resumeProducing = lambda: [shipper.write(b"3"), shipper.write(b"4")]
+        shipper.registerProducer(producer, True)
+        shipper.sendBatch([b"1", b"2"])
+        host.ack(2)
+        self.assertEqual(host.take(), [[b"1", b"2"], [b"3", b"4"]])
+        shipper.unregisterProducer()
+        host.ack(2)
+        self.stop()
+
     def test_why_connections_ended_is_told(self):
         """LJ-15: one line each, and a hook for subclasses."""
         (host,) = self.hosts("a")
@@ -883,6 +940,23 @@ class Shipping(Logged):
         shipper = self.ship([host])
         client = self.successResultOf(shipper.whenConnected())
         self.assertIs(client.writer, host.transport.protocol.writer)
+        self.stop()
+
+    def test_a_factory_of_ones_own_makes_the_connections(self):
+        """Its protocol may be a subclass with hooks."""
+
+        class Protocol(LumberjackClient):
+            def sessionEstablished(self):
+                self.factory.told.append(self.peer)
+
+        factory = LumberjackClientFactory(
+            limits=Limits.of(SHIPPER_LIMITS), clock=self.clock, compress=0
+        )
+        factory.protocol, factory.told = Protocol, []
+        (host,) = self.hosts("a")
+        self.shipper = LumberjackShipper(self.clock, [host], factory=factory)
+        self.shipper.startService()
+        self.assertEqual(factory.told, ["192.0.2.9:5044"])
         self.stop()
 
     def test_endpoint_strings_are_taken_too(self):

@@ -43,6 +43,8 @@ def test_a_json_object_is_sent_as_it_is(line):
         ("grüß".encode(), "grüß"),
         (b"\xff\xfe{", "\ufffd\ufffd{"),
         (b'{"a": "\\ud800"', '{"a": "\\ud800"'),
+        (b'{"a": NaN}', '{"a": NaN}'),
+        (b'{"a": 1, "a": 2}', '{"a": 1, "a": 2}'),
         (b'{"a":' * 100_000, None),
     ],
 )
@@ -119,6 +121,15 @@ class Sending(SynchronousTestCase):
         sending = self.send(Given(*[[b"%d" % n] for n in range(50)], []), window=1)
         self.assertEqual(len(self.messages.batches), 51 - 3)
         for _ in range(50):
+            self.host.ack(1)
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_long_lines_are_no_matter(self):
+        """LJ-18: what is read ahead may weigh more than a shipper holds by default."""
+        lines = [b"x" * (12 << 20)] * 7
+        sending = self.send(Given(lines, []))
+        for _ in range(7):
             self.host.ack(1)
         self.ended()
         self.successResultOf(sending)

@@ -3,12 +3,13 @@
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
@@ -130,6 +131,28 @@ class Ingest(Case):
         server.dataReceived(encode_json([1], [b"{}"]))
         self.assertEqual(transport.value(), encode_ack(1))
         self.lose(server)
+
+
+@implementer(ITCPTransport)
+class TCPStringTransport(StringTransport):
+    """A string transport which is TCP's, for what only TCP has."""
+
+    nagle = True
+
+    def setTcpNoDelay(self, enabled):
+        self.nagle = not enabled
+
+
+class OnTCP(Case):
+    def test_acks_do_not_wait_for_nagle(self):
+        """LJ-13: TCP_NODELAY is set; and reads are large."""
+        self.connect()
+        server = self.factory.buildProtocol(PEER)
+        transport = TCPStringTransport(peerAddress=PEER)
+        transport.protocol = server
+        server.makeConnection(transport)
+        self.assertFalse(transport.nagle)
+        self.assertEqual(transport.bufferSize, 256 << 10)
 
 
 class Hooks(Case):

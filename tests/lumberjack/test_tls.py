@@ -26,6 +26,7 @@ from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
     LumberjackServer,
     LumberjackServerFactory,
+    LumberjackShipper,
 )
 from twisted_msgproto.lumberjack.service import Options
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
@@ -107,7 +108,8 @@ class Case(TestCase):
 
     async def exchange(self, *arguments, **options):
         """One event, acknowledged; then both sides end."""
-        client = await self.connect(*arguments, **options)
+        # No help from the deadline of stop(): the end must be a clean one.
+        client = await self.connect(*arguments, changes={"drain": 1000.0}, **options)
         await client.send(b'{"over": "tls"}')
         await client.stop()
         await self.factory.ended
@@ -166,6 +168,18 @@ class EndpointStrings(Case):
         )
         await self.exchange(other.client("web-2"))
         self.assertEqual(self.client_ids, ["O=Example,CN=web-2"])
+
+    async def test_a_shipper_over_tls(self):
+        """LJ-01, LJ-15: it ends its connection well, and connects again."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        for body in (b"1", b"2"):
+            shipper = LumberjackShipper(reactor, [self.endpoint(self.client)])
+            shipper.startService()
+            await shipper.send(body)
+            await shipper.stopService()
+            await self.factory.ended
+            self.factory.ended = Deferred()
+        self.assertEqual([message.body for message in self.sink.messages], [b"1", b"2"])
 
 
 class ClientCertificates(Case):

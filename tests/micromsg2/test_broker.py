@@ -61,6 +61,7 @@ class Consumer:
         if expression:
             parameters["filter"] = expression
         self.broker.obey(self, "subscribe", parameters)
+        self.broker.look()
 
 
 class Sender:
@@ -422,6 +423,27 @@ def test_an_unsubscribed_consumer_gets_nothing_more() -> None:
     with pytest.raises(SubscriptionRefused):
         room.unsubscribe(consumer, "q")
     consumer.acknowledge()
+
+
+def test_a_storm_of_subscriptions_looks_through_a_queue_once() -> None:
+    """MM-32: what no filter lets pass is not looked at for each command"""
+    room = broker(["q"])
+    looked: list[int] = []
+    queue = room.queues["q"]
+    consumer = Consumer(room)
+    consumer.subscribe("q", "a=N1")
+    Sender(room).send("q", *numbered(5))
+    dispatch = queue.dispatch
+    queue.dispatch = lambda: (looked.append(1), dispatch())[1]  # type: ignore[method-assign]
+    for number in range(100):
+        room.obey(consumer, "subscribe", {"destination": "q", "filter": f"a=N{number % 2}"})
+        room.obey(consumer, "unsubscribe", {"destination": "q"})
+        room.obey(consumer, "subscribe", {"destination": "q"})
+    assert (looked, consumer.bodies) == ([], [])
+    room.look()
+    assert (looked, consumer.bodies) == ([1], numbered(5))
+    room.look()
+    assert looked == [1]
 
 
 def test_strangers_do_no_harm() -> None:

@@ -1567,3 +1567,79 @@ def test_the_quick_way_and_the_long_way_are_one() -> None:
         server = open_server()
         events = server.receive_data(msg(b"x", msg_id="1", **extra), NOW)
         assert requests(events) == [("1", b"x", False)]
+
+
+def request_frame(id: str, body: bytes, lengths: bool, final: bool = True, **h: str) -> bytes:
+    named = {"session-id": SESSION, "msg-id": id} | {k.replace("_", "-"): v for k, v in h.items()}
+    return encode(Message(named, body, final=final), lengths=lengths)
+
+
+ODD = {
+    "plain": lambda n: request_frame(n, b"x" * 7, n.startswith("L")),
+    "empty": lambda n: request_frame(n, b"", n.startswith("L")),
+    "end mark within": lambda n: request_frame(n, b"a\r\n\r\n\0b", n.startswith("L")),
+    "blank line within": lambda n: request_frame(n, b"a\r\n\r\nb", n.startswith("L")),
+    "nul first": lambda n: request_frame(n, b"\0a", n.startswith("L")),
+    "length line within": lambda n: request_frame(n, b"\r\ncontent-length::3", n.startswith("L")),
+    "same id": lambda n: request_frame("same" + n[0], b"y", n.startswith("L")),
+    "free header": lambda n: request_frame(n, b"y", n.startswith("L"), a="b"),
+    "send-only": lambda n: request_frame(n, b"y", n.startswith("L"), send_only="yes"),
+    "part": lambda n: request_frame(n, b"y", n.startswith("L"), False, msg_more="yes"),
+    "no end": lambda n: request_frame(n, b"y", n.startswith("L"), False),
+    "other session": lambda n: request_frame(n, b"y", n.startswith("L"), session_id="x"),
+    "separator in the id": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"id::" + n[:1].encode(), b"id::::"
+    ),
+    "line end in the id": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"id::" + n[:1].encode(), b"id::\n"
+    ),
+    "cr in the id": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"id::" + n[:1].encode(), b"id::\r"
+    ),
+    "no utf-8": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"id::" + n[:1].encode(), b"id::\xff"
+    ),
+    "leading zero": lambda n: request_frame(n, b"y", n[0] == "L").replace(
+        b"length::", b"length::0"
+    ),
+    "a long id": lambda n: request_frame(n + "i" * 1100, b"y", n[0] == "L"),
+    "above the limit": lambda n: request_frame(n, b"y" * 700, n[0] == "L"),
+    "other command": lambda n: vectors.FORBIDDEN,
+}
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_many_at_once_are_read_as_one_by_one(odd: str, at: int, lengths: bool) -> None:
+    # SA-10, SA-15, SA-16, SA-22, SA-26, SA-27: whatever stands among plain requests
+    prefix = "L" if lengths else "M"
+    names = ["plain"] * 4
+    names[at:at] = [odd, odd] if odd == "same id" else [odd]
+    octets = b"".join(ODD[name](f"{prefix}{n}") for n, name in enumerate(names))
+
+    def run(chunks: list[bytes]) -> tuple[list[object], bytes]:
+        bound = limits(message_octets=600, outstanding_requests=5, part_octets=600)
+        server = open_server(limits=bound, lengths=lengths)
+        events = [e for chunk in chunks for e in server.receive_data(chunk, NOW)]
+        return flat(events), server.data_to_send()
+
+    whole = run([octets])
+    assert run([octets[i : i + 1] for i in range(len(octets))]) == whole
+    for place in range(0, len(octets), 11):
+        assert run(cut(octets, place)) == whole
+
+
+def test_many_at_once_keep_the_bounds() -> None:
+    # SA-27, SA-11
+    octets = b"".join(msg(b"x", msg_id=str(n)) for n in range(6))
+    server = open_server(limits=limits(outstanding_requests=4))
+    assert len(requests(server.receive_data(octets, NOW))) == 4
+    assert codes(server) == ["429", "429"]
+    server = open_server(expires=NOW + 1)
+    assert isinstance(server.receive_data(octets, NOW + 1)[-1], Fault)
+    assert server.unanswered == 0
+    server = open_server(limits=limits(header_lines=1))
+    assert isinstance(server.receive_data(octets, NOW)[-1], Fault)
+    server = open_server(lenient=True)
+    assert len(requests(server.receive_data(octets, NOW))) == 6

@@ -440,11 +440,16 @@ class Safety(HeldCase):
         self.pump()
         error = self.failureResultOf(asked, Refused).value
         self.assertEqual((error.code, str(error)), ("503", "not stored"))
+        self.assertFalse(self.client.established)  # or what is stored of it would have a gap
+        self.server, self.client = self.accept(), self.join()
+        self.pump()
         self.client.sendOnly(b"x")
         self.pump()
         self.sink.fail(OSError("disk"))
+        self.pump()
+        self.assertFalse(self.client.established)
         self.assertEqual(len(self.flushLoggedErrors(OSError)), 2)
-        self.assertEqual(self.server.notes, ["established"])
+        self.assertEqual(self.server.notes, ["established", "lost"])
         self.assertEqual(self.factory.counters["unsafe_batches"], 2)
 
     def test_disconnect_waits_for_the_sink(self):

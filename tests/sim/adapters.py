@@ -9,6 +9,7 @@ from tests.sim.bugs import Bug
 from tests.sim.lumberjack import Lumberjack
 from tests.sim.micromsg2 import MICROMSG2_BUGS, MicroMsg2
 from tests.sim.mtl import MTL_BUGS, Mtl
+from tests.sim.sabc import SABC_BUGS, Sabc
 from tests.sim.umq import UMQ_BUGS, Umq
 from tests.sim.world import Adapter
 
@@ -16,6 +17,7 @@ ADAPTERS: dict[str, Callable[[], Adapter]] = {
     "lumberjack": Lumberjack,
     "micromsg2": MicroMsg2,
     "mtl": Mtl,
+    "sabc": Sabc,
     "umq": Umq,
 }
 """Protocol → its adapter."""
@@ -25,6 +27,7 @@ BUGS: dict[str, tuple[str, Bug]] = {
     **{name: ("lumberjack", bug) for name, bug in bugs.LUMBERJACK_BUGS.items()},
     **{name: ("micromsg2", bug) for name, bug in MICROMSG2_BUGS.items()},
     **{name: ("mtl", bug) for name, bug in MTL_BUGS.items()},
+    **{name: ("sabc", bug) for name, bug in SABC_BUGS.items()},
     **{name: ("umq", bug) for name, bug in UMQ_BUGS.items()},
 }
 """Name → the protocol whose worlds must catch it, and what plants it."""

@@ -658,6 +658,76 @@ class Topics(TestCase):
         both.close()
 
 
+class Hooks(TestCase):
+    def test_the_hooks_of_a_plain_session_do_nothing(self):
+        """UM-09, UM-15: everything works without a subclass; calls are refused with 6."""
+        both = pair(UmqServer)
+        both.client.setAttribute("a", "b")
+        both.client.unsetAttribute("a")
+        answered = both.client.call("x")
+        both.pump()
+        self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 6)
+        self.assertRaises(Refused, both.server.requestReceived, None)
+        both.close()
+
+    def test_a_message_in_two_reads_of_one_hold_keeps_its_place(self):
+        """UM-07: what the server says while the client still decides, in several reads."""
+
+        class Wary(UmqClient):
+            seen = ()
+
+            def welcomed(self, welcome):
+                self.decision = Deferred()
+                return self.decision
+
+            def attributeChanged(self, name, value):
+                self.seen += ((name, value),)
+
+        class Talking(Echo):
+            def sessionEstablished(self):
+                self.setAttribute("a", "1")
+                self.setAttribute("a", "2")
+
+        both = pair(Talking, client=Wary)
+        self.assertEqual(both.client.seen, ())
+        both.client.decision.callback(None)
+        both.pump()
+        self.assertEqual(both.client.seen, (("a", "1"), ("a", "2")))
+        both.close()
+
+    def test_a_subscription_which_was_ended_before_it_was_refused(self):
+        both = pair()
+        subscription = both.client.subscribe(lambda id: "refuse")
+        subscription.unsubscribe()
+        both.pump()
+        self.failureResultOf(subscription.whenStarted(), CallFailed)
+        both.close()
+
+    def test_a_producer_which_comes_when_the_subscriber_is_slow_is_paused_at_once(self):
+        """UM-21."""
+        both = pair(full=100)
+        both.client.subscribe(lambda id: f"topic {id}", lambda update: None)
+        both.pump()
+        both.deaf.add("client")
+        for number in range(20):
+            both.server.topic.publish(f"update {number}")
+        seen = []
+        producer = type(
+            "P",
+            (),
+            {
+                name: lambda self, name=name: seen.append(name)
+                for name in ("pauseProducing", "resumeProducing", "stopProducing")
+            },
+        )()
+        both.server.topic.registerProducer(producer, True)
+        self.assertEqual(seen, ["pauseProducing"])
+        both.deaf.clear()
+        both.pump()
+        self.assertEqual(seen, ["pauseProducing", "resumeProducing"])
+        both.close()
+
+
 class Attributes(TestCase):
     def test_attributes_of_the_peer_are_a_mapping_with_a_hook(self):
         """UM-15, UM-16."""

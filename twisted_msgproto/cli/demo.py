@@ -227,22 +227,15 @@ class Demo:
                 say(f"gateway: a server each for {', '.join(PROTOCOLS)}, one queue")
                 gateway = children.start("gateway", "gateway", "--config", str(self.file))
                 addresses = self._addresses(gateway)
-                for name, address in addresses.items():
-                    say(f"  {name} listening on {address}")
+                for name, found in addresses.items():
+                    say(f"  {name} listening on {' and '.join(found)}")
                 reader, first = self._open_queue()
                 say("bridge: Spark starts (some seconds) and follows the queue")
                 bridge = children.start(
                     "bridge", "bridge", "--queue", str(self.queue), "--table", str(self.table)
                 )
                 say(f"clients: {self.messages:,} messages of each protocol")
-                clients = {
-                    name: children.start(
-                        f"send-{name}",
-                        *("send", name, address, "--count", str(self.messages), "--json"),
-                        *PROTOCOLS[name].demo_send,
-                    )
-                    for name, address in addresses.items()
-                }
+                clients = self._start_clients(children, addresses)
                 self._wait(reader, first, clients, [gateway, bridge])
                 # The bridge first: it is to see the gateway's last offsets.
                 Children.end([bridge])
@@ -252,20 +245,40 @@ class Demo:
         finally:
             self.progress.end_line()
 
-    def _addresses(self, gateway: Child) -> dict[str, str]:
-        """Where each protocol listens first, as the gateway's log says it."""
+    def _start_clients(
+        self, children: Children, addresses: dict[str, list[str]]
+    ) -> dict[str, Child]:
+        """A client process for each address; those of one protocol share its messages.
+
+        The first client of a protocol has its name, the others a number behind it (``sabc-2``).
+        """
+        clients = {}
+        for name, found in addresses.items():
+            for number, address in enumerate(found):
+                count = (self.messages + number) // len(found)
+                if count:
+                    label = name if not number else f"{name}-{number + 1}"
+                    clients[label] = children.start(
+                        f"send-{label}",
+                        *("send", name, address, "--count", str(count), "--json"),
+                        *PROTOCOLS[name].demo_send,
+                    )
+        return clients
+
+    def _addresses(self, gateway: Child) -> dict[str, list[str]]:
+        """Where each protocol listens, as the gateway's log says it."""
         deadline = time.monotonic() + START_SECONDS
-        addresses: dict[str, str] = {}
-        while len(addresses) < len(PROTOCOLS):
+        addresses: dict[str, list[str]] = {name: [] for name in PROTOCOLS}
+        while any(len(found) < PROTOCOLS[name].demo_addresses for name, found in addresses.items()):
             self._must_run(gateway)
             if time.monotonic() > deadline:
                 raise failed(gateway, f"does not listen after {START_SECONDS:.0f} s")
             time.sleep(LOOK_SECONDS / 4)
             for line in gateway.lines():
                 match = re.search(r"(\w+) listening on (\S+)$", line)
-                if match and match[1] in PROTOCOLS:
-                    addresses.setdefault(match[1], match[2])
-        return {name: addresses[name] for name in PROTOCOLS}
+                if match and match[2] not in addresses.get(match[1], [match[2]]):
+                    addresses[match[1]].append(match[2])
+        return {name: found[: PROTOCOLS[name].demo_addresses] for name, found in addresses.items()}
 
     def _open_queue(self) -> tuple[QueueReader, int]:
         from twisted_msgproto.queue import QueueReader
@@ -319,10 +332,13 @@ class Demo:
         """What the clients say and what the table says about this run."""
         from twisted_msgproto.spark.table import LandedTable
 
-        counts = {}
-        for name, client in clients.items():
+        counts: dict[str, Count] = {}
+        for label, client in clients.items():
             told = json.loads(client.lines()[-1])
-            counts[name] = Count(told["sent"], told["acknowledged"])
+            count = counts.setdefault(label.partition("-")[0], Count())
+            count.sent += told["sent"]
+            count.acknowledged += told["acknowledged"]
+            self.progress.say(f"  {label}: {told['sent']:,} sent, {told['acknowledged']:,} acked")
         table = LandedTable(self.table)
         for name, landed in landed_since(table, queue_id, first).items():
             counts.setdefault(name, Count()).landed = landed

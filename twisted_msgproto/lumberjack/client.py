@@ -11,7 +11,8 @@ keeps it, connects again and sends it again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 from typing import Protocol as TypingProtocol
 
@@ -371,9 +372,8 @@ class LumberjackClient(Protocol):
         ttl = self.factory.limits["ttl"]
         if ttl:
             self._ttl = self.factory.clock.callLater(ttl, self._expired)
-        self._busy = True
-        self.sessionEstablished()
-        self._busy = False
+        with self._gathering():
+            self.sessionEstablished()
         self.look()
 
     def _expired(self) -> None:
@@ -412,21 +412,29 @@ class LumberjackClient(Protocol):
         """Octets from the transport."""
         if self._error is not None:
             return
-        acknowledged = -1  # no sign of life
-        self._busy = True
-        for event in self.writer.receive_data(data, self.factory.clock.seconds()):
-            if type(event) is Fault:
-                self._fault(event)
-                continue
-            acknowledged = max(acknowledged, 0)
-            if type(event) is PartAcknowledged or type(event) is WindowAcknowledged:
-                acknowledged += event.count
-                for parcel in event.parcels:
-                    parcel.token.acknowledged(parcel)
-        self._busy = False
-        if acknowledged >= 0 and self.owner is not None:
-            self.owner.clientProgressed(self, acknowledged)
+        with self._gathering():
+            acknowledged = -1  # no sign of life
+            for event in self.writer.receive_data(data, self.factory.clock.seconds()):
+                if type(event) is Fault:
+                    self._fault(event)
+                    continue
+                acknowledged = max(acknowledged, 0)
+                if type(event) is PartAcknowledged or type(event) is WindowAcknowledged:
+                    acknowledged += event.count
+                    for parcel in event.parcels:
+                        parcel.token.acknowledged(parcel)
+            if acknowledged >= 0 and self.owner is not None:
+                self.owner.clientProgressed(self, acknowledged)
         self.look()
+
+    @contextmanager
+    def _gathering(self) -> Iterator[None]:
+        """What is sent within the block goes out after it, in one window."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
 
     def look(self) -> None:
         """Something has changed: take more events in, write what may be written, set timers."""
@@ -434,13 +442,12 @@ class LumberjackClient(Protocol):
             return
         writer, owner = self.writer, self.owner
         now = self.factory.clock.seconds()
-        self._busy = True
-        self._producers.look(writer.full)  # what it sends now shares the next window
-        if owner is not None:
-            owner.clientWants(self)
-        while writer.flush(now) and owner is not None:
-            owner.clientWants(self)
-        self._busy = False
+        with self._gathering():
+            self._producers.look(writer.full)  # what it sends now shares the next window
+            if owner is not None:
+                owner.clientWants(self)
+            while writer.flush(now) and owner is not None:
+                owner.clientWants(self)
         self._producers.look(writer.full)
         octets = writer.data_to_send()
         if octets:

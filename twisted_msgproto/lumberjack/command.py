@@ -1,7 +1,8 @@
 """``msgproto send lumberjack``: lines become JSON documents, sent until each is acknowledged.
 
-A line which is a JSON object is sent as it is.  Any other line (text, a number, JSON which is not
-UTF-8) becomes the document ``{"message": LINE}``.
+A line which is a JSON object is sent as it is.  Any other line (text, a number, what is not UTF-8,
+and objects which :mod:`..core.strict_json` refuses: with NaN, a key twice, deeper than 64) becomes
+the document ``{"message": LINE}``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from ..cli.connecting import client_endpoint
 from ..cli.shapes import Messages, Progress, SendOptions
 from ..core.errors import ConfigurationError, TimedOut
+from ..core.strict_json import parse_json
 from ..registry import PROTOCOLS
 from .shipper import LumberjackShipper
 from .writer import COMPRESS_DEFAULT, WINDOW_DEFAULT
@@ -33,14 +35,17 @@ WINDOWS_AHEAD: Final = 2
 """Windows which are made while another is on its way."""
 
 
+UNBOUNDED: Final = 1 << 62
+
+
 def document(line: bytes) -> bytes:
     """The JSON document which stands for a line."""
     try:
-        text = line.decode()
-        if isinstance(json.loads(text), dict):
+        if isinstance(parse_json(line, len(line)), dict):
             return line
-    except (ValueError, RecursionError):
-        text = line.decode("utf-8", "replace")
+    except ValueError:
+        pass
+    text = line.decode("utf-8", "replace")
     return json.dumps({"message": text}, ensure_ascii=False).encode()
 
 
@@ -120,7 +125,12 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         [client_endpoint(reactor, options)],
         window=window,
         compress=COMPRESS_DEFAULT if options.compress is None else options.compress,
-        limits={"backoff-most": BACKOFF_MOST_SECONDS},
+        limits={
+            "backoff-most": BACKOFF_MOST_SECONDS,
+            # What waits is bounded by what we read ahead, however long the lines are.
+            "unsent-events": UNBOUNDED,
+            "unsent-octets": UNBOUNDED,
+        },
     )
     waiting: deque[Deferred[None]] = deque()
 

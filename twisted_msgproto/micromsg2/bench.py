@@ -87,22 +87,31 @@ def drive(port: int, count: int) -> list[float]:
     return latencies
 
 
-def fan_out(port: int, subscribers: int, count: int) -> list[float]:
-    """Publish ``count`` windows to a topic which has ``subscribers``; all of it is read."""
+def subscribers(port: int, count: int) -> list[socket.socket]:
+    """``count`` connections which are subscribed to one topic."""
+    made = []
+    for _ in range(count):
+        one = session(port, Offer("pub-sub"))
+        # Nothing answers a subscription, but the server reads what follows it later.
+        one.sendall(encode_command("subscribe", {"destination": "topic/prices"}))
+        one.sendall(encode_command("unsubscribe", {"destination": "topic/none"}))
+        if not one.recv(65536):
+            raise RuntimeError("the server closed a subscriber")
+        one.setblocking(False)
+        made.append(one)
+    return made
+
+
+def fan_out(port: int, subscribed: list[socket.socket], count: int) -> list[float]:
+    """Publish ``count`` windows to the topic; all that is delivered is read."""
     topic = encode_address("topic/prices")
     frame = encode_message(1, topic, b"x" * PAYLOAD_OCTETS)[0]
-    selector = selectors.DefaultSelector()
-    missing = {}
-    for _ in range(subscribers):
-        made = session(port, Offer("pub-sub"))
-        made.sendall(encode_command("subscribe", {"destination": "topic/prices"}))
-        made.setblocking(False)
-        selector.register(made, selectors.EVENT_READ)
-        missing[made] = count * WINDOW * len(frame)
-    time.sleep(0.2)  # the server is to know all subscribers; nobody is measured by the clock here
-    with session(port) as publisher:
+    missing = dict.fromkeys(subscribed, count * WINDOW * len(frame))
+    unsent = memoryview(frame * (count * WINDOW))
+    with selectors.DefaultSelector() as selector, session(port) as publisher:
+        for one in subscribed:
+            selector.register(one, selectors.EVENT_READ)
         publisher.setblocking(False)
-        unsent = memoryview(frame * (count * WINDOW))
         while any(missing.values()):
             if unsent:
                 with contextlib.suppress(BlockingIOError):
@@ -112,9 +121,6 @@ def fan_out(port: int, subscribers: int, count: int) -> list[float]:
                 if not octets:
                     raise RuntimeError("the server closed a subscriber")
                 missing[key.fileobj] -= len(octets)  # type: ignore[index]
-    for made in missing:
-        made.close()
-    selector.close()
     return []
 
 
@@ -176,11 +182,16 @@ def _rows(subject: Callable[..., Subject], directory: Path, count: int) -> Itera
         one = subject(*words)
         return one.measure(count * WINDOW, partial(drive, one.port, count))
 
-    def spread(subscribers: int) -> Figures:
+    def spread(width: int) -> Figures:
         one = subject("counting")
-        windows_sent = max(1, count // subscribers // 4)
-        deliveries = subscribers * windows_sent * WINDOW
-        return one.measure(deliveries, partial(fan_out, one.port, subscribers, windows_sent))
+        windows_sent = max(1, count // width)
+        subscribed = subscribers(one.port, width)
+        try:
+            work = partial(fan_out, one.port, subscribed, windows_sent)
+            return one.measure(width * windows_sent * WINDOW, work)
+        finally:
+            for made in subscribed:
+                made.close()
 
     yield Comparison(
         f"server, {PAYLOAD_OCTETS} octets, batch-ack {WINDOW}, counting sink",

@@ -213,6 +213,7 @@ class Broker:
         self.queues: dict[str, BrokerQueue] = {}
         self._topics: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[Consumer, Subscriber] = {}
+        self._changed: dict[BrokerQueue, None] = {}
         self._order = 0
         self.counters = {
             "broker_published": 0,
@@ -265,8 +266,8 @@ class Broker:
     def subscribe(self, consumer: Consumer, destination: str, chosen: Filter | None = None) -> None:
         """``consumer`` gets messages to ``destination`` which ``chosen`` lets pass (``MM-25``).
 
-        A second subscription to the same destination replaces the filter.  Raises
-        SubscriptionRefused above a limit.
+        A second subscription to the same destination replaces the filter.  Messages which wait in
+        a queue are given out by :meth:`look`.  Raises SubscriptionRefused above a limit.
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
@@ -288,8 +289,19 @@ class Broker:
         subscriber.filters[destination] = chosen
         if not again:
             queue.consumers.append(subscriber)
-        queue.reconsider()
-        queue.dispatch()
+        self._changed[queue] = None
+
+    def look(self) -> None:
+        """Give queues whose subscriptions have changed to their consumers.
+
+        Call it once after the commands of a read: to look through what no filter let pass costs
+        time, and a peer may subscribe again and again.
+        """
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            for queue in changed:
+                queue.reconsider()
+                queue.dispatch()
 
     def unsubscribe(self, consumer: Consumer, destination: str) -> None:
         """No further messages to ``destination``; what is in flight stays in flight."""
@@ -303,7 +315,7 @@ class Broker:
         queue = self.queues.get(destination)
         if queue is not None:
             queue.consumers.remove(subscriber)
-            queue.dispatch()
+            self._changed[queue] = None
             return
         subscribers = self._topics[destination]
         del subscribers[subscriber]
@@ -429,5 +441,5 @@ class Broker:
         destinations, subscriber.filters = list(subscriber.filters), {}
         for destination in destinations:
             self._leave(subscriber, destination)
-        for queue in returned:
-            queue.dispatch()
+        self._changed.update(returned)
+        self.look()

@@ -383,7 +383,10 @@ class SabcSession(Protocol):
         return safe.addErrback(self._notSafe, batch)
 
     def _notSafe(self, failure: Failure, batch: MessageBatch) -> None:
-        """A batch will never be safe: its requests fail (``SA-16``)."""
+        """A batch will never be safe: its requests fail (``SA-16``), and the session ends.
+
+        Going on would leave a gap in what is stored of this session.
+        """
         log.failure("{peer}: not stored", failure, peer=self.peer)
         self.factory.counters["unsafe_batches"] += 1
         self._unsafe.add(id(batch))
@@ -398,13 +401,14 @@ class SabcSession(Protocol):
         elif self._gone:
             return
         elif unsafe:
-            for number in ids:
+            for number in () if machine.closed else ids:
                 machine.fail(number, 503, "not stored")
         elif type(self).requestReceived is SabcSession.requestReceived:
             machine.acknowledge(ids)
         else:
-            for message in batch:
-                self._ask(message)
+            self._ask_all(batch)
+        if unsafe:
+            machine.stop()
         self._flush()
 
     def _settle(self, batch: MessageBatch, unsafe: bool) -> None:
@@ -434,14 +438,28 @@ class SabcSession(Protocol):
         self.machine.settle(1)
         self._flush()
 
-    def _ask(self, message: Message) -> None:
-        """Let the application answer one request."""
-        number = str(message.message_id)
-        try:
-            result = self.requestReceived(message)
-        except Exception:
-            self._failed(Failure(), number)
-            return
+    def _ask_all(self, batch: MessageBatch) -> None:
+        """Let the application answer; answers which are there at once leave together."""
+        numbers: list[str] = []
+        bodies: list[bytes] = []
+        ask = self.requestReceived
+        for message in batch:
+            number: Any = message.message_id
+            try:
+                result = ask(message)
+            except Exception:
+                self._failed(Failure(), number)
+                continue
+            if type(result) is bytes:
+                numbers.append(number)
+                bodies.append(result)
+            else:
+                self._resolve(result, number)
+        for number in self.machine.answer_all(numbers, bodies):
+            self._answer(bodies[numbers.index(number)], number)
+
+    def _resolve(self, result: Any, number: str) -> None:
+        """Answer with ``result``, when it is there."""
         if iscoroutine(result):
             result = Deferred.fromCoroutine(result)
         if isinstance(result, Deferred):

@@ -193,6 +193,7 @@ class Side(Generic[S]):
         self._due: list[Event] = []
         self._session_id = b""
         self._prefix = ""  # of every MESSAGE of this session
+        self._request_prefix = b""  # of a request's id
         self._connect_deadline: float | None = None
         self._drain_deadline: float | None = None
         # what comes in
@@ -275,7 +276,14 @@ class Side(Generic[S]):
             return events
         decoder = self._decoder
         decoder.feed(octets)
-        while (piece := decoder.next()) is not None:
+        looked = False  # for many at once: when the frame of which a part came before is through
+        while True:
+            if not looked and decoder.at_head:
+                looked = True
+                self._quickest(now, events)
+            piece = decoder.next()
+            if piece is None:
+                break
             if type(piece) is not Message or not self._quick(piece, now, events):
                 self._take(piece, now, events)
                 if self.closed:
@@ -296,6 +304,27 @@ class Side(Generic[S]):
             if type(piece) is not Message or not self._quick(piece, now, events):
                 self._take(piece, now, events)
         return events
+
+    def _quickest(self, now: float, events: list[Event]) -> None:
+        """Deal with requests in one frame each, if nothing else has come, all together."""
+        if (
+            self._machine.state is not self._open[0]
+            or self._unfinished
+            or self._receiving
+            or (self.expires is not None and now >= self.expires)
+        ):
+            return
+        unanswered = self._unanswered
+        found = self._decoder.plain(
+            self._request_prefix, self._message_octets, unanswered, self._unanswered_max
+        )
+        if found is None:
+            return
+        ids, bodies = found
+        unanswered.update(dict.fromkeys(ids, False))
+        self.counters.requests += len(ids)
+        octets = sum(map(len, bodies))
+        events.append(MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets))
 
     def _quick(self, frame: Message, now: float, events: list[Event]) -> bool:
         """Deal with a request or an answer in one frame, with no header but the two it needs.
@@ -659,6 +688,7 @@ class Side(Generic[S]):
     def _enter_session(self, session_id: str, lengths: bool) -> None:
         self._session_id = session_id.encode()
         self._prefix = f"MESSAGE\r\n{SESSION_ID}::{session_id}\r\n"
+        self._request_prefix = f"{self._prefix}{MSG_ID}::".encode()
         self.lengths = self._decoder.lengths = lengths
         self._decoder.session_id = session_id
 
@@ -787,6 +817,31 @@ class Side(Generic[S]):
         self._send_message(f"{REF_MSG_ID}::{id}\r\n", extra, body)
         del self._unanswered[id]
         self._look_drained()
+
+    def answer_all(self, ids: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
+        """Answer many requests at once; the ids of those which want ``answer`` one by one.
+
+        Those are the cut ones, and bodies which need parts or do not fit the framing.
+        """
+        if self.closed or not ids:
+            return []
+        self._machine.step(AnswerSent)
+        unanswered, lengths, out = self._unanswered, self.lengths, self._out
+        most, before = self.part_octets, f"{self._prefix}{REF_MSG_ID}::"
+        left = []
+        for id, body in zip(ids, bodies, strict=True):
+            if (
+                unanswered.get(id) is not False
+                or not 0 < len(body) <= most
+                or not (lengths or not wire.ends_early(body))
+            ):
+                left.append(id)
+                continue
+            del unanswered[id]
+            length = f"\r\n{CONTENT_LENGTH}::{len(body)}" if lengths else ""
+            out.append(f"{before}{id}{length}\r\n\r\n".encode() + body + END)
+        self._look_drained()
+        return left
 
     def acknowledge(self, ids: Sequence[str]) -> None:
         """Answer many requests with nothing at all (``SA-16``); as ``answer`` does."""

@@ -440,12 +440,18 @@ class Session(ABC):
         return self.send_run(address, (payload,), notes)[0]
 
     def send_run(
-        self, address: bytes, payloads: Iterable[bytes], notes: Mapping[str, str] = _NOTHING
+        self,
+        address: bytes,
+        payloads: Iterable[bytes],
+        notes: Mapping[str, str] = _NOTHING,
+        *,
+        limited: bool = True,
     ) -> list[int]:
         """Send messages to one address (see ``encode_address``); their numbers, in order.
 
         All of one payload's parts are queued here, so no ack for a number can come before its last
-        part was written (``MM-31``).  Raises as :meth:`send` does, having sent what came before.
+        part was written (``MM-31``).  Raises as :meth:`send` does, having sent what came before;
+        without ``limited`` no payload is too large.
         """
         if not self.established:
             raise IllegalTransition(self.state, Messages)
@@ -456,7 +462,7 @@ class Session(ABC):
         numbers = []
         sequence = self._last_sent
         for payload in payloads:
-            if len(payload) > octets_max:
+            if limited and len(payload) > octets_max:
                 raise LimitExceeded(f"a payload of {len(payload)} octets, at most {octets_max}")
             if self._inbox.annotating:
                 self._write_notes(notes)
@@ -520,25 +526,29 @@ class Session(ABC):
         if self.established:
             if self._ack_due_at is not None and now >= self._ack_due_at:
                 self._write_ack()
-            self._expire(self._idle_deadline(), now, IDLE_TIMEOUT, "a payload stays unfinished")
-            self._expire(self._ack_wait(now), now, ACK_TIMEOUT, "nothing was acknowledged in time")
-        elif self.state in _READING:
+            idle, waiting = self._idle_deadline(), self._ack_wait(now)
+            if idle is not None:
+                self._expire(idle, now, IDLE_TIMEOUT, "a payload stays unfinished")
+            if waiting is not None:
+                self._expire(waiting, now, ACK_TIMEOUT, "nothing was acknowledged in time")
+            if self.fault is not None:
+                return None
+            due = [time for time in (self._ack_due_at, idle, waiting) if time is not None]
+            return min(due) if due else None
+        if self.state in _READING:
             if self._began_at is None:
                 self._began_at = now
             deadline = self._began_at + self._handshake_seconds
             self._expire(deadline, now, HANDSHAKE_TIMEOUT, "no complete handshake in time")
             return deadline if self.fault is None else None
-        if self.fault is not None or not self.established:
-            return None
-        deadlines = (self._ack_due_at, self._idle_deadline(), self._ack_wait(now))
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        return None
 
-    def _expire(self, deadline: float | None, now: float, reason: str, text: str) -> None:
-        if self.fault is None and deadline is not None and now >= deadline:
+    def _expire(self, deadline: float, now: float, reason: str, text: str) -> None:
+        if self.fault is None and now >= deadline:
             self._break(reason, text)
 
     def _idle_deadline(self) -> float | None:
-        if not (self._inbox.in_parts or self.decoder.buffered) or self._paused:
+        if not (self.decoder.buffered or self._inbox.in_parts) or self._paused:
             return None
         seconds = self._idle_close_seconds
         return self._heard_at + seconds if seconds else None

@@ -299,8 +299,9 @@ NUMBER_OPERATORS: Final[Mapping[str, Comparison]] = {
 }
 """What each operator asks of numbers and dates (``MM-24``)."""
 
-# Longest operator first, so that "<=" is not read as "<" with a value that begins with "=".
-_CONDITION: Final = re.compile(r"\s*([^\s=<>!~&]*)\s*(<=|>=|!=|=|<|>|~|&)\s*(.*?)\s*\Z", re.DOTALL)
+# Longest operator first, so that "<=" is not read as "<" with a value that begins with "=".  No two
+# parts of it can match the same text, or a long text could be split in too many ways.
+_CONDITION: Final = re.compile(r"([^\s=<>!~&]*)\s*(<=|>=|!=|=|<|>|~|&)(.*)", re.DOTALL)
 
 
 @dataclass(slots=True, frozen=True)
@@ -347,14 +348,15 @@ class Filter:
         """A filter expression, decoded already; BadText says which condition cannot be."""
         conditions: list[Condition] = []
         for item in text.split(";"):
-            if not item.strip():
+            item = item.strip()
+            if not item:
                 continue
             if len(conditions) == conditions_max:
                 raise BadText(f"more than {conditions_max} conditions")
-            parts = _CONDITION.match(item)
+            parts = _CONDITION.fullmatch(item)
             if parts is None or _LENIENT_KEY.match(parts[1]) is None:
                 raise BadText(f"{shown(item)} is not: name, operator, value")
-            conditions.append(Condition(parts[1], parts[2], read_value(parts[3])))
+            conditions.append(Condition(parts[1], parts[2], read_value(parts[3].strip())))
         return cls(conditions)
 
     def matches(self, properties: Properties) -> bool:

@@ -1,0 +1,231 @@
+"""What ``msgproto send|recv umq`` and ``twistd umq`` run, over real sockets of this process."""
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.trial.unittest import TestCase
+
+from tests.umq.test_protocol import Sink
+from twisted_msgproto.cli.shapes import RecvOptions, SendOptions
+from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed
+from twisted_msgproto.net.gateway import Gateway
+from twisted_msgproto.umq import (
+    CallFailed,
+    Hub,
+    Reply,
+    SessionRefused,
+    UmqClientFactory,
+    UmqServerFactory,
+    call_method,
+    command,
+    connect,
+)
+from twisted_msgproto.umq.service import Options, StockServer, makeService, serve
+
+
+class Progress:
+    def __init__(self):
+        self.sent_count = self.acknowledged_count = 0
+
+    def sent(self, count):
+        self.sent_count += count
+
+    def acknowledged(self, count):
+        self.acknowledged_count += count
+
+
+class Messages:
+    def __init__(self, bodies):
+        self.bodies = list(bodies)
+
+    async def some(self, most):
+        assert most >= 1
+        taken, self.bodies = self.bodies[:most], self.bodies[most:]
+        return taken
+
+
+def start(coroutine):
+    return Deferred.fromCoroutine(coroutine)
+
+
+class Commands(TestCase):
+    @inlineCallbacks
+    def setUp(self):
+        self.factory = UmqServerFactory(sink=Sink(at_once=True), methods=Hub().methods)
+        self.factory.protocol = StockServer
+        endpoint = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
+        self.port = yield endpoint.listen(self.factory)
+        self.where = f"127.0.0.1:{self.port.getHost().port}"
+
+    @inlineCallbacks
+    def tearDown(self):
+        yield self.port.stopListening()
+        yield self.factory.drain()
+
+    @inlineCallbacks
+    def test_every_message_is_a_call_and_every_answer_an_acknowledgement(self):
+        """The issue, 6: send, by any spelling of the address."""
+        for endpoint in (
+            f"ws://{self.where}/",
+            f"tcp:{self.where}",
+            f"tcp:host=127.0.0.1:port={self.where.rpartition(':')[2]}",
+        ):
+            progress = Progress()
+            options = SendOptions(endpoint=endpoint, window=7)
+            bodies = [b"%d" % number for number in range(50)]
+            yield start(command.send(reactor, options, Messages(bodies), progress))
+            self.assertEqual((progress.sent_count, progress.acknowledged_count), (50, 50))
+            stored = [m.body for batch in self.factory.sink.batches for m in batch]
+            self.assertEqual(stored[-50:], bodies)
+
+    @inlineCallbacks
+    def test_a_destination_is_a_method(self):
+        progress = Progress()
+        options = SendOptions(endpoint=f"ws://{self.where}/", destination="nothing.known")
+        yield start(command.send(reactor, options, Messages([b"a"]), progress))
+        (batch,) = self.factory.sink.batches
+        self.assertEqual(
+            (batch.body, batch.destination), ([b'["nothing.known","a"]'], ["nothing.known"])
+        )
+        options = SendOptions(endpoint=f"ws://{self.where}/", destination="subscribe")
+        sending = start(command.send(reactor, options, Messages([b"a"] * 3), Progress()))
+        yield self.assertFailure(sending, CallFailed)
+
+    @inlineCallbacks
+    def test_one_method_is_called_with_json_or_text(self):
+        """The issue, 3."""
+        options = SendOptions(endpoint=f"ws://{self.where}/")
+        result = yield start(command.call(reactor, options, "publish", ["news", "text"]))
+        self.assertEqual(result, "0")
+        self.factory.methods.register(lambda: Reply("x", [b"abc"]), name="attach")
+        result = yield start(command.call(reactor, options, "attach", []))
+        self.assertEqual(result, '{"result":"x","attachments":[3]}')
+        self.factory.methods.register(lambda number: number + 1, name="next")
+        result = yield start(command.call(reactor, options, "next", ["41"]))
+        self.assertEqual(result, "42")
+
+    @inlineCallbacks
+    def test_updates_of_a_destination_are_shown(self):
+        """The issue, 6: recv."""
+        shown = []
+        two = Deferred()
+
+        def show(message):
+            shown.append((message.kind, message.destination, message.body))
+            if len(shown) == 2:
+                two.callback(None)
+
+        options = RecvOptions(endpoint=f"ws://{self.where}/", destination="news")
+        receiving = start(command.recv(reactor, options, show))
+        session = yield start(connect(reactor, f"ws://{self.where}/"))
+        while not (yield call_method(session, "publish", "news", "a")):
+            pass
+        yield call_method(session, "publish", "news", "b")
+        yield two
+        self.assertEqual(shown, [("topic", "news", b"a"), ("topic", "news", b"b")])
+        for live in list(self.factory.liveConnections):
+            live.closeSession()
+        yield receiving  # the server ends in peace
+        empty = RecvOptions(endpoint="ws://x/", destination="")
+        yield self.assertFailure(start(command.recv(reactor, empty, show)), ConfigurationError)
+
+    @inlineCallbacks
+    def test_a_server_which_goes_away_ends_recv_with_an_error(self):
+        options = RecvOptions(endpoint=f"ws://{self.where}/")
+        receiving = start(command.recv(reactor, options, lambda message: None))
+        session = yield start(connect(reactor, f"ws://{self.where}/"))
+        live = list(self.factory.liveConnections)
+        self.assertEqual(len(live), 2)
+        for connection in live:
+            connection.transport.abortConnection()
+        yield self.assertFailure(receiving, ConnectionClosed)
+        session.closeSession()
+
+    @inlineCallbacks
+    def test_who_is_refused_hears_it(self):
+        def authorise(self, hello):
+            raise ValueError("no")
+
+        self.factory.protocol = type("Closed", (StockServer,), {"authorise": authorise})
+        options = SendOptions(endpoint=f"ws://{self.where}/", user="me", password="x")
+        sending = start(command.send(reactor, options, Messages([b"a"]), Progress()))
+        yield self.assertFailure(sending, SessionRefused)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    @inlineCallbacks
+    def test_connect_takes_a_factory_and_an_endpoint(self):
+        url = f"ws://{self.where}/"
+        factory = UmqClientFactory(url)
+        session = yield start(connect(reactor, url, factory=factory))
+        self.assertIs(session.factory, factory)
+        factory.countFault("test")
+        self.assertEqual(factory.counters["fault:test"], 1)
+        session.closeSession()
+
+    def test_a_server_which_is_no_umq_server_is_an_error(self):
+        """Something else listens there, or nothing."""
+
+        class Greeting(Protocol):
+            def connectionMade(self):
+                self.transport.write(b"220 mail.example ESMTP\r\n\r\n")
+
+        endpoint = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
+        listening = endpoint.listen(Factory.forProtocol(Greeting))
+
+        def ask(port):
+            url = f"ws://127.0.0.1:{port.getHost().port}/"
+            asking = self.assertFailure(start(connect(reactor, url)), ConnectionClosed)
+            return asking.addBoth(lambda result: port.stopListening())
+
+        return listening.addCallback(ask)
+
+
+class Services(TestCase):
+    @inlineCallbacks
+    def test_the_service_listens_serves_and_stops(self):
+        """The issue, 6: twistd umq."""
+        passwords = self.mktemp()
+        with open(passwords, "w") as file:
+            file.write("alice:secret\n")
+        options = Options()
+        options.parseOptions(
+            [
+                "-e",
+                "tcp:0:interface=127.0.0.1",
+                "--origin",
+                "http://page.example",
+                "--auth",
+                f"file:{passwords}",
+                "--limit",
+                "calls=7",
+            ]
+        )
+        gateway = Gateway(reactor)
+        service = serve(options, gateway)
+        announced = Deferred()
+        service._announced = lambda name, address: announced.callback((name, address))
+        service.setServiceParent(gateway)
+        gateway.startService()
+        name, address = yield announced
+        self.assertEqual(name, "umq")
+        (factory,) = gateway.factories
+        self.assertTrue(factory.origin_allowed("http://page.example"))
+        self.assertEqual(factory.limits["calls"], 7)
+        where = address.removeprefix("tcp:")
+        session = yield start(connect(reactor, f"ws://{where}/", hello="alice:secret"))
+        reply = yield session.call("anything")
+        self.assertEqual(reply.payload, "")
+        yield self.assertFailure(
+            start(connect(reactor, f"ws://{where}/", hello="alice:guess")), SessionRefused
+        )
+        lost = Deferred()
+        session.sessionLost = lambda reason: lost.callback(None)
+        yield gateway.stopService()
+        yield lost
+        self.assertFalse(session.machine.opened)
+
+    def test_make_service_makes_a_gateway(self):
+        options = Options()
+        options.parseOptions(["-e", "tcp:0"])
+        self.assertEqual(len(makeService(options).factories), 1)
