@@ -16,7 +16,7 @@ from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueLocked
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 
 DIRECTORY = "/queue"
@@ -612,20 +612,26 @@ def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
 def test_a_disk_error_while_idle_is_told_and_costs_nothing() -> None:
     disk = SimulatedDisk()
     told: list[str] = []
-    with a_writer(disk, segment_bytes=1, group_messages=1) as writer:
-        put(writer, batch(0), batch(1))
-    with a_writer(disk, segment_bytes=1, check_octets=0, report=told.append) as writer:
-        disk.fail_next("read", errno.EIO, f"{0:020d}.segment")
-        wait_until(lambda: writer.statistics()["disk_errors"] == 1)
-        disk.fail_next("remove", errno.EIO)
-        QueueReader(DIRECTORY, disk=disk).commit("spark", 2)
-        wait_until(lambda: writer.statistics()["disk_errors"] == 2)
-        wait_until(lambda: writer.begin == 1)
-        assert put(writer, batch(2)) == [None]
-    assert [line.partition(": ")[2] for line in told if "Input/output error" in line] == [
-        line.partition(": ")[2] for line in told
-    ]
-    assert len(told) == 2
+    errors = [OSError(errno.ESTALE, "checking"), OSError(errno.ESTALE, "trimming")]
+
+    def check(log: SegmentLog) -> list[str]:
+        if len(errors) == 2:
+            raise errors.pop(0)
+        return []
+
+    def trim(log: SegmentLog) -> int:
+        if len(errors) == 1:
+            raise errors.pop(0)
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentLog, "check_older", check)
+        patch.setattr(SegmentLog, "trim", trim)
+        with a_writer(disk, report=told.append) as writer:
+            wait_until(lambda: writer.statistics()["disk_errors"] == 2)
+            wait_until(lambda: len(told) == 2)
+            assert put(writer, batch(0)) == [None]
+    assert ["checking" in told[0], "trimming" in told[1]] == [True, True]
 
 
 @pytest.mark.usefixtures("short_idle")
