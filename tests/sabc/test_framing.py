@@ -387,7 +387,7 @@ def slow_end(head_and_body: bytes, start: int) -> tuple[int, int, bool] | None:
     return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(BODIES, st.data())
 def test_the_fast_search_agrees_with_the_obvious_one(body: bytes, data: st.DataObject) -> None:
     # SA-26
@@ -645,7 +645,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(octets)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(mutated(), st.booleans(), st.booleans(), st.data())
 def test_whatever_comes_reads_the_same_however_it_is_split(
     octets: bytes, lengths: bool, lenient: bool, data: st.DataObject
