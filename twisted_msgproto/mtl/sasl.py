@@ -33,7 +33,7 @@ from zope.interface import implementer
 from ..core.errors import ConfigurationError
 from ..net.authentication import Authentication, LoggedIn, Passcode
 from .machine.client import Credentials, SaslClient
-from .machine.server import Session
+from .machine.sessions import Session
 
 SCRAM_ITERATIONS: Final = 4096
 """What RFC 7677 asks for; each attempt costs both sides that many rounds."""
