@@ -5,12 +5,17 @@ import json
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.tools.processes import Launched, Launcher
+from twisted_msgproto import cli
+from twisted_msgproto.cli import send
+from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.queue import QueueReader
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
@@ -160,3 +165,24 @@ def test_a_bad_option_is_a_usage_error(launch: Launcher, words: list[str]) -> No
 def test_a_protocol_without_recv_says_so(launch: Launcher) -> None:
     ended = launch.run("recv", "lumberjack", "tcp:h:1")
     assert (ended.returncode, ended.stderr) == (2, "msgproto recv: lumberjack has no recv\n")
+
+
+@pytest.mark.parametrize(
+    ("sent", "acknowledged", "status"), [(5, 5, 0), (5, 4, 1), (4, 4, 1), (0, 0, 1)]
+)
+def test_the_status_follows_the_counts_whatever_the_protocol_says(
+    monkeypatch: pytest.MonkeyPatch, sent: int, acknowledged: int, status: int
+) -> None:
+    async def claim(reactor: object, options: object, messages: object, progress: Counted) -> None:
+        progress.sent(sent)
+        progress.acknowledged(acknowledged)
+
+    def driven(name: str, work: Callable[[object], Coroutine[Any, Any, None]]) -> bool:
+        with pytest.raises(StopIteration):
+            work(None).send(None)
+        return True
+
+    command = SimpleNamespace(send=claim, DEFAULT_ENDPOINT="tcp:h:1")
+    monkeypatch.setattr(send, "command_of", lambda protocol, verb: command)
+    monkeypatch.setattr(send, "run_client", driven)
+    assert cli.main(["send", "lumberjack", "--count", "5"]) == status

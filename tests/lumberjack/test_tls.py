@@ -26,6 +26,7 @@ from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
     LumberjackServer,
     LumberjackServerFactory,
+    LumberjackShipper,
 )
 from twisted_msgproto.lumberjack.service import Options
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
@@ -167,6 +168,18 @@ class EndpointStrings(Case):
         )
         await self.exchange(other.client("web-2"))
         self.assertEqual(self.client_ids, ["O=Example,CN=web-2"])
+
+    async def test_a_shipper_over_tls(self):
+        """LJ-01, LJ-15: it ends its connection well, and connects again."""
+        await self.listen(f"mtls:0:{self.files('force_peer')}")
+        for body in (b"1", b"2"):
+            shipper = LumberjackShipper(reactor, [self.endpoint(self.client)])
+            shipper.startService()
+            await shipper.send(body)
+            await shipper.stopService()
+            await self.factory.ended
+            self.factory.ended = Deferred()
+        self.assertEqual([message.body for message in self.sink.messages], [b"1", b"2"])
 
 
 class ClientCertificates(Case):

@@ -18,7 +18,7 @@ from twisted_msgproto.mtl.machine import (
     Server,
     TestProfile,
 )
-from twisted_msgproto.mtl.machine.server import ServerEvent
+from twisted_msgproto.mtl.machine.sessions import ServerEvent
 from twisted_msgproto.mtl.wire import data
 
 OPEN = {"protocol": {"name": "MTL", "version": 1}, "virtual-host": "host"}

@@ -487,7 +487,8 @@ class Authentication(MtlCase):
         for mechanism, response in (
             ("PLAIN", b""), ("PLAIN", b"a\0b"), ("PLAIN", b"other\0me\0secret"),
             ("PLAIN", b"\0\xff\0x"), ("PLAIN", b"\0\0x"), ("SCRAM-SHA-256", b"n,,x"),
-            ("SCRAM-SHA-256", b"\xff"),
+            ("SCRAM-SHA-256", b"\xff"), ("PLAIN", b"\0" + b"x" * 256 + b"\0x"),
+            ("SCRAM-SHA-256", b"n,,n=" + b"x" * 256 + b",r=abc"),
         ):  # fmt: skip
             client = self.client(factory.addresses[0])
             await client.open("host")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.mtl.broker import ANYTHING, OPEN, Broker, control_peer, data_peer
 from twisted_msgproto.mtl.machine import SESSION, Channel, SessionState
-from twisted_msgproto.mtl.machine.server import (
+from twisted_msgproto.mtl.machine.sessions import (
     AuthenticationRequested,
     SessionEnded,
     SessionEstablished,

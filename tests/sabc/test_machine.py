@@ -1527,7 +1527,7 @@ ROWS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from(ROWS), min_size=1, max_size=7).map(b"".join),
     st.booleans(),

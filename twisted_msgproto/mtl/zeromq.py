@@ -232,7 +232,7 @@ class _Bounded:
         return messages
 
     def _receiveWithKey(self, flags: int) -> list[bytes]:
-        from .machine.server import bound_identity
+        from .machine.sessions import bound_identity
 
         frames = self.socket.recv_multipart(flags, copy=False)
         key = frames[0].get("User-Id").encode()
@@ -271,7 +271,7 @@ class _Bounded:
     def _sent(self, peer: bytes, parts: list[bytes]) -> bool:
         """The socket took it, or its peer is not there; False: there is no room now."""
         if self._with_keys:
-            from .machine.server import plain_identity
+            from .machine.sessions import plain_identity
 
             parts = [plain_identity(parts[0]), *parts[1:]]
         try:

@@ -406,8 +406,7 @@ class SabcSession(Protocol):
         elif type(self).requestReceived is SabcSession.requestReceived:
             machine.acknowledge(ids)
         else:
-            for message in batch:
-                self._ask(message)
+            self._ask_all(batch)
         if unsafe:
             machine.stop()
         self._flush()
@@ -439,14 +438,28 @@ class SabcSession(Protocol):
         self.machine.settle(1)
         self._flush()
 
-    def _ask(self, message: Message) -> None:
-        """Let the application answer one request."""
-        number = str(message.message_id)
-        try:
-            result = self.requestReceived(message)
-        except Exception:
-            self._failed(Failure(), number)
-            return
+    def _ask_all(self, batch: MessageBatch) -> None:
+        """Let the application answer; answers which are there at once leave together."""
+        numbers: list[str] = []
+        bodies: list[bytes] = []
+        ask = self.requestReceived
+        for message in batch:
+            number: Any = message.message_id
+            try:
+                result = ask(message)
+            except Exception:
+                self._failed(Failure(), number)
+                continue
+            if type(result) is bytes:
+                numbers.append(number)
+                bodies.append(result)
+            else:
+                self._resolve(result, number)
+        for number in self.machine.answer_all(numbers, bodies):
+            self._answer(bodies[numbers.index(number)], number)
+
+    def _resolve(self, result: Any, number: str) -> None:
+        """Answer with ``result``, when it is there."""
         if iscoroutine(result):
             result = Deferred.fromCoroutine(result)
         if isinstance(result, Deferred):

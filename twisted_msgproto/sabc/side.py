@@ -467,6 +467,7 @@ class Side(Generic[S]):
         if type(frame) is Error:
             self._more = False
             incoming = _Incoming(None, None, now)
+            headers.pop(SESSION_ID, None)  # a secret, and no news to the application
             incoming.fields = headers
         else:
             self._machine.step(Message)
@@ -817,6 +818,31 @@ class Side(Generic[S]):
         self._send_message(f"{REF_MSG_ID}::{id}\r\n", extra, body)
         del self._unanswered[id]
         self._look_drained()
+
+    def answer_all(self, ids: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
+        """Answer many requests at once; the ids of those which want ``answer`` one by one.
+
+        Those are the cut ones, and bodies which need parts or do not fit the framing.
+        """
+        if self.closed or not ids:
+            return []
+        self._machine.step(AnswerSent)
+        unanswered, lengths, out = self._unanswered, self.lengths, self._out
+        most, before = self.part_octets, f"{self._prefix}{REF_MSG_ID}::"
+        left = []
+        for id, body in zip(ids, bodies, strict=True):
+            if (
+                unanswered.get(id) is not False
+                or not 0 < len(body) <= most
+                or not (lengths or not wire.ends_early(body))
+            ):
+                left.append(id)
+                continue
+            del unanswered[id]
+            length = f"\r\n{CONTENT_LENGTH}::{len(body)}" if lengths else ""
+            out.append(f"{before}{id}{length}\r\n\r\n".encode() + body + END)
+        self._look_drained()
+        return left
 
     def acknowledge(self, ids: Sequence[str]) -> None:
         """Answer many requests with nothing at all (``SA-16``); as ``answer`` does."""

@@ -10,7 +10,8 @@ from .client_flow import CLIENT_FLOW, ClientFlow, ClientFlowState
 from .flows import FLOW, FlowState, ReadingFlow, Stored, WritingFlow
 from .limits import CLIENT_LIMITS, SERVER_LIMITS
 from .profiles import IngestProfile, Profile, QueueProfile, TestProfile
-from .server import SESSION, Channel, ContentReceived, Server, Session, SessionState
+from .server import Channel, Server
+from .sessions import SESSION, ContentReceived, Session, SessionState
 
 __all__ = [
     "CLIENT",

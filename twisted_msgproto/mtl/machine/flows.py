@@ -29,7 +29,7 @@ from ..wire.data import (
 
 if TYPE_CHECKING:
     from .profiles import Profile
-    from .server import Session
+    from .sessions import Session
 
 
 class FlowState(Enum):

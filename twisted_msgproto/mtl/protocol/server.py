@@ -33,10 +33,10 @@ from ...net.ingest import Delivery, IngestHooks
 from ...net.timer import MachineTimer
 from .. import sasl
 from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
-from ..machine.server import (
+from ..machine.server import Server
+from ..machine.sessions import (
     AuthenticationRequested,
     ContentReceived,
-    Server,
     ServerEvent,
     Session,
     SessionEnded,

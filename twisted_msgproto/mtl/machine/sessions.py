@@ -1,0 +1,508 @@
+"""The broker's control flow: sessions, authentication, profiles and leases.
+
+:class:`Sessions` is the half of :class:`.Server` which answers requests; the other half, the data
+flows, is in :mod:`.server`.  The events of both are here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final
+
+from ...core.limits import Limits
+from ...core.machine import Machine, Table
+from ..wire import control
+from ..wire.control import (
+    Authorize,
+    Invalid,
+    Open,
+    Request,
+    RequestReader,
+    RequestWriter,
+    SelectProfile,
+    encode_reply,
+)
+from ..wire.data import IllFormed
+from .flows import Flow, LeaseGrant, WritingFlow
+from .profiles import Profile, by_name
+
+TOKEN_OCTETS: Final = 20
+"""A lease is 160 random bits, in hexadecimal digits (``MT-11``)."""
+
+
+class Granted:
+    """The client is who it says, or need not say."""
+
+
+class Challenged:
+    """The SASL cycle goes on."""
+
+
+class Denied:
+    """The SASL cycle ended without success, or what it gave has ended."""
+
+
+class SessionState(Enum):
+    """Where a session stands; a peer without one is in ``NEW``."""
+
+    NEW = auto()
+    UNAUTHORIZED = auto()
+    AUTHORIZING = auto()  # a response is being looked at
+    CHALLENGED = auto()
+    READY = auto()
+    PROFILED = auto()
+
+
+SESSION: Final[Table[SessionState]] = {
+    SessionState.NEW: {Open: SessionState.UNAUTHORIZED},
+    SessionState.UNAUTHORIZED: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        Granted: SessionState.READY,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.AUTHORIZING: {
+        Granted: SessionState.READY,
+        Challenged: SessionState.CHALLENGED,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.CHALLENGED: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.READY: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        SelectProfile: SessionState.PROFILED,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+    SessionState.PROFILED: {
+        Open: SessionState.UNAUTHORIZED,
+        Authorize: SessionState.AUTHORIZING,
+        SelectProfile: SessionState.PROFILED,
+        RequestReader: SessionState.PROFILED,
+        RequestWriter: SessionState.PROFILED,
+        Denied: SessionState.UNAUTHORIZED,
+    },
+}
+"""A request which is in no row gets 401 before authentication and 409 after it (``MT-03``)."""
+
+_UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionState.CHALLENGED)
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One client's session.
+
+    Attributes:
+        peer: the control connection; never shown to anybody.
+        name: the session's public name.
+        virtual_host: what the client opened.
+        user: the authenticated user, or None.
+        profile: what the client selected, or None.
+        mechanism: of the SASL cycle under way, or None.
+        heard_at: when any of its connections sent anything last.
+        application: whatever the caller keeps with the session.
+    """
+
+    peer: bytes
+    name: str
+    virtual_host: str
+    opened_at: float
+    heard_at: float
+    user: str | None = None
+    profile: Profile | None = None
+    mechanism: str | None = None
+    application: Any = None
+    machine: Machine[SessionState] = field(
+        default_factory=lambda: Machine(SESSION, SessionState.UNAUTHORIZED)
+    )
+    grants: dict[str, LeaseGrant] = field(default_factory=dict)  # not used by a connection yet
+    flows: dict[bytes, Flow] = field(default_factory=dict)
+    envelope: list[bytes] = field(default_factory=list)  # of the request under way
+    asked_at: float = 0.0
+    refused: bool = False  # the reply waits for the time which a failure costs
+    ended: bool = False
+
+    @property
+    def state(self) -> SessionState:
+        """Where the session stands."""
+        return self.machine.state
+
+
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class AuthenticationRequested:
+    """Look at the response; answer with ``challenge``, ``authorize`` or ``refuse`` (``MT-08``).
+
+    ``first`` is True where a new cycle begins.
+    """
+
+    session: Session
+    mechanism: str
+    response: bytes
+    first: bool
+
+
+@dataclass(slots=True)
+class SessionOpened:
+    """A client has opened a session; it may have to authenticate still."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class SessionEstablished:
+    """The session's client is authenticated, or need not be."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """The session is over; ``reason`` is a word for logs: ``reopened``, ``idle``, ``lost``, …"""
+
+    session: Session
+    reason: str
+
+
+@dataclass(slots=True)
+class ContentReceived:
+    """Contents of one writer, as columns; answer ``place`` with ``made_safe`` or ``not_safe``.
+
+    ``texts`` are the properties as texts, None where a content has none.
+    """
+
+    flow: WritingFlow
+    place: int
+    sequences: list[int]
+    resources: list[str]
+    texts: list[dict[str, str] | None]
+    bodies: list[bytes]
+    octets: int
+
+
+ServerEvent = (
+    AuthenticationRequested | SessionOpened | SessionEstablished | SessionEnded | ContentReceived
+)
+
+
+class Sessions(ABC):
+    """The control flow of a broker.  Who derives from it ends flows (``_end_flow``).
+
+    Attributes:
+        limits: in force.
+        profiles: by name.
+        counters: plain integers by name, for metrics.
+        data_port: what a 202 reply says.
+    """
+
+    def __init__(
+        self,
+        profiles: Iterable[Profile],
+        limits: Limits,
+        *,
+        random: Callable[[int], bytes],
+        session_names: Callable[[], str],
+        mechanisms: Sequence[str],
+        virtual_hosts: Container[str] | None,
+        automatic_identities: bool,
+        data_port: int,
+        counters: Counter[str] | None,
+    ) -> None:
+        self.limits = limits
+        self.profiles = by_name(profiles)
+        self.counters: Counter[str] = Counter() if counters is None else counters
+        self.data_port = data_port
+        self._random = random
+        self._session_names = session_names
+        self._mechanisms = tuple(mechanisms)
+        self._virtual_hosts = virtual_hosts
+        self._automatic = automatic_identities
+        self._sessions: dict[bytes, Session] = {}
+        self._leases: dict[str, LeaseGrant] = {}
+        self._refusals: dict[Session, float] = {}  # when the reply is due
+        self._out_control: list[list[bytes]] = []
+        self._events: list[ServerEvent] = []
+        self._now = 0.0
+
+    def sessions(self) -> list[Session]:
+        """The sessions, oldest first."""
+        return list(self._sessions.values())
+
+    def _take_events(self) -> list[ServerEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def _dropped(self, reason: str) -> None:
+        self.counters["dropped"] += 1
+        self.counters[f"dropped:{reason}"] += 1
+
+    # ── the control flow ────────────────────────────────────────────────────────────────────────
+
+    def _control(self, parts: list[bytes]) -> None:
+        try:
+            count = control.split_envelope(parts[1:])
+            command = control.parse_command(parts[-2])
+        except IllFormed as error:
+            self._dropped(error.reason)
+            return
+        peer, envelope = parts[0], parts[1 : 1 + count]
+        self.counters["requests"] += 1
+        session = self._sessions.get(peer)
+        try:
+            # JSON which is none is dropped; what else is wrong waits for the questions before it.
+            body: Mapping[str, Any] | Invalid
+            try:
+                body = control.parse_body(parts[-1], self.limits)
+            except Invalid as error:
+                body = error
+            self._request(peer, session, envelope, command, body)
+        except IllFormed as error:
+            self._dropped(error.reason)
+        except Invalid as error:
+            reason = {"reason": str(error), **error.more}
+            self._reply(peer, envelope, error.code, **reason)
+
+    def _request(
+        self,
+        peer: bytes,
+        session: Session | None,
+        envelope: list[bytes],
+        command: str,
+        body: Mapping[str, Any] | Invalid,
+    ) -> None:
+        if self._automatic and not (len(peer) == 5 and peer[0] == 0):
+            raise Invalid(401, "not with an identity of one's own", mechanisms=self._mechanisms)
+        state = SessionState.NEW if session is None else session.state
+        if session is not None:
+            session.heard_at = self._now
+        kind = control.COMMANDS.get(command)
+        if state is SessionState.AUTHORIZING:
+            raise Invalid(409, "an answer to Connection.Authorize is still owed")
+        unauthenticated = state in _UNAUTHENTICATED
+        allowed = (Open,) if state is SessionState.NEW else (Open, Authorize)
+        if unauthenticated and kind not in allowed:
+            first = "Connection.Open" if state is SessionState.NEW else "Connection.Authorize"
+            raise Invalid(401, f"{first} comes first", mechanisms=self._mechanisms)
+        if kind is None:
+            raise Invalid(404, "there is no such command")
+        if isinstance(body, Invalid):
+            raise body
+        if kind not in SESSION[state]:
+            raise Invalid(409, "a profile is to be selected first")
+        request = control.parse_request(kind, body, self.limits)
+        if type(request) is Open:
+            self._open(peer, session, envelope, request)
+        else:
+            assert session is not None  # without one only Open is in the table
+            session.envelope, session.asked_at = envelope, self._now
+            self._obey(session, request)
+
+    def _open(
+        self, peer: bytes, session: Session | None, envelope: list[bytes], request: Open
+    ) -> None:
+        hosts = self._virtual_hosts
+        if hosts is not None and request.virtual_host not in hosts:
+            raise Invalid(404, "there is no such virtual host")
+        if session is not None:
+            self._end_session(session, "reopened")
+        elif len(self._sessions) >= self.limits.integer("sessions"):
+            self.counters["turned_away"] += 1
+            raise Invalid(403, "too many sessions")
+        session = Session(peer, self._session_names(), request.virtual_host, self._now, self._now)
+        session.envelope = envelope
+        self._sessions[peer] = session
+        self.counters["sessions_total"] += 1
+        self._events.append(SessionOpened(session))
+        if self._mechanisms:
+            self._answer(session, 401, mechanisms=self._mechanisms)
+        else:
+            self._ready(session)
+
+    def _obey(self, session: Session, request: Request) -> None:
+        """A request of an open session which its table allows."""
+        match request:
+            case Authorize():
+                self._authenticate(session, request)
+            case SelectProfile():
+                profile = self.profiles.get(request.profile)
+                if profile is None:
+                    raise Invalid(400, "there is no such profile")
+                session.machine.step(SelectProfile)
+                self._end_leases(session)
+                session.profile = profile
+                self._answer(session, 200)
+            case _:
+                assert isinstance(request, RequestReader | RequestWriter)
+                session.machine.step(type(request))
+                self._grant(session, request)
+
+    def _authenticate(self, session: Session, request: Authorize) -> None:
+        if not self._mechanisms:
+            raise Invalid(409, "nobody has to authenticate here")
+        first = session.mechanism is None
+        if not first and request.mechanism != session.mechanism:
+            session.mechanism = None
+            session.machine.step(Denied)
+            raise Invalid(400, "the mechanism was switched within a cycle")
+        if request.mechanism not in self._mechanisms:
+            raise Invalid(400, "there is no such mechanism")
+        if session.state not in _UNAUTHENTICATED:
+            session.opened_at = self._now  # from now on it has its time to authenticate again
+            self._end_leases(session)
+        session.machine.step(Authorize)
+        session.user, session.profile = None, None
+        session.mechanism = request.mechanism
+        self._events.append(
+            AuthenticationRequested(session, request.mechanism, request.response, first)
+        )
+
+    def _grant(self, session: Session, request: RequestReader | RequestWriter) -> None:
+        profile = session.profile
+        assert profile is not None
+        reads = type(request) is RequestReader
+        if not (profile.reads if reads else profile.writes):
+            raise Invalid(403, f"the profile has no {'readers' if reads else 'writers'}")
+        if request.confirm not in profile.confirmations:
+            raise Invalid(501, f"the profile does not support confirm {request.confirm}")
+        for resource in request.resources:
+            if not profile.knows(session.virtual_host, resource):
+                raise Invalid(404, "there is no such resource")
+        if len(session.grants) + len(session.flows) >= self.limits.integer("session-leases"):
+            raise Invalid(403, "too many leases")
+        token = self._random(TOKEN_OCTETS).hex()
+        grant = LeaseGrant(
+            token,
+            session,
+            profile,
+            reads,
+            request.resources,
+            request.confirm == "full",
+            self._now + self.limits["lease-unused"],
+        )
+        self._leases[token] = session.grants[token] = grant
+        self._answer(session, 202, port=self.data_port, lease=token)
+
+    def _ready(self, session: Session) -> None:
+        session.machine.step(Granted)
+        session.mechanism = None
+        self._answer(session, 201, profiles=list(self.profiles))
+        self._events.append(SessionEstablished(session))
+
+    def _answer(self, session: Session, code: int, **body: Any) -> None:
+        self._reply(session.peer, session.envelope, code, **body)
+
+    def _reply(self, peer: bytes, envelope: list[bytes], code: int, **body: Any) -> None:
+        self.counters[f"replies:{code}"] += 1
+        self._out_control.append([peer, *envelope, *encode_reply(code, **body)])
+
+    # ── the caller's answers to AuthenticationRequested ─────────────────────────────────────────
+
+    def challenge(self, session: Session, challenge: bytes, now: float) -> None:
+        """The SASL cycle goes on with ``challenge`` (``MT-08``)."""
+        if self._awaits_answer(session, now):
+            session.machine.step(Challenged)
+            text = control.encode_base64(challenge)
+            self._answer(session, 402, mechanism=session.mechanism, challenge=text)
+
+    def authorize(self, session: Session, user: str | None, now: float) -> list[ServerEvent]:
+        """The client is ``user`` (None: nobody in particular)."""
+        if self._awaits_answer(session, now):
+            session.user = user
+            self._ready(session)
+        return self._take_events()
+
+    def refuse(self, session: Session, now: float) -> None:
+        """The attempt failed; the reply follows when it has cost its time (``MT-08``)."""
+        if self._awaits_answer(session, now):
+            session.refused = True
+            self.counters["failed_authentications"] += 1
+            self._refusals[session] = session.asked_at + self.limits["login-delay"]
+
+    def _awaits_answer(self, session: Session, now: float) -> bool:
+        self._now = now
+        return (
+            not session.ended and session.state is SessionState.AUTHORIZING and not session.refused
+        )
+
+    def withdraw(self, session: Session, now: float) -> list[ServerEvent]:
+        """The session's authentication has ended: its leases end, its next request gets 401."""
+        self._now = now
+        if not session.ended:
+            if session.state is SessionState.AUTHORIZING:
+                self.refuse(session, now)
+            else:
+                session.machine.step(Denied)
+            session.user, session.profile, session.mechanism = None, None, None
+            session.opened_at = now
+            self._end_leases(session)
+        return self._take_events()
+
+    # ── the ends ────────────────────────────────────────────────────────────────────────────────
+
+    def _end_session(self, session: Session, reason: str) -> None:
+        session.ended = True
+        del self._sessions[session.peer]
+        self._refusals.pop(session, None)
+        self._end_leases(session)
+        self._events.append(SessionEnded(session, reason))
+
+    def _end_leases(self, session: Session) -> None:
+        for token in session.grants:
+            del self._leases[token]
+        session.grants.clear()
+        for flow in list(session.flows.values()):
+            self._end_flow(flow)
+
+    @abstractmethod
+    def _end_flow(self, flow: Flow) -> None:
+        """The flow is over."""
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def _answer_refusals(self, now: float) -> None:
+        """Failed attempts have cost their time."""
+        for session, due in list(self._refusals.items()):
+            if due <= now:
+                del self._refusals[session]
+                session.refused, session.mechanism = False, None
+                session.machine.step(Denied)
+                self._answer(session, 401, mechanisms=self._mechanisms)
+
+    def _end_unused_leases(self, now: float) -> None:
+        for grant in [g for g in self._leases.values() if g.expires_at <= now]:
+            del self._leases[grant.token], grant.session.grants[grant.token]
+            self.counters["leases_unused"] += 1
+
+    def _look_after(self, session: Session, now: float, silence_counts: bool) -> None:
+        """End a session which is idle, or not authenticated in time; data keeps it alive."""
+        for flow in session.flows.values():
+            session.heard_at = max(session.heard_at, flow.heard_at)
+        waiting = session.state not in (SessionState.READY, SessionState.PROFILED)
+        if waiting and session.opened_at + self.limits["authentication"] <= now:
+            self._end_session(session, "not authenticated in time")
+        elif silence_counts and session.heard_at + self.limits["session-idle"] <= now:
+            self._end_session(session, "idle")
+
+
+def key_of(peer: bytes) -> bytes:
+    """What an identity is bound to, where the caller binds them (see :func:`bound_identity`)."""
+    return peer[1 + peer[0] :]
+
+
+def bound_identity(identity: bytes, key: bytes) -> bytes:
+    """An identity (at most 255 octets) together with the authenticated key behind it."""
+    return bytes([len(identity)]) + identity + key
+
+
+def plain_identity(peer: bytes) -> bytes:
+    """The identity of a :func:`bound_identity`."""
+    return peer[1 : 1 + peer[0]]
