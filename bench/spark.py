@@ -296,6 +296,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--conf", action="append", default=[], help="for the bridge")
     arguments = parser.parse_args()
+    # Ended from outside, the bridge and the directory still have to go.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="msgproto-bench-") as directory:
         if arguments.what == "throughput":
             result = throughput(Path(directory), arguments.rows, arguments.batches, arguments.pairs)

@@ -8,7 +8,7 @@ from tests.chaos.shippers import Shipper
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark.table import LandedTable
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
 
 GATEWAY_KILLS = 5
 BRIDGE_KILLS = 3

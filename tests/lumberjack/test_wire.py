@@ -501,3 +501,14 @@ def test_a_slice_which_ends_with_the_start_of_a_frame_waits_for_octets_only():
             b"y" * 200,
             b"z" * 200,
         ]
+
+
+def test_a_document_above_its_limit_which_is_all_here_is_a_fault_too():
+    """LJ-17: what stands before it in the same read is kept, what stands behind it is not."""
+    octets = encode_json([1, 2, 3], [b"x" * 10, b"y" * 11, b"z"])
+    for pieces in splits(octets):
+        decoder = Decoder(limits(json_octets=10))
+        frames = [frame for piece in pieces for frame in decoder.feed(piece)]
+        assert [frame.bodies for frame in frames[:-1]] == [[b"x" * 10]]
+        assert frames[-1].reason == "json-limit"
+        assert not decoder.unfinished

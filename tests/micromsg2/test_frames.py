@@ -233,6 +233,30 @@ def test_many_messages_of_one_size_are_read_like_any_others(count: int, odd: str
         assert decode([b"".join(frames)]) == expected
 
 
+@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize("second", range(3))
+def test_the_first_odd_one_among_messages_of_one_size_counts(first: int, second: int) -> None:
+    """MM-12: whatever is odd about it, and whatever is odd about a later one"""
+
+    def frame(number: int, kind: int) -> bytes:
+        plain = message(number, b"12345")
+        return (
+            b"\x08" + plain[1:-6] + b"\0\0\0\2" + plain[-2:],
+            message(number, b"12345", "commandS"),
+            message(number, b"1234", "commands", b"") + b"\0",
+        )[kind]
+
+    plain = [message(number, b"12345") for number in range(1, 41)]
+    for odd in ([20, 30], [30, 20]):
+        frames = list(plain)
+        for place, kind in zip(odd, (first, second), strict=True):
+            frames[place] = frame(place + 1, kind)
+        octets = b"".join(frames)
+        # Cut into pieces of less than a frame, nothing is ever unpacked together.
+        pieces = [octets[start : start + 5] for start in range(0, len(octets), 5)]
+        assert decode([octets]) == decode(pieces)
+
+
 def test_sizes_which_alternate_cost_no_more_than_others() -> None:
     """MM-32: what is tried in vain is bounded; this would take minutes if it were not"""
     pair = message(1, b"a") + message(1, b"b")

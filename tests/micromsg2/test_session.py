@@ -934,6 +934,16 @@ def test_refused_bodies_alone_are_settled_by_themselves() -> None:
     assert isinstance(written(server)[-1], ExtensionFrame)
 
 
+def test_refused_bodies_are_settled_before_a_fault_closes() -> None:
+    """MM-28, MM-33: their ack goes out, though a fault follows in the same read"""
+    server = server_with("json;" + BATCH + "9")
+    receive(server, message(1, b"no") + b"\xff")
+    refused, acked, error = written(server)
+    assert isinstance(refused, Error) and refused.code == "bad-payload"
+    assert acked == ExtensionFrame(2, b"\0\1")
+    assert isinstance(error, Error) and error.code == "protocol-error"
+
+
 def test_a_refused_body_waits_for_those_before_it() -> None:
     """MM-28, MM-21: acks are cumulative"""
     server = server_with("json;" + BATCH + "2")

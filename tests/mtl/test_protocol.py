@@ -349,6 +349,18 @@ class BackPressure(MtlCase):
         self.assertEqual(sink.bodies, [b"%04d" % n + bytes(96) for n in range(4000)])
 
     @run
+    async def test_a_turn_reads_no_more_than_some_octets(self) -> None:
+        """MT-24, MT-29: large contents come in small batches."""
+        sink = HeldSink()
+        factory = self.server(sink, limits={"peer-messages": 20})
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        await writer.sendMany("a", [bytes(1 << 20)] * 30)
+        self.assertEqual(len(sink.bodies), 30)
+        self.assertLessEqual(max(len(batch) for batch in sink.batches), 4)
+        self.assertEqual(factory._data.socket.get(zmq.RCVHWM), 20)
+
+    @run
     async def test_draining_confirms_what_arrived(self) -> None:
         """MT-19"""
         sink = HeldSink(at_once=False)
@@ -487,7 +499,8 @@ class Authentication(MtlCase):
         for mechanism, response in (
             ("PLAIN", b""), ("PLAIN", b"a\0b"), ("PLAIN", b"other\0me\0secret"),
             ("PLAIN", b"\0\xff\0x"), ("PLAIN", b"\0\0x"), ("SCRAM-SHA-256", b"n,,x"),
-            ("SCRAM-SHA-256", b"\xff"),
+            ("SCRAM-SHA-256", b"\xff"), ("PLAIN", b"\0" + b"x" * 256 + b"\0x"),
+            ("SCRAM-SHA-256", b"n,,n=" + b"x" * 256 + b",r=abc"),
         ):  # fmt: skip
             client = self.client(factory.addresses[0])
             await client.open("host")

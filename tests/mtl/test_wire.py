@@ -459,6 +459,8 @@ WRONG: list[tuple[type, dict[str, Any], int]] = [
     (control.Open, {"protocol": {"name": "MTL", "version": True}}, 400),
     (control.Open, {"protocol": {"name": "MTL", "version": 1.0}}, 400),
     (control.Open, {"virtual-host": 5}, 400),
+    (control.Open, {"virtual-host": "x" * 256}, 400),
+    (control.Open, {"virtual-host": "a\n"}, 400),
     (control.Authorize, {"mechanism": ""}, 400),
     (control.Authorize, {"response": "A"}, 400),
     (control.Authorize, {"response": "AA==\n"}, 400),

@@ -1527,7 +1527,7 @@ ROWS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from(ROWS), min_size=1, max_size=7).map(b"".join),
     st.booleans(),
@@ -1643,3 +1643,77 @@ def test_many_at_once_keep_the_bounds() -> None:
     assert isinstance(server.receive_data(octets, NOW)[-1], Fault)
     server = open_server(lenient=True)
     assert len(requests(server.receive_data(octets, NOW))) == 6
+
+
+def test_what_is_left_of_the_branches() -> None:
+    # SA-05, SA-12, SA-16, SA-18, SA-22: the ways which no story above takes
+    client = open_client()
+    assert isinstance(client.receive_data(b"HELLO\r\n", NOW)[-1], Fault)
+    assert client.faulted
+    assert not open_client().faulted
+    # DISCONNECT with a message that is being skipped, and one that answers
+    server = open_server()
+    id = server.request(b"?", "w", NOW)
+    server.receive_data(part(b"a", msg_id="1", error_code="x"), NOW)
+    server.receive_data(part(b"a", ref_msg_id=id), NOW)
+    server.receive_data(vectors.HOLA + vectors.DISCONNECT, NOW)
+    server.data_to_send()
+    assert flat(server.receive_data(msg(b"b", ref_msg_id=id), NOW))[0][4] == b"ab"  # type: ignore[index]
+    # only cut messages to acknowledge
+    server = open_server(limits=SMALL)
+    server.receive_data(msg(b"x" * 290, msg_id="1"), NOW)
+    server.acknowledge(["1"])
+    (answer,) = sent(server)
+    assert isinstance(answer, Read)
+    assert ("truncated", "yes") in answer.headers
+    # a connection lost while a message is being written
+    client = open_client()
+    outgoing, other = client.open_message("w", NOW), client.open_message(None, NOW)
+    outgoing.write(b"abc")
+    client.stop()
+    client.data_to_send()
+    outgoing.write(b"def")
+    outgoing.finish()
+    other.abort()
+    assert client.data_to_send() == b""
+
+
+def test_many_answers_leave_together() -> None:
+    # SA-16, SA-18, SA-21, SA-22: but for those which need more than one plain frame
+    for lengths in (False, True):
+        server = open_server(lengths=lengths, limits=limits(message_octets=300, part_octets=250))
+        client = open_client(lengths=lengths)
+        bodies = [b"a", b"", b"\0", b"x" * 400, b"b", b"cut"]
+        ids = [client.request(b"y" * (290 if body == b"cut" else 1), body, NOW) for body in bodies]
+        server.receive_data(client.data_to_send(), NOW)
+        left = server.answer_all(ids, bodies)
+        assert left == [ids[n] for n in ((1, 3, 5) if lengths else (1, 2, 3, 5))]
+        for id in left:
+            body = bodies[ids.index(id)]
+            if lengths or body != b"\0":
+                server.answer(id, body)
+        events = flat(client.receive_data(server.data_to_send(), NOW))
+        assert all(row[2] == row[4] for row in events)  # type: ignore[index]
+        assert len(events) == (6 if lengths else 5)
+        assert server.answer_all([], []) == []
+        server.stop()
+        assert server.answer_all(["1"], [b""]) == []
+
+
+def test_a_role_must_say_what_its_commands_do() -> None:
+    from twisted_msgproto.sabc.side import Side
+
+    with pytest.raises(NotImplementedError):
+        Side._commanded(open_server(), Connect({}), NOW, [])  # type: ignore[arg-type]
+
+
+def test_a_part_never_begins_behind_the_end_of_what_came() -> None:
+    # SA-21: so many NULs that no part may begin anywhere
+    client = open_client(limits=limits(part_octets=4))
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(b"abcd" + b"\0" * 20)
+    assert client.data_to_send() == b""
+    outgoing.write(b"efgh")
+    outgoing.finish()
+    ((_, _, _, body, _),) = flat(open_server().receive_data(client.data_to_send(), NOW))  # type: ignore[misc]
+    assert body == b"abcd" + b"\0" * 20 + b"efgh"

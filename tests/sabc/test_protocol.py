@@ -239,6 +239,7 @@ class Answers(Case):
         self.client.sendError("E1", "it rains", headers={"x": "y"})
         self.pump()
         error = self.server.notes[-1]
+        self.assertNotIn("session-id", error.headers)
         self.assertEqual((error.code, error.body, error.headers["x"]), ("E1", b"it rains", "y"))
         self.assertTrue(self.server.established)
 
@@ -750,6 +751,15 @@ class Ends(Case):
         self.successResultOf(drained)
         self.assertIs(self.factory.buildProtocol(None), None)
         self.server.drain()
+
+    def test_a_connection_which_comes_about_while_the_server_stops(self):
+        """SA-12: a WebSocket upgrade takes its time."""
+        self.serve()
+        late = self.factory.buildProtocol(None)
+        self.factory.drain()
+        late.makeConnection(Transport())
+        self.assertTrue(late.transport.closing)
+        self.lose(late)
 
     def test_no_connect_in_time(self):
         """SA-27."""

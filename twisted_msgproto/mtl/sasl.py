@@ -35,6 +35,9 @@ from ..net.authentication import Authentication, LoggedIn, Passcode
 from .machine.client import Credentials, SaslClient
 from .machine.sessions import Session
 
+USER_OCTETS_MAX: Final = 255
+"""Of a user's name; failed attempts are remembered with it."""
+
 SCRAM_ITERATIONS: Final = 4096
 """What RFC 7677 asks for; each attempt costs both sides that many rounds."""
 
@@ -107,8 +110,9 @@ class _PlainCycle(SaslCycle):
         parts = response.split(b"\0")
         if len(parts) != 3 or not parts[1] or parts[0] not in (b"", parts[1]):
             raise SaslRefused("not a response of PLAIN")
-        credentials = Passcode(_text(parts[1]), _text(parts[2]))
-        return self._login(credentials, credentials.username.decode()).addCallback(Authenticated)
+        user = _name(_text(parts[1]))
+        credentials = Passcode(user, _text(parts[2]))
+        return self._login(credentials, user).addCallback(Authenticated)
 
 
 # ── ANONYMOUS ───────────────────────────────────────────────────────────────────────────────────
@@ -194,7 +198,7 @@ class _ScramCycle(SaslCycle):
 
     def _authentication(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         """Salt and iterations; the keys follow when a checker gives the password."""
-        self._user = user
+        self._user = _name(user)
         self._salt = hmac.digest(self._secret, user.encode(), hashlib.sha256)
         return self._salt, b"", b"", SCRAM_ITERATIONS
 
@@ -237,6 +241,13 @@ def _scramp() -> Any:
             "SCRAM-SHA-256 needs scramp: pip install 'twisted-msgproto[sasl]'"
         ) from None
     return scramp
+
+
+def _name(user: str) -> str:
+    """A user's name, if it is not too long to be remembered with its failures."""
+    if len(user.encode()) > USER_OCTETS_MAX:
+        raise SaslRefused(f"a user's name has at most {USER_OCTETS_MAX} octets")
+    return user
 
 
 def _text(octets: bytes) -> str:

@@ -24,8 +24,8 @@ from ..core.errors import ConfigurationError
 READS_PER_TURN: Final = 256
 """Messages; measured: the reactor stands still for at most some tens of milliseconds."""
 
-HIGH_WATER_MARK: Final = 1000
-"""Messages which libzmq holds for one peer in each direction."""
+READ_OCTETS_PER_TURN: Final = 4 << 20
+"""After so many octets a turn reads no further message, either."""
 
 RETRY_SECONDS: Final = 0.02
 """How often a peer whose pipe was full is tried again: ROUTER does not say when it has room."""
@@ -60,6 +60,7 @@ class Bounds:
     """What bounds a socket: octets of a frame, what a peer may leave unread, times in seconds."""
 
     frame_octets: int
+    peer_messages: int = 1000  # which libzmq holds for one peer in each direction
     unread_messages: int = 10_000
     unread_octets: int = 16 << 20
     unread_seconds: float = 30.0
@@ -131,7 +132,6 @@ def _txzmq() -> Any:
         lingerPeriod = LINGER_MILLISECONDS
 
     class Connection(_Bounded, txzmq.ZmqConnection):  # type: ignore[misc]
-        highWaterMark = HIGH_WATER_MARK
         tcpKeepalive = 1
         tcpKeepaliveCount = 3
         tcpKeepaliveIdle = 60
@@ -181,6 +181,7 @@ class _Bounded:
         self._paused = False
         self._backlogs: dict[bytes, _Backlog] = {}
         self._retry: Any = None
+        self.highWaterMark = bounds.peer_messages
         super().__init__(factory)  # type: ignore[call-arg]
         socket = self.socket
         socket.set(zmq.MAXMSGSIZE, bounds.frame_octets)
@@ -215,21 +216,25 @@ class _Bounded:
             self.read_scheduled = None
         if self._paused or self.factory is None or self.socket is None:
             return
-        messages = self._slice()
-        if len(messages) == READS_PER_TURN:
+        messages, more = self._slice()
+        if more:
             self._readSoon()
         if messages:
             self._received(messages)
 
-    def _slice(self) -> list[list[bytes]]:
+    def _slice(self) -> tuple[list[list[bytes]], bool]:
+        """Some messages, and whether there may be more."""
         messages: list[list[bytes]] = []
         receive = self._receiveWithKey if self._with_keys else self.socket.recv_multipart
+        octets = 0
         try:
-            for _ in range(READS_PER_TURN):
-                messages.append(receive(zmq.NOBLOCK))
+            while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
+                parts = receive(zmq.NOBLOCK)
+                messages.append(parts)
+                octets += len(parts[-1])
         except zmq.Again:
-            pass
-        return messages
+            return messages, False
+        return messages, True
 
     def _receiveWithKey(self, flags: int) -> list[bytes]:
         from .machine.sessions import bound_identity

@@ -96,6 +96,8 @@ class SabcServer(SabcSession):
         self._logout = None
         self.machine.connection_made(now)
         self._timer.look()
+        if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
+            self.machine.stop()
 
     def _happened(self, event: Event, now: float) -> None:
         if not isinstance(event, ConnectReceived):

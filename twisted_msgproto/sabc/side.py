@@ -467,6 +467,7 @@ class Side(Generic[S]):
         if type(frame) is Error:
             self._more = False
             incoming = _Incoming(None, None, now)
+            headers.pop(SESSION_ID, None)  # a secret, and no news to the application
             incoming.fields = headers
         else:
             self._machine.step(Message)

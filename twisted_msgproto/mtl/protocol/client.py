@@ -356,7 +356,12 @@ class MtlClient:
         self._waiting: Pending[int, Deferred[Any]] = Pending(10_000)
         self._timer = MachineTimer(clock, self._tick)
         self._sockets = sockets(clock)
-        self._bounds = Bounds(self.limits.integer("content-octets"), 100_000, 1 << 40, 1e9)
+        self._bounds = Bounds(
+            self.limits.integer("content-octets"),
+            unread_messages=100_000,
+            unread_octets=1 << 40,
+            unread_seconds=1e9,
+        )
         self._closed = False
         self._persistent = persistent
         self._renewals: dict[MtlFlow, Any] = {}

@@ -231,15 +231,16 @@ class MtlServerFactory(MsgprotoServerFactory):
         if self._curve is not None:
             options["prepare"] = sockets.authenticate(self._curve)
         content_octets = limits.integer("content-octets")
-        times: dict[str, Any] = {
+        bounds: dict[str, Any] = {
             "unread_seconds": limits["unread-seconds"],
             "handshake_seconds": limits["handshake"],
+            "peer_messages": limits.integer("peer-messages"),
         }
         json_octets = limits.integer("json-octets") + CONTROL_OCTETS_OVER_JSON
         if data is None:
             self._control = self._data = sockets.router(
                 self._sharedReceived,
-                Bounds(max(content_octets, json_octets), **times),
+                Bounds(max(content_octets, json_octets), **bounds),
                 blocked=self._blocked,
                 **options,
             )
@@ -248,12 +249,12 @@ class MtlServerFactory(MsgprotoServerFactory):
         else:
             self._control = sockets.router(
                 self._controlReceived,
-                Bounds(json_octets, 100, **times),
+                Bounds(json_octets, unread_messages=100, **bounds),
                 **options,
             )
             self._data = sockets.router(
                 self._dataReceived,
-                Bounds(content_octets, **times),
+                Bounds(content_octets, **bounds),
                 blocked=self._blocked,
                 **options,
             )

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ...core.limits import Limit, Limits
 from ...core.strict_json import JsonRefused, NotJson, parse_json
-from .data import IllFormed, decode_name
+from .data import SHORT_STRING_OCTETS_MAX, IllFormed, decode_name
 
 LIMITS: Final = (
     Limit("json-octets", 64 << 10, "octets", "of a control request's or reply's JSON body", 64),
@@ -180,7 +180,9 @@ def _open(body: Mapping[str, Any]) -> Open:
         or version != PROTOCOL_VERSION
     ):
         raise Invalid(400, "this protocol is not spoken here", protocol=ours)
-    return Open(_text(body, "virtual-host", True))
+    host = _text(body, "virtual-host", True)
+    _check_name(host, "a virtual host's name")
+    return Open(host)
 
 
 def _text(body: Mapping[str, Any], key: str, empty: bool = False) -> str:
@@ -220,14 +222,21 @@ def _resources(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
     if len(names) > most:
         raise Invalid(400, f"more than {most} resources")
     for name in names:
-        octets = name.encode("utf-8")
-        try:
-            decode_name(octets)
-        except IllFormed as error:
-            raise Invalid(400, str(error)) from None
-        if not 1 <= len(octets) <= 255:
-            raise Invalid(400, "a resource's name has 1 to 255 octets")
+        _check_name(name, "a resource's name")
+        if not name:
+            raise Invalid(400, "a resource's name is empty")
     return tuple(dict.fromkeys(names))
+
+
+def _check_name(name: str, what: str) -> None:
+    """It is a short string: it stands in every row which comes of it (``MT-22``, ``MT-29``)."""
+    octets = name.encode("utf-8")
+    try:
+        decode_name(octets)
+    except IllFormed as error:
+        raise Invalid(400, str(error)) from None
+    if len(octets) > SHORT_STRING_OCTETS_MAX:
+        raise Invalid(400, f"{what} has at most {SHORT_STRING_OCTETS_MAX} octets")
 
 
 def encode_request(request: Request) -> list[bytes]:
