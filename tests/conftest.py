@@ -24,6 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--worlds", type=int, default=200, help="simulated worlds a protocol")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses the Spark session runs in one worker: a second session costs a gigabyte."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launcher]:
     """Start processes in ``tmp_path``: ``launch("lumberjack", "-e", …, module="twisted")``."""
