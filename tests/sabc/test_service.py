@@ -167,11 +167,15 @@ def test_the_session_of_the_documents(launch: Launcher, tool: str) -> None:
                 assert len(session) >= 22  # SA-09: 128 bits and more
             shown = came.replace(b"\r\n", b"\n").replace(session, b"SESSION") + b"\n"
             assert shown == text
+        if process is not None and process.stdin is not None:
+            process.stdin.close()  # some nc stay until nobody can type any more
         assert read() == b""
     finally:
         if process is not None:
             process.kill()
-            process.communicate()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
         else:
             connection.close()
 
