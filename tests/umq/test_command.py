@@ -182,12 +182,19 @@ class Commands(TestCase):
 
 
 class Services(TestCase):
-    @inlineCallbacks
     def test_the_service_listens_serves_and_stops(self):
         """The issue, 6: twistd umq."""
         passwords = self.mktemp()
         with open(passwords, "w") as file:
             file.write("alice:secret\n")
+        return self.serves(f"file:{passwords}")
+
+    def test_users_named_on_the_command_line_are_let_in(self):
+        """UM-06: the checker of ``memory:`` is given text, credentials are octets."""
+        return self.serves("memory:alice:secret")
+
+    @inlineCallbacks
+    def serves(self, auth):
         options = Options()
         options.parseOptions(
             [
@@ -196,7 +203,7 @@ class Services(TestCase):
                 "--origin",
                 "http://page.example",
                 "--auth",
-                f"file:{passwords}",
+                auth,
                 "--limit",
                 "calls=7",
             ]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.application.service import IService
-from twisted.cred.credentials import IAnonymous, IUsernamePassword
 from twisted.cred.portal import Portal
-from twisted.cred.strcred import AuthOptionMixin
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
 from ..core.message import Message
+from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from ..net.websocket import parse_origins
@@ -21,7 +20,7 @@ from .session import LIMITS
 from .storing import PROTOCOL
 
 
-class Options(ServerOptions, AuthOptionMixin):
+class Options(AuthenticationOptions):
     """Serve UMQ: calls, topics, callbacks and attributes over WebSocket.
 
     Every call is accepted and put into the queue (with --queue: answered when it is on disk).
@@ -32,7 +31,6 @@ class Options(ServerOptions, AuthOptionMixin):
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5048:interface=127.0.0.1"
     LIMITS = LIMITS
-    supportedInterfaces = (IUsernamePassword, IAnonymous)
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +54,7 @@ class StockServer(UmqServer):
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """The UMQ server as a child of ``gateway``, which has the sink."""
-    checkers = options.get("credCheckers", [])
+    checkers = options.checkers if isinstance(options, AuthenticationOptions) else []
     factory = UmqServerFactory(
         gateway.sink,
         limits=options["limits"],
