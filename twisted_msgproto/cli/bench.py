@@ -95,13 +95,19 @@ def describe(result: Result) -> str:
             f", ack after p50 {values['latency_p50_seconds'] * 1e3:.2f} ms"
             f" p99 {values['latency_p99_seconds'] * 1e3:.2f} ms"
         )
+    groups = ""
+    if values["messages_per_group"] is not None:
+        groups = f", {values['messages_per_group']:,.0f} messages a group"
+    beside_groups = ""
+    if values["beside_messages_per_group"] is not None:
+        beside_groups = f", {values['beside_messages_per_group']:,.0f} a group"
     low, high = min(result.ratios), max(result.ratios)
     return (
         f"{row.name}: {result.ratio:.2f} × {row.beside} ({low:.2f}-{high:.2f}{bounds})\n"
         f"    {values['messages_per_second']:,.0f} messages/s,"
-        f" {values['cpu_seconds_per_million']:.3f} CPU s per million{latency};"
+        f" {values['cpu_seconds_per_million']:.3f} CPU s per million{groups}{latency};"
         f" beside it {values['beside_messages_per_second']:,.0f}/s,"
-        f" {values['beside_cpu_seconds_per_million']:.3f}"
+        f" {values['beside_cpu_seconds_per_million']:.3f}{beside_groups}"
     )
 
 

@@ -28,7 +28,8 @@ class Figures:
     """What one piece of work cost.
 
     ``wall`` and ``cpu`` are in seconds, ``rss`` is the largest resident size in octets (0: not
-    measured), ``latencies`` are seconds from sending to the acknowledgement, where measured.
+    measured), ``latencies`` are seconds from sending to the acknowledgement, where measured,
+    ``groups`` is how often the work was made durable, each time with one sync (0: it was not).
     """
 
     messages: int
@@ -36,6 +37,7 @@ class Figures:
     cpu: float
     rss: int = 0
     latencies: list[float] = field(default_factory=list)
+    groups: int = 0
 
     @property
     def cpu_per_million(self) -> float:
@@ -46,6 +48,11 @@ class Figures:
     def per_second(self) -> float:
         """Messages per second of wall time."""
         return self.messages / self.wall
+
+    @property
+    def messages_per_group(self) -> float | None:
+        """How many messages shared a sync; None if nothing was made durable."""
+        return self.messages / self.groups if self.groups else None
 
     def percentile(self, share: float) -> float | None:
         """The latency which ``share`` of the messages keep, in seconds; None if not measured."""
@@ -62,6 +69,9 @@ class Comparison:
     ``figure`` says which of the two is compared: CPU seconds per million messages (less is better),
     or messages per second (more is better); the ratio is always ours / beside.  ``mark`` and
     ``goal`` bound the ratio; None where the row only informs.
+
+    ``follows``: the work beside takes its shape (its number of groups, say) from what ours just
+    did, so ours comes first in every round; otherwise they take turns in going first.
     """
 
     name: str
@@ -71,6 +81,7 @@ class Comparison:
     other: Callable[[], Figures]
     mark: float | None = None
     goal: float | None = None
+    follows: bool = False
 
 
 @dataclass(slots=True)
@@ -119,10 +130,17 @@ class Result:
             "beside_cpu_seconds_per_million": median(
                 figures.cpu_per_million for figures in self.other
             ),
+            "messages_per_group": _median_group(self.ours),
+            "beside_messages_per_group": _median_group(self.other),
             "rss_octets_max": max(figures.rss for figures in self.ours),
             "latency_p50_seconds": merged.percentile(0.50),
             "latency_p99_seconds": merged.percentile(0.99),
         }
+
+
+def _median_group(rounds: list[Figures]) -> float | None:
+    sizes = [size for figures in rounds if (size := figures.messages_per_group) is not None]
+    return median(sizes) if sizes else None
 
 
 def measure(
@@ -133,12 +151,13 @@ def measure(
     comparison.other()
     result = Result(comparison, [], [])
     for number in range(rounds):
-        # Which goes first alternates, so that a drift within a round favours neither.
+        # Which goes first alternates where it can, so that a drift within a round favours neither.
         pair: Sequence[tuple[list[Figures], Callable[[], Figures]]] = (
             (result.ours, comparison.ours),
             (result.other, comparison.other),
         )
-        for figures, work in pair if number % 2 == 0 else reversed(pair):
+        forward = comparison.follows or number % 2 == 0
+        for figures, work in pair if forward else reversed(pair):
             figures.append(work())
         said(f"{comparison.name}: round {number + 1}/{rounds}, ratio {result.ratios[-1]:.2f}")
     return result
@@ -192,7 +211,10 @@ class Subject:
         latencies = work()
         wall = time.perf_counter() - wall
         after = self.usage()
-        return Figures(messages, wall, after["cpu"] - before["cpu"], after["rss"], latencies)
+        groups = after.get("groups", 0) - before.get("groups", 0)
+        return Figures(
+            messages, wall, after["cpu"] - before["cpu"], after["rss"], latencies, groups
+        )
 
     def close(self) -> None:
         """End the process."""
@@ -214,7 +236,10 @@ def usage() -> dict[str, Any]:
 
 
 def answer_usage(reactor: Any, port: int, more: Callable[[], dict[str, Any]] = dict) -> None:
-    """Be a :class:`Subject`: print the port, answer lines with usage, end when the input ends."""
+    """Be a :class:`Subject`: print the port, answer lines with usage, end when the input ends.
+
+    ``more`` adds what else this server counts (``groups``: see :class:`Figures`).
+    """
     from twisted.internet.protocol import connectionDone
     from twisted.internet.stdio import StandardIO
     from twisted.protocols.basic import LineOnlyReceiver
