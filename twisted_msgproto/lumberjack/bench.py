@@ -17,16 +17,19 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..cli.measuring import Comparison, Figures, Subject, answer_usage, timed
+from ..cli.benches.raw import write_raw
+from ..cli.measuring import Comparison, Figures, Gauge, Reading, Row, Subject, answer_usage, timed
 from . import wire
 
 BODY_OCTETS = 300
 WINDOW = 2048
 MESSAGES = 200_000
+MEMORY_TIMES = 2.5
+"""Times the messages: events after which the memory is first looked at."""
+MODULE = "twisted_msgproto.lumberjack.bench"
 
 
 # ── Loads: octets which were encoded before the clock runs ──────────────────────────────────────
@@ -169,24 +172,6 @@ def inflate(window: bytes, windows: int, size: int) -> Figures:
     return figures
 
 
-def raw_write(directory: Path, octets: int, messages: int, groups: int) -> Figures:
-    """Write ``octets`` in as many equal groups, with ``fdatasync`` after each."""
-    edges = [octets * number // groups for number in range(groups + 1)]
-    data = memoryview(os.urandom(-(-octets // groups)))
-    path = directory / "raw"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with timed(messages) as figures:
-            for begin, end in pairwise(edges):
-                os.write(descriptor, data[: end - begin])
-                os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-        path.unlink()
-    figures.groups = groups
-    return figures
-
-
 # ── The comparisons ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -201,7 +186,7 @@ class Subjects:
         """The server with these arguments."""
         key = " ".join(arguments)
         if key not in self._subjects:
-            self._subjects[key] = Subject("twisted_msgproto.lumberjack.bench", *arguments)
+            self._subjects[key] = Subject(MODULE, *arguments)
         return self._subjects[key]
 
     def close(self) -> None:
@@ -210,7 +195,7 @@ class Subjects:
             subject.close()
 
 
-def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
+def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
     """The rows of Lumberjack; ``arguments`` are those of ``msgproto bench``."""
     count = max(WINDOW, int(MESSAGES * arguments.scale))
     with tempfile.TemporaryDirectory(prefix="msgproto-bench-", dir=arguments.queue) as made:
@@ -221,7 +206,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
             subjects.close()
 
 
-def _rows(subjects: Subjects, count: int) -> Iterator[Comparison]:
+def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
     def counted(window: bytes, size: int) -> Figures:
         subject, windows = subjects.get("counting"), count // size
         return subject.measure(windows * size, partial(drive, subject.port, window, windows))
@@ -240,7 +225,7 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Comparison]:
 
     def written(groups: int | None = None) -> Figures:
         """The same octets in ``groups``; None: in as many as the queue made of them just now."""
-        return raw_write(subjects.directory, octets, messages, groups or committed)
+        return write_raw(subjects.directory, octets, messages, groups or committed)
 
     yield Comparison(
         f"reader, J, window {WINDOW}, counting sink",
@@ -316,6 +301,26 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Comparison]:
         follows=True,
     )
 
+    def memory() -> Reading:
+        """How far the resident memory of one gateway moves while it stores ten times more."""
+        notes: dict[str, float] = {}
+        resident: list[float] = []
+        with tempfile.TemporaryDirectory(dir=subjects.directory) as own:
+            subject = Subject(MODULE, "durable", own)
+            try:
+                sent = 0
+                for share in (1, 10):
+                    total = max(1, int(count * MEMORY_TIMES) // WINDOW) * share
+                    drive(subject.port, json_window(), total - sent, 4, 2)
+                    sent = total
+                    resident.append(subject.usage()["resident"] / (1 << 20))
+                    notes[f"MiB after {sent * WINDOW} events"] = resident[-1]
+            finally:
+                subject.close()
+        return Reading(abs(resident[1] - resident[0]), notes)
+
+    yield Gauge("into the queue, change of memory, 10 × events", "MiB", memory, mark=20.0)
+
 
 # ── The measured server ─────────────────────────────────────────────────────────────────────────
 
@@ -352,23 +357,5 @@ def serve(kind: str, directory: str | None = None) -> None:
     reactor.run()
 
 
-def memory(first: int = 500_000, last: int = 5_000_000) -> None:
-    """Print the resident memory of a gateway with a durable queue after so many events."""
-    with tempfile.TemporaryDirectory(prefix="msgproto-bench-") as made:
-        subject = Subject("twisted_msgproto.lumberjack.bench", "durable", made)
-        try:
-            sent = 0
-            for count in (first, last):
-                drive(subject.port, json_window(), (count - sent) // WINDOW, 4, 2)
-                sent = count
-                resident = subject.usage()["resident"] / (1 << 20)
-                print(f"{count:,} events: {resident:.1f} MiB resident", flush=True)
-        finally:
-            subject.close()
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["memory"]:
-        memory()
-    else:
-        serve(*sys.argv[1:])
+    serve(*sys.argv[1:])
