@@ -3,8 +3,9 @@
 import json
 import os
 import signal
+from argparse import Namespace
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -100,7 +101,12 @@ def test_what_was_not_measured_is_not_told() -> None:
 
 
 def test_lumberjack_brings_the_whole_way_into_the_table_with_it() -> None:
-    assert chosen(["lumberjack"]) == {"lumberjack": True, "queue": False, "spark": False}
+    assert chosen(["lumberjack"]) == {
+        "lumberjack": True,
+        "queue": False,
+        "spark": False,
+        "growth": False,
+    }
     assert chosen(["queue"]) == {"queue": True}
     assert chosen([]) == dict.fromkeys(bench.SUBJECTS, False)
 
@@ -114,6 +120,11 @@ def test_the_rows_of_the_queue_and_of_spark_are_listed_with_their_marks(launch: 
         "queue → Parquet through Spark, 1,000,000 rows  beside  Spark's own",
         "acknowledged → in the table, 2000 messages/s",
         "into the queue, change of memory",
+        "growth, messages × 10, counting sink  beside  the same at 1 ×",
+        "growth, connections 4 → 40, into the queue  beside",
+        "growth, window 200 → 2,000, counting sink  beside",
+        "growth, backlog × 10, appending to it  beside",
+        "growth, backlog × 10, reading it  beside",
     ):
         assert any(text in line for line in listed), text
     assert set(named(launch, "queue")) < set(listed)
@@ -210,6 +221,41 @@ def test_the_queue_is_measured_beside_the_disk(launch: Launcher) -> None:
     assert encoded["messages_per_group"] == encoded["beside_messages_per_group"] == 1000
     assert columns["messages_per_group"] == columns["beside_messages_per_group"] == 1000
     assert rows["queue read, groups of 1,000"]["notes"]["messages"] > 1000
+
+
+def test_what_a_message_costs_is_measured_as_the_work_grows(launch: Launcher) -> None:
+    rows = rows_of(launch, "growth", scale=0.01)
+    assert len(rows) == 8
+    for row in rows.values():
+        assert (row["figure"], row["mark"]) == ("cpu", 1.1)
+        assert row["ratio"] > 0
+
+
+def test_growth_is_ten_times_of_one_thing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from twisted_msgproto.cli.benches import growth
+
+    loads: list[growth.Load] = []
+
+    def run(load: growth.Load, subject: object) -> Figures:
+        loads.append(load)
+        return Figures(load.windows * load.size, 1.0, 1.0)
+
+    monkeypatch.setattr(growth.Load, "run", run)
+    monkeypatch.setattr(growth.Subjects, "get", lambda self, *words: None)
+    arguments = Namespace(scale=1.0, queue=None)
+    for row in islice(growth.comparisons(arguments), 3):
+        assert isinstance(row, Comparison)
+        row.ours()
+        row.other()
+    messages, connections, window = loads[:2], loads[2:4], loads[4:]
+    more, once = messages
+    assert more == once._replace(windows=once.windows * 10)
+    more, once = connections
+    assert more == once._replace(windows=once.windows * 10, connections=40)
+    assert once.connections == 4
+    more, once = window
+    assert (once.size, more.size) == (200, 2000)
+    assert once.windows * once.size == more.windows * more.size
 
 
 @pytest.mark.slow

@@ -3,8 +3,9 @@
 Real sockets, real processes, a real queue on a real disk.  Nearly every figure is a ratio to
 something measured beside it in the same round; see :mod:`.measuring`.
 
-The subjects are the protocols and ``queue``, ``spark``; ``lumberjack`` brings these two with it,
-because together they are the whole way of a message from the wire into the table.
+The subjects are the protocols, ``queue``, ``spark``, and ``growth`` (what a message costs when
+there is ten times more of something); ``lumberjack`` brings the latter with it, because together
+they are the whole way of a message from the wire into the table.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ SUBJECTS: Mapping[str, str] = {
     **{name: f"{row.package}.bench" for name, row in registry.PROTOCOLS.items()},
     "queue": "twisted_msgproto.cli.benches.queue",
     "spark": "twisted_msgproto.cli.benches.spark",
+    "growth": "twisted_msgproto.cli.benches.growth",
 }
 """Subject → the module with its rows, in the order in which they are measured.
 
@@ -40,7 +42,7 @@ Such a module has ``comparisons(arguments)``, which yields the rows, and may hav
 packages of an extra without which it has nothing to measure.
 """
 
-BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark")}
+BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark", "growth")}
 """Subject → the subjects which are measured with it."""
 
 
