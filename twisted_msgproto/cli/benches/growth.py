@@ -31,7 +31,7 @@ MARK = 1.1
 TIMES = 10
 NARROW = 200
 WIDE = NARROW * TIMES
-MESSAGES = 100_000
+MESSAGES = 200_000
 """At 1 ×, on one connection."""
 CONNECTIONS = 4
 SHARE = 50_000
@@ -65,7 +65,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
     few, stored = scaled(MESSAGES, WIDE), scaled(BACKLOG, WIDE)
     shared = scaled(SHARE, NARROW) * CONNECTIONS
     # As many events at either width: the narrow windows are a multiple of the wide ones.
-    wide = scaled(MESSAGES * TIMES, WIDE)
+    wide = scaled(MESSAGES * TIMES // 2, WIDE)
     grown: tuple[tuple[str, Load, Load], ...] = (
         ("messages × 10", Load(few), Load(few * TIMES)),
         (
