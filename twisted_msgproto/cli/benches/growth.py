@@ -25,7 +25,7 @@ from typing import NamedTuple
 from twisted_msgproto.lumberjack.bench import MODULE, Subjects, drive, json_window
 from twisted_msgproto.queue import QueueReader
 
-from ..measuring import Comparison, Figures, Row, Subject, timed
+from ..measuring import Comparison, Figures, Measured, Row, Subject, timed
 
 MARK = 1.1
 TIMES = 10
@@ -47,7 +47,7 @@ class Load(NamedTuple):
     size: int = WIDE
     connections: int = 1
 
-    def run(self, subject: Subject) -> Figures:
+    def run(self, subject: Measured) -> Figures:
         """Send it; what it cost the server."""
         window = json_window(self.size)
         return subject.measure(
