@@ -22,6 +22,7 @@ Duties of the caller of a :class:`Reader`, in this order:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -29,6 +30,7 @@ from typing import Final, NamedTuple
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
 from ..core.machine import Machine, Table
+from ..core.packed import listed
 from ..core.window import ReceiveWindow
 from . import wire
 from .wire import VERSION_1, VERSION_2, Compressed, Data, Decoder, Json, Window, encode_ack
@@ -49,8 +51,8 @@ READER_LIMITS: Final = (
 class JsonReceived:
     """Documents arrived: columns, and the place to give to ``made_safe`` (``LJ-04``)."""
 
-    sequences: list[int]
-    bodies: list[bytes]
+    sequences: Sequence[int]
+    bodies: Sequence[bytes]
     octets: int
     place: int
 
@@ -254,7 +256,9 @@ class Reader:
         before = events[-1] if events else None
         if type(run) is Json:
             if type(before) is JsonReceived:
+                before.sequences = listed(before.sequences)
                 before.sequences += sequences
+                before.bodies = listed(before.bodies)
                 before.bodies += run.bodies
                 before.octets += run.octets
                 before.place = window.extend_slice()

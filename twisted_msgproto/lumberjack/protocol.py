@@ -36,7 +36,7 @@ from .machine import READER_LIMITS, DataReceived, JsonReceived, Reader, ReaderEv
 
 PROTOCOL: Final = "lumberjack"
 
-READ_OCTETS: Final = 256 << 10
+READ_OCTETS: Final = 1 << 20
 """What one read takes at the most.  Shippers send in bulk, and each read costs a turn: against
 Twisted's 64 KiB this takes a quarter off the CPU time of an event; more brings nothing."""
 

@@ -23,13 +23,15 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, Final, cast
 
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
+from ..core.packed import PackedNumbers, PackedOctets, Rows
 
 _inflating: Any = zlib
 _INFLATE_ERRORS: tuple[type[Exception], ...] = (zlib.error,)
@@ -54,8 +56,12 @@ _COMPRESSED: Final = ord("C")
 
 _SHORT = struct.Struct(">BBI")  # version, type, number
 _LONG = struct.Struct(">HII")  # version and type as one number, sequence, length or count
+_HEAD_AND_LENGTH = struct.Struct(">H4xI")
 _HEAD_AND_SEQUENCE = struct.Struct(">HI")
 _LENGTH = struct.Struct(">I")
+
+_SEQUENCE_AT: Final = 2
+"""Where the sequence number stands in a ``D`` or ``J`` frame."""
 
 HEADER_OCTETS: Final = _SHORT.size
 """Of a ``C`` frame: version, type, length."""
@@ -106,12 +112,13 @@ class Ack:
 class Json:
     """A run of ``J`` frames: one sequence number and one document each (``LJ-04``).
 
-    ``octets`` counts the frames as they stood on the wire (inflated, where compressed).
+    What the decoder gives are packed columns, which read like lists.  ``octets`` counts the frames
+    as they stood on the wire (inflated, where compressed).
     """
 
     version: int
-    sequences: list[int]
-    bodies: list[bytes]
+    sequences: Sequence[int]
+    bodies: Sequence[bytes]
     octets: int
     compressed: bool = False
 
@@ -468,58 +475,75 @@ class Decoder:
     def _scan_json(self, level: _Level) -> bool:
         """A run of J frames: the loop in which a reader spends its time.
 
-        What can be checked for a whole run is not checked for each frame: a body which is here in
-        full can be above its limit only if more octets than the limit are here.
+        It finds out where each frame ends, and nothing else.  What can be checked for a whole run
+        is not checked for each frame: a document which is here in full can be above its limit only
+        if more octets than the limit are here.
         """
-        octets, position = level.octets, level.position
-        unpack, header_size = _LONG.unpack_from, _LONG.size
-        start = position
-        # The budget bounds octets and, by their weight, the number of small documents.
-        end = len(octets)
-        budget_end = min(end, position + self._budget)
-        count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
+        octets, position, end = level.octets, level.position, len(level.octets)
+        unpack, header_size = _HEAD_AND_LENGTH.unpack_from, _LONG.size
         run_head = octets[position] << 8 | _JSON
-        sequences: list[int] = []
-        bodies: list[bytes] = []
-        add_sequence, add_body = sequences.append, bodies.append
-        length = needed = 0
+        # The budget bounds octets and, by their weight, the number of small documents.
+        count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
+        stop = min(end, position + self._budget)
+        bounds = [position]
+        add_bound = bounds.append
         try:
             for _ in repeat(None, count_max):
-                head, sequence, length = unpack(octets, position)
+                head, length = unpack(octets, position)
                 if head != run_head:
                     break
-                body_start = position + header_size
-                body_end = body_start + length
-                if body_end > end:
-                    needed = header_size + length
+                position += header_size + length
+                if position >= stop:
                     break
-                add_sequence(sequence)
-                add_body(octets[body_start:body_end])
-                position = body_end
-                if position >= budget_end:
-                    break
+                add_bound(position)
         except struct.error:
             pass  # less than a header is left: the next step finds out what it begins
-        length_max = self._json_octets_max
-        too_long = needed and length > length_max
-        if end - start > length_max:
-            for row, body in enumerate(bodies):
-                if len(body) > length_max:
-                    too_long, length = True, len(body)
-                    position = start + sum(map(len, bodies[:row])) + header_size * row
-                    del sequences[row:], bodies[row:]
-                    break
-        level.position = position
-        if bodies:
-            weight = position - start
-            self._budget -= weight + MESSAGE_WEIGHT_OCTETS * len(bodies)
-            self._frames.append(
-                Json(run_head >> 8, sequences, bodies, weight, len(self._levels) > 1)
-            )
+        needed = 0
+        if position > end:
+            needed = position - bounds[-1]
+        elif position > bounds[-1]:
+            add_bound(position)
+        too_long = self._cut_at_limit(bounds, needed)
+        level.position = bounds[-1]
+        if len(bounds) > 1:
+            self._add_json(run_head >> 8, octets, bounds)
         if too_long:
-            text = f"a document of {length} octets, at most {length_max}"
+            text = f"a document of {too_long} octets, at most {self._json_octets_max}"
             return self._fault("json-limit", text)
         return self._incomplete(level, needed) if needed else True
+
+    def _cut_at_limit(self, bounds: list[int], needed: int) -> int:
+        """Octets of the first document above the limit, its bound and what follows cut off; or 0.
+
+        ``needed`` octets has the frame behind the last bound, if it is not all here.
+        """
+        size_max = self._json_octets_max + _LONG.size
+        if bounds[-1] - bounds[0] > size_max:
+            for row, (start, end) in enumerate(pairwise(bounds), 1):
+                if end - start > size_max:
+                    del bounds[row:]
+                    return end - start - _LONG.size
+        return needed - _LONG.size if needed > size_max else 0
+
+    def _add_json(self, version: int, octets: bytes, bounds: list[int]) -> None:
+        """A run of whole J frames, between ``bounds`` in ``octets``."""
+        start, end = bounds[0], bounds[-1]
+        weight = end - start
+        if weight < len(octets) // 2:
+            # The run would keep octets in memory which are not its own.
+            octets = octets[start:end]
+            bounds = [bound - start for bound in bounds]
+        rows = Rows(octets, array("i", bounds))
+        self._budget -= weight + MESSAGE_WEIGHT_OCTETS * len(rows)
+        self._frames.append(
+            Json(
+                version,
+                PackedNumbers(rows, _SEQUENCE_AT),
+                PackedOctets(rows, _LONG.size),
+                weight,
+                len(self._levels) > 1,
+            )
+        )
 
     def _scan_data(self, level: _Level) -> bool:
         """A run of D frames which are all here and keep every limit: the usual case, and quick.

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,6 +23,7 @@ import pyarrow.compute as pc
 
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.core.packed import Packed, PackedNumbers, PackedOctets, Rows
 
 from .format import ALIGNMENT, FRAME_OCTETS_MAX
 from .schema import (
@@ -44,6 +47,9 @@ from .schema import (
 RUNS = struct.Struct("<IIII")
 ORIGINS_REMEMBERED = 4096
 """How many connections' origins are kept as text; more only cost time."""
+
+PACKED_MIN = 64
+"""A shorter packed column costs less as a part of its neighbours' list than on its own."""
 
 ORIGIN_VALUES = 5
 Origin = tuple[str, str, str | None, str | None, str | None]
@@ -124,25 +130,57 @@ def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
     return octets + bytes(-len(octets) % ALIGNMENT), sum(changed for _, changed in written)
 
 
-def _gather(batches: Sequence[MessageBatch], name: str, missing: object = None) -> Any:
-    """One list of a column's values over all batches; None if no batch has any."""
-    if len(batches) == 1:
-        column = getattr(batches[0], name)
-        if column is not None and len(column) != batches[0].count:
-            raise ValueError(f"{name} has {len(column)} values for {batches[0].count} messages")
-        return column
+def _gather(
+    batches: Sequence[MessageBatch], name: str, missing: object = None
+) -> list[Sequence[Any]] | None:
+    """A column's values over all batches, in stretches; None if no batch has any.
+
+    Packed columns which are worth it stay as they are; what stands between them is one list.
+    """
     columns = [getattr(batch, name) for batch in batches]
     if not any(column is not None for column in columns):
         return None
-    values: list[Any] = []
+    stretches: list[Sequence[Any]] = []
+    values: list[Any] | None = None  # the last stretch, if it may be added to
     for batch, column in zip(batches, columns, strict=True):
         if column is None:
-            values.extend([missing] * batch.count)
-        elif len(column) == batch.count:
-            values.extend(column)
-        else:
+            column = [missing] * batch.count
+        elif len(column) != batch.count:
             raise ValueError(f"{name} has {len(column)} values for {batch.count} messages")
-    return values
+        if len(batches) == 1 or (isinstance(column, Packed) and len(column) >= PACKED_MIN):
+            stretches.append(column)
+            values = None
+        elif values is None:
+            values = list(column)
+            stretches.append(values)
+        else:
+            values += column
+    return stretches
+
+
+def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
+    """All values in one sequence."""
+    return stretches[0] if len(stretches) == 1 else [one for some in stretches for one in some]
+
+
+def _rows(rows: Rows) -> pa.Array:
+    """Packed rows as a binary column, without copying an octet."""
+    buffers = [None, pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)]
+    return pa.Array.from_buffers(OCTETS, len(rows), buffers)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """One stretch of a column."""
+    if isinstance(values, PackedOctets):
+        return pc.binary_slice(_rows(values.rows), values.skip, FRAME_OCTETS_MAX)
+    if isinstance(values, PackedNumbers):
+        picked = pc.binary_slice(_rows(values.rows), values.at, values.at + 4)
+        numbers = array("I", bytes(picked.buffers()[2]))
+        if sys.byteorder == "little":  # pragma: no branch
+            numbers.byteswap()
+        buffers = [None, pa.py_buffer(numbers)]
+        return pa.Array.from_buffers(pa.uint32(), len(values), buffers).cast(kind)
+    return _whole(pa.array(values, kind))
 
 
 def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
@@ -154,13 +192,14 @@ def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
         return pa.array([text for text, _ in cleaned], TEXT), sum(n for _, n in cleaned)
 
 
-def _message_ids(values: Sequence[int | str | None]) -> tuple[int, pa.Array, int]:
+def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
     """Which of the two columns message ids go into, the column, and texts cleaned."""
+    integer = pa.int64()
     try:
-        return MESSAGE_ID_INTEGER, pa.array(values, pa.int64()), 0
+        return MESSAGE_ID_INTEGER, _joined([_array(some, integer) for some in stretches], integer), 0
     except (pa.ArrowException, OverflowError, TypeError):
         # Text, or integers and text in one group, or integers of more than 63 bits.
-        texts = [str(value) if type(value) is int else value for value in values]
+        texts = [str(value) if type(value) is int else value for value in _merged(stretches)]
         column, replaced = _texts(texts)  # type: ignore[arg-type]
         return MESSAGE_ID_TEXT, column, replaced
 
@@ -210,20 +249,20 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
     replaced = 0
     ids = _gather(batches, "message_id")
     if ids is not None:
-        columns, array, changed = _message_ids(ids)
-        arrays.append(array)
+        columns, column, changed = _message_ids(ids)
+        arrays.append(column)
         replaced += changed
     destinations = _gather(batches, "destination")
     if destinations is not None:
-        array, changed = _texts(destinations)
+        column, changed = _texts(_merged(destinations))
         columns |= DESTINATION
-        arrays.append(array)
+        arrays.append(column)
         replaced += changed
     fields = _gather(batches, "fields")
     if fields is not None:
-        array, changed = _fields(fields)
+        column, changed = _fields(_merged(fields))
         columns |= FIELDS_GIVEN
-        arrays.append(array)
+        arrays.append(column)
         replaced += changed
     for bit, name, kind, missing in (
         (BODY, "body", OCTETS, None),
@@ -233,7 +272,7 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
         values = _gather(batches, name, missing)
         if values is not None:
             columns |= bit
-            arrays.append(_whole(pa.array(values, kind)))
+            arrays.append(_joined([_array(some, kind) for some in values], kind))
     count = sum(batch.count for batch in batches)
     runs, changed = _runs(batches, columns)
     replaced += changed
