@@ -4,7 +4,7 @@ A peer which sends in bulk sends one frame behind another.  Where each begins is
 found out at once; what stands in it is cut out when somebody asks, and the queue copies whole
 columns without asking.  So a message in bulk is no Python object at all on its way to the disk.
 
-Both kinds of column are sequences like any list, and equal to a list of the same values.
+Packed columns are sequences like any list, and equal to a list of the same values.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar, overload
+
+PACKED_MIN = 64
+"""A shorter packed column costs more on its own than as a part of its neighbours' list."""
 
 _NUMBER = struct.Struct(">I")
 
@@ -35,22 +38,36 @@ class Rows:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
+    def text(self, row: int) -> str:
+        """Row ``row`` as UTF-8."""
+        return self.octets[self.bounds[row] : self.bounds[row + 1]].decode()
+
 
 class Packed(Sequence[V], Generic[V]):
     """A column of values which stand in :class:`Rows`; read-only."""
 
-    __slots__ = ("rows",)
+    __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-
     def __len__(self) -> int:
-        return len(self.rows)
+        raise NotImplementedError
+
+    def value(self, row: int) -> V:
+        """The value at ``row``, 0 ≤ row < len."""
+        raise NotImplementedError
 
     def values(self) -> list[V]:
         """All values, cut out."""
-        raise NotImplementedError
+        return [self.value(row) for row in range(len(self))]
+
+    @overload
+    def __getitem__(self, place: int) -> V: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[V]: ...
+    def __getitem__(self, place: int | slice) -> V | list[V]:
+        """The value at ``place``, a list for a slice; IndexError beyond."""
+        rows = range(len(self))[place]
+        return self.value(rows) if isinstance(rows, int) else [self.value(row) for row in rows]
 
     def __iter__(self) -> Iterator[V]:
         return iter(self.values())
@@ -67,24 +84,20 @@ class Packed(Sequence[V], Generic[V]):
 class PackedOctets(Packed[bytes]):
     """Each row's octets, but for the first ``skip`` of them."""
 
-    __slots__ = ("skip",)
+    __slots__ = ("rows", "skip")
 
     def __init__(self, rows: Rows, skip: int = 0) -> None:
         """No row is shorter than ``skip`` octets."""
-        super().__init__(rows)
+        self.rows = rows
         self.skip = skip
 
-    @overload
-    def __getitem__(self, place: int) -> bytes: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[bytes]: ...
-    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
-        """The value at ``place``, a list for a slice; IndexError beyond."""
-        if isinstance(place, slice):
-            return self.values()[place]
-        row = range(len(self))[place]
-        octets, bounds = self.rows.octets, self.rows.bounds
-        return octets[bounds[row] + self.skip : bounds[row + 1]]
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def value(self, row: int) -> bytes:
+        """The octets at ``row``, 0 ≤ row < len."""
+        bounds = self.rows.bounds
+        return self.rows.octets[bounds[row] + self.skip : bounds[row + 1]]
 
     def values(self) -> list[bytes]:
         """All values, cut out."""
@@ -95,22 +108,18 @@ class PackedOctets(Packed[bytes]):
 class PackedNumbers(Packed[int]):
     """A 32-bit unsigned number in network order, ``at`` octets behind each row's start."""
 
-    __slots__ = ("at",)
+    __slots__ = ("at", "rows")
 
     def __init__(self, rows: Rows, at: int = 0) -> None:
         """Every row has four octets from ``at`` on."""
-        super().__init__(rows)
+        self.rows = rows
         self.at = at
 
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[int]: ...
-    def __getitem__(self, place: int | slice) -> int | list[int]:
-        """The value at ``place``, a list for a slice; IndexError beyond."""
-        if isinstance(place, slice):
-            return self.values()[place]
-        row = range(len(self))[place]
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def value(self, row: int) -> int:
+        """The number at ``row``, 0 ≤ row < len."""
         number: int = _NUMBER.unpack_from(self.rows.octets, self.rows.bounds[row] + self.at)[0]
         return number
 
@@ -120,9 +129,46 @@ class PackedNumbers(Packed[int]):
         return [unpack(octets, start + at)[0] for start in self.rows.bounds[:-1]]
 
 
+class PackedMaps(Packed[dict[str, str]]):
+    """Maps of texts: map ``k`` holds the pairs ``bounds[k]`` … ``bounds[k + 1] - 1``.
+
+    ``keys`` and ``items`` have a row for each pair; all are UTF-8, and no map has a key twice.
+    """
+
+    __slots__ = ("bounds", "items", "keys")
+
+    def __init__(self, bounds: array[int], keys: Rows, items: Rows) -> None:
+        """``bounds`` are signed 32-bit integers from 0 on, one more than maps."""
+        self.bounds = bounds
+        self.keys = keys
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def value(self, row: int) -> dict[str, str]:
+        """The map at ``row``, 0 ≤ row < len."""
+        pairs = range(self.bounds[row], self.bounds[row + 1])
+        return {self.keys.text(pair): self.items.text(pair) for pair in pairs}
+
+
+def kept_packed(values: object) -> bool:
+    """Whether a column is packed and long enough to be worth it: it is not put to others then."""
+    return isinstance(values, Packed) and len(values) >= PACKED_MIN
+
+
 def listed(values: Sequence[V]) -> list[V]:
     """A column as a list which may be added to: ``values`` itself if it is one."""
     return values if isinstance(values, list) else list(values)
 
 
-__all__ = ["Packed", "PackedNumbers", "PackedOctets", "Rows", "listed"]
+__all__ = [
+    "PACKED_MIN",
+    "Packed",
+    "PackedMaps",
+    "PackedNumbers",
+    "PackedOctets",
+    "Rows",
+    "kept_packed",
+    "listed",
+]

@@ -16,21 +16,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import Packed, PackedNumbers, PackedOctets, Rows
+from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, Rows, kept_packed
 
+from .checksum import crc32
 from .format import ALIGNMENT, FRAME_OCTETS_MAX
 from .schema import (
     ATTACHMENTS,
     ATTACHMENTS_GIVEN,
     BODY,
     DESTINATION,
+    FIELDS,
     FIELDS_GIVEN,
     KNOWN_COLUMNS,
     MESSAGE_ID_INTEGER,
@@ -47,9 +48,6 @@ from .schema import (
 RUNS = struct.Struct("<IIII")
 ORIGINS_REMEMBERED = 4096
 """How many connections' origins are kept as text; more only cost time."""
-
-PACKED_MIN = 64
-"""A shorter packed column costs less as a part of its neighbours' list than on its own."""
 
 ORIGIN_VALUES = 5
 Origin = tuple[str, str, str | None, str | None, str | None]
@@ -147,7 +145,7 @@ def _gather(
             column = [missing] * batch.count
         elif len(column) != batch.count:
             raise ValueError(f"{name} has {len(column)} values for {batch.count} messages")
-        if len(batches) == 1 or (isinstance(column, Packed) and len(column) >= PACKED_MIN):
+        if len(batches) == 1 or kept_packed(column):
             stretches.append(column)
             values = None
         elif values is None:
@@ -196,16 +194,36 @@ def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
     """Which of the two columns message ids go into, the column, and texts cleaned."""
     integer = pa.int64()
     try:
-        return MESSAGE_ID_INTEGER, _joined([_array(some, integer) for some in stretches], integer), 0
+        numbers = _joined([_array(some, integer) for some in stretches], integer)
+        return MESSAGE_ID_INTEGER, numbers, 0
     except (pa.ArrowException, OverflowError, TypeError):
         # Text, or integers and text in one group, or integers of more than 63 bits.
         texts = [str(value) if type(value) is int else value for value in _merged(stretches)]
-        column, replaced = _texts(texts)  # type: ignore[arg-type]
+        column, replaced = _texts(texts)
         return MESSAGE_ID_TEXT, column, replaced
+
+
+def _all_fields(stretches: list[Sequence[Any]]) -> tuple[pa.Array, int]:
+    """A column of maps, and how many texts had to be cleaned."""
+    parts = [_fields(some) for some in stretches]
+    return _joined([part for part, _ in parts], FIELDS), sum(changed for _, changed in parts)
+
+
+def _packed_texts(rows: Rows) -> pa.Array:
+    """Packed rows of UTF-8 as a text column, without copying an octet."""
+    return pa.StringArray.from_buffers(
+        len(rows), pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)
+    )
 
 
 def _fields(values: Sequence[Any]) -> tuple[pa.Array, int]:
     """A column of maps from mappings (None stays null), and how many texts had to be cleaned."""
+    if isinstance(values, PackedMaps):
+        texts = _packed_texts(values.keys), _packed_texts(values.items)
+        bounds = pa.Array.from_buffers(
+            pa.int32(), len(values) + 1, [None, pa.py_buffer(values.bounds)]
+        )
+        return pa.MapArray.from_arrays(bounds, *texts), 0
     offsets: list[int | None] = []
     keys: list[str] = []
     items: list[str] = []
@@ -260,7 +278,7 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
         replaced += changed
     fields = _gather(batches, "fields")
     if fields is not None:
-        column, changed = _fields(_merged(fields))
+        column, changed = _all_fields(fields)
         columns |= FIELDS_GIVEN
         arrays.append(column)
         replaced += changed

@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import Packed
+from twisted_msgproto.core.packed import kept_packed
 
 from . import log as segment_log
-from .columns import PACKED_MIN, Encoded, encode
+from .columns import Encoded, encode
 from .damage import Range
 from .disk import OS_DISK, Disk
 from .log import SegmentLog
@@ -42,7 +42,6 @@ GIVE_UP_S = 1.0
 """How long a closing writer waits for a disk which does not answer."""
 
 Callback = Callable[[BaseException | None], None]
-
 
 
 class _Entry(NamedTuple):
@@ -181,7 +180,7 @@ class QueueWriter:
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> Encoded | None:
         """A packed batch as a frame; None for others, and for one which cannot be encoded."""
-        if batch.count < PACKED_MIN or not isinstance(batch.body, Packed):
+        if not (kept_packed(batch.body) or kept_packed(batch.fields)):
             return None
         try:
             return encode([batch])
@@ -357,9 +356,7 @@ class QueueWriter:
         self._texts_replaced += sum(frame.replaced for frame in frames)
         return frames, results
 
-    def _encode(
-        self, gathered: list[_Entry], frames: list[Encoded], results: list[Result]
-    ) -> None:
+    def _encode(self, gathered: list[_Entry], frames: list[Encoded], results: list[Result]) -> None:
         """Encode entries as one frame; batches which cannot be encoded get their error."""
         errors: list[BaseException | None] = [None] * len(gathered)
         good = [entry.batch for entry in gathered if entry.batch.count]
