@@ -1,7 +1,10 @@
 """``msgproto bench``: the figures of docs/benchmarks.md, measured on this machine.
 
-Real sockets, real processes, a real queue on a real disk.  Every figure is a ratio to something
-measured beside it in the same round; see :mod:`.measuring`.
+Real sockets, real processes, a real queue on a real disk.  Nearly every figure is a ratio to
+something measured beside it in the same round; see :mod:`.measuring`.
+
+The subjects are the protocols and ``queue``, ``spark``; ``lumberjack`` brings these two with it,
+because together they are the whole way of a message from the wire into the table.
 """
 
 from __future__ import annotations
@@ -10,16 +13,35 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from twisted_msgproto import registry
 from twisted_msgproto.core.errors import ConfigurationError
 
-from .measuring import ROUNDS, Comparison, Result, measure
+from . import missing_extra
+from .children import signals_as_interrupts
+from .measuring import ROUNDS, Comparison, Readings, Result, Row, measure, read
 
-SUMMARY = "measure the speed of the protocols, as ratios"
+SUMMARY = "measure the speed of the protocols, the queue and Spark, as ratios"
+
+SUBJECTS: Mapping[str, str] = {
+    **{name: f"{row.package}.bench" for name, row in registry.PROTOCOLS.items()},
+    "queue": "twisted_msgproto.cli.benches.queue",
+    "spark": "twisted_msgproto.cli.benches.spark",
+}
+"""Subject → the module with its rows, in the order in which they are measured.
+
+Such a module has ``comparisons(arguments)``, which yields the rows, and may have ``REQUIRES``, the
+packages of an extra without which it has nothing to measure.
+"""
+
+BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark")}
+"""Subject → the subjects which are measured with it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,39 +50,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "subjects",
         nargs="*",
         metavar="SUBJECT",
-        help="protocols; default: all which have a bench",
+        help=f"default: all of {', '.join(SUBJECTS)}",
     )
-    parser.add_argument("--only", metavar="TEXT", help="only comparisons whose name has this text")
+    parser.add_argument("--only", metavar="TEXT", help="only rows whose name has this text")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="pairs each (default 5)")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="times the messages of each load (default 1)"
     )
     parser.add_argument("--queue", type=Path, help="make queues below this directory")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the ratios into this file")
-    parser.add_argument("--list", action="store_true", help="name the comparisons and end")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures into this file")
+    parser.add_argument("--list", action="store_true", help="name the rows and end")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure; exit status 1 if a ratio misses its mark."""
-    results: list[Result] = []
+    """Measure; exit status 1 if a figure misses its mark."""
+    results: list[Result | Readings] = []
     known = 0
-    # One row at a time: what a protocol has started for its rows ends when they have been measured.
-    for row in _comparisons(arguments):
-        if arguments.only and arguments.only not in row.name:
-            continue
-        known += 1
-        if arguments.list:
-            print(f"{row.name}  beside  {row.beside}")
-            continue
-        result = measure(row, arguments.rounds, _said)
-        results.append(result)
-        print(json.dumps(result.as_dict()) if arguments.json else describe(result), flush=True)
+    # One row at a time: what a subject has started for its rows ends when they have been measured,
+    # and also when we are told to end.
+    with signals_as_interrupts(), closing(_rows(arguments)) as rows:
+        for row in rows:
+            if arguments.only and arguments.only not in row.name:
+                continue
+            known += 1
+            if arguments.list:
+                beside = f"  beside  {row.beside}" if isinstance(row, Comparison) else ""
+                print(f"{row.name}{beside}")
+                continue
+            results.append(_result(row, arguments.rounds))
+            told = json.dumps(results[-1].as_dict()) if arguments.json else describe(results[-1])
+            print(told, flush=True)
     if not known:
         raise ConfigurationError("nothing to measure: see msgproto bench --list")
     if arguments.plot:
         plot(results, arguments.plot)
-    return 1 if any(result.keeps(result.comparison.mark) is False for result in results) else 0
+    return 1 if any(result.keeps(result.row.mark) is False for result in results) else 0
+
+
+def _result(row: Row, rounds: int) -> Result | Readings:
+    if isinstance(row, Comparison):
+        return measure(row, rounds, _said)
+    return read(row, rounds, _said)
 
 
 def _said(line: str) -> None:
@@ -68,27 +99,59 @@ def _said(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def _comparisons(arguments: argparse.Namespace) -> Iterable[Comparison]:
-    for subject in arguments.subjects or _measurable():
-        module = f"{registry.registered(subject).package}.bench"
-        if find_spec(module) is None:
-            raise ConfigurationError(f"{subject} has nothing to measure yet")
-        loaded = importlib.import_module(module)
-        yield from loaded.comparisons(arguments)
+def _rows(arguments: argparse.Namespace) -> Generator[Row]:
+    """The rows of the subjects asked for, each subject once."""
+    for name, asked in chosen(arguments.subjects).items():
+        try:
+            module = _module(name)
+        except ModuleNotFoundError as error:
+            text = missing_extra(error)
+            if asked or text is None:
+                raise
+            print(f"msgproto bench: {name} is left out: {text}", file=sys.stderr)
+            continue
+        with closing(module.comparisons(arguments)) as rows:
+            yield from rows
 
 
-def _measurable() -> list[str]:
-    return [name for name, row in registry.PROTOCOLS.items() if find_spec(f"{row.package}.bench")]
+def chosen(asked: Sequence[str]) -> dict[str, bool]:
+    """The subjects to measure → whether they were asked for by name; ConfigurationError."""
+    unknown = [name for name in asked if name not in SUBJECTS]
+    if unknown:
+        raise ConfigurationError(f"unknown subject {unknown[0]!r}; known: {', '.join(SUBJECTS)}")
+    wanted = set(asked or SUBJECTS)
+    wanted |= {brought for name in asked for brought in BRINGS.get(name, ())}
+    return {name: name in asked for name in SUBJECTS if name in wanted}
 
 
-def describe(result: Result) -> str:
+def _module(name: str) -> ModuleType:
+    """A subject's module; ModuleNotFoundError if it or what it needs is not installed."""
+    if find_spec(SUBJECTS[name]) is None:
+        raise ConfigurationError(f"{name} has nothing to measure yet")
+    module = importlib.import_module(SUBJECTS[name])
+    for package in getattr(module, "REQUIRES", ()):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    return module
+
+
+def describe(result: Result | Readings) -> str:
     """A result for people, in two lines."""
-    row, values = result.comparison, result.as_dict()
+    return _compared(result) if isinstance(result, Result) else _shown(result)
+
+
+def _bounds(result: Result | Readings, sign: str) -> str:
+    row = result.row
     kept = {True: "kept", False: "MISSED", None: "no mark"}[result.keeps(row.mark)]
-    sign = "≤" if row.figure == "cpu" else "≥"
-    bounds = "" if row.mark is None else f", mark {sign} {row.mark:g} {kept}"
+    told = "" if row.mark is None else f", mark {sign} {row.mark:g} {kept}"
     if row.goal is not None:
-        bounds += f", goal {sign} {row.goal:g}" + (" kept" if result.keeps(row.goal) else "")
+        told += f", goal {sign} {row.goal:g}" + (" kept" if result.keeps(row.goal) else "")
+    return told
+
+
+def _compared(result: Result) -> str:
+    row, values = result.row, result.as_dict()
+    bounds = _bounds(result, "≤" if row.figure == "cpu" else "≥")
     latency = ""
     if values["latency_p50_seconds"] is not None:
         latency = (
@@ -96,29 +159,62 @@ def describe(result: Result) -> str:
             f" p99 {values['latency_p99_seconds'] * 1e3:.2f} ms"
         )
     low, high = min(result.ratios), max(result.ratios)
+    ours, beside = _side(values, "", " CPU s per million"), _side(values, "beside_", "")
     return (
         f"{row.name}: {result.ratio:.2f} × {row.beside} ({low:.2f}-{high:.2f}{bounds})\n"
-        f"    {values['messages_per_second']:,.0f} messages/s,"
-        f" {values['cpu_seconds_per_million']:.3f} CPU s per million{latency};"
-        f" beside it {values['beside_messages_per_second']:,.0f}/s,"
-        f" {values['beside_cpu_seconds_per_million']:.3f}"
+        f"    {ours}{latency}; beside it {beside}"
     )
 
 
-def plot(results: list[Result], file: Path) -> None:
-    """Draw each ratio with its rounds and its mark."""
+def _side(values: Mapping[str, Any], side: str, cpu_unit: str) -> str:
+    """One side's figures, as far as they were measured."""
+    told = f"{values[f'{side}messages_per_second']:,.0f} messages/s"
+    if (cpu := values[f"{side}cpu_seconds_per_million"]) is not None:
+        told += f", {cpu:.3f}{cpu_unit}"
+    if (group := values[f"{side}messages_per_group"]) is not None:
+        told += f", {group:,.0f} messages a group"
+    return told
+
+
+def _shown(result: Readings) -> str:
+    row, values = result.row, [reading.value for reading in result.readings]
+    low, high = min(values), max(values)
+    notes = "; ".join(
+        f"{name.replace('_', ' ')} {value:,.4g}"
+        for name, value in result.readings[-1].notes.items()
+    )
+    return (
+        f"{row.name}: {result.value:.3g} {row.unit} ({low:.3g}-{high:.3g}{_bounds(result, '≤')})"
+        + (f"\n    {notes}" if notes else "")
+    )
+
+
+def plot(results: Sequence[Result | Readings], file: Path) -> None:
+    """Draw each figure with its rounds and its mark.
+
+    Ratios stand as they are; a value which stands alone is drawn in parts of its mark, and not at
+    all if it has none.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(10, 1 + 0.5 * len(results)))
-    for place, result in enumerate(reversed(results)):
-        axes.barh(place, result.ratio, color="#4477aa")
-        axes.plot(result.ratios, [place] * len(result.ratios), "k.", markersize=4)
-        if result.comparison.mark is not None:
-            axes.plot([result.comparison.mark] * 2, [place - 0.4, place + 0.4], "r-")
-    axes.set_yticks(range(len(results)), [row.comparison.name for row in reversed(results)])
-    axes.set_xlabel("ratio to the work beside it (red: the mark)")
+    bars: list[tuple[str, float, list[float], float | None]] = []
+    for result in results:
+        row = result.row
+        if isinstance(result, Result):
+            bars.append((row.name, result.ratio, result.ratios, row.mark))
+        elif row.mark is not None:
+            shares = [reading.value / row.mark for reading in result.readings]
+            bars.append((f"{row.name} ÷ {row.mark:g}", result.value / row.mark, shares, 1.0))
+    figure, axes = pyplot.subplots(figsize=(12, 1 + 0.5 * len(bars)))
+    for place, (_, value, rounds, mark) in enumerate(reversed(bars)):
+        axes.barh(place, value, color="#4477aa")
+        axes.plot(rounds, [place] * len(rounds), "k.", markersize=4)
+        if mark is not None:
+            axes.plot([mark] * 2, [place - 0.4, place + 0.4], "r-")
+    axes.set_yticks(range(len(bars)), [name for name, *_ in reversed(bars)])
+    axes.set_xlabel("ratio to the work beside it, or value ÷ mark (red: the mark)")
     figure.tight_layout()
     figure.savefig(file)

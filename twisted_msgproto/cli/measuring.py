@@ -2,7 +2,9 @@
 
 The speed of a shared machine drifts by more than what is to be measured.  So every piece of work
 stands beside another one which is done in the same round, and what counts is the median of the
-rounds' ratios.  A protocol lists its comparisons in ``bench.py`` as :class:`Comparison` rows.
+rounds' ratios.  A protocol lists its rows in ``bench.py``, as :class:`Comparison`; the few which
+nothing can stand beside (how long until a message is in the table, what idle connections weigh)
+are a :class:`Gauge`.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from statistics import median
 from typing import Any, Literal
 
@@ -27,8 +31,10 @@ ROUNDS = 5
 class Figures:
     """What one piece of work cost.
 
-    ``wall`` and ``cpu`` are in seconds, ``rss`` is the largest resident size in octets (0: not
-    measured), ``latencies`` are seconds from sending to the acknowledgement, where measured.
+    ``wall`` and ``cpu`` are in seconds (0: the CPU time was not measured), ``rss`` is the largest
+    resident size in octets (0: not measured), ``latencies`` are seconds from sending to the
+    acknowledgement, where measured, ``groups`` is how often the work was made durable, each time
+    with one sync (0: it was not).
     """
 
     messages: int
@@ -36,6 +42,7 @@ class Figures:
     cpu: float
     rss: int = 0
     latencies: list[float] = field(default_factory=list)
+    groups: int = 0
 
     @property
     def cpu_per_million(self) -> float:
@@ -46,6 +53,22 @@ class Figures:
     def per_second(self) -> float:
         """Messages per second of wall time."""
         return self.messages / self.wall
+
+    @property
+    def messages_per_group(self) -> float | None:
+        """How many messages shared a sync; None if nothing was made durable."""
+        return self.messages / self.groups if self.groups else None
+
+    def __add__(self, more: Figures) -> Figures:
+        """Two pieces of work as one."""
+        return Figures(
+            self.messages + more.messages,
+            self.wall + more.wall,
+            self.cpu + more.cpu,
+            max(self.rss, more.rss),
+            self.latencies + more.latencies,
+            self.groups + more.groups,
+        )
 
     def percentile(self, share: float) -> float | None:
         """The latency which ``share`` of the messages keep, in seconds; None if not measured."""
@@ -62,6 +85,10 @@ class Comparison:
     ``figure`` says which of the two is compared: CPU seconds per million messages (less is better),
     or messages per second (more is better); the ratio is always ours / beside.  ``mark`` and
     ``goal`` bound the ratio; None where the row only informs.
+
+    ``follows``: the work beside takes its shape (its number of groups, say) from what ours just
+    did, so ours comes first in every round; otherwise they take turns in going first.  ``slices``:
+    a round is so many pairs whose figures are added up, for work which a disk's whims would rule.
     """
 
     name: str
@@ -71,13 +98,43 @@ class Comparison:
     other: Callable[[], Figures]
     mark: float | None = None
     goal: float | None = None
+    follows: bool = False
+    slices: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a gauge shows: the value which counts, and what else is worth telling, by name."""
+
+    value: float
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One row which stands alone: a value in a ``unit``, less is better.
+
+    ``mark`` and ``goal`` bound the median; None where the row only informs.  Read once in a run
+    unless it ``repeats``: a percentile of a long load, say, has its repetitions in it.
+    """
+
+    name: str
+    unit: str
+    read: Callable[[], Reading]
+    mark: float | None = None
+    goal: float | None = None
+    repeats: bool = False
+
+
+Row = Comparison | Gauge
+"""What a subject consists of."""
 
 
 @dataclass(slots=True)
 class Result:
     """A measured comparison: every round's figures, and the ratio which counts."""
 
-    comparison: Comparison
+    row: Comparison
     ours: list[Figures]
     other: list[Figures]
 
@@ -85,7 +142,7 @@ class Result:
     def ratios(self) -> list[float]:
         """Each round's ratio, ours / beside."""
         pairs = zip(self.ours, self.other, strict=True)
-        if self.comparison.figure == "cpu":
+        if self.row.figure == "cpu":
             return [mine.cpu_per_million / theirs.cpu_per_million for mine, theirs in pairs]
         return [mine.per_second / theirs.per_second for mine, theirs in pairs]
 
@@ -98,31 +155,70 @@ class Result:
         """Whether the ratio keeps ``bound``; None if there is none."""
         if bound is None:
             return None
-        return self.ratio <= bound if self.comparison.figure == "cpu" else self.ratio >= bound
+        return self.ratio <= bound if self.row.figure == "cpu" else self.ratio >= bound
 
     def as_dict(self) -> dict[str, Any]:
         """The result as plain values, for ``--json``."""
         latencies = [latency for figures in self.ours for latency in figures.latencies]
         merged = Figures(1, 1.0, 0.0, latencies=latencies)
         return {
-            "name": self.comparison.name,
-            "beside": self.comparison.beside,
-            "figure": self.comparison.figure,
+            "name": self.row.name,
+            "beside": self.row.beside,
+            "figure": self.row.figure,
             "ratio": self.ratio,
             "ratios": self.ratios,
-            "mark": self.comparison.mark,
-            "goal": self.comparison.goal,
-            "keeps_mark": self.keeps(self.comparison.mark),
+            "mark": self.row.mark,
+            "goal": self.row.goal,
+            "keeps_mark": self.keeps(self.row.mark),
             "messages_per_second": median(figures.per_second for figures in self.ours),
-            "cpu_seconds_per_million": median(figures.cpu_per_million for figures in self.ours),
+            "cpu_seconds_per_million": _median_cpu(self.ours),
             "beside_messages_per_second": median(figures.per_second for figures in self.other),
-            "beside_cpu_seconds_per_million": median(
-                figures.cpu_per_million for figures in self.other
-            ),
+            "beside_cpu_seconds_per_million": _median_cpu(self.other),
+            "messages_per_group": _median_group(self.ours),
+            "beside_messages_per_group": _median_group(self.other),
             "rss_octets_max": max(figures.rss for figures in self.ours),
             "latency_p50_seconds": merged.percentile(0.50),
             "latency_p99_seconds": merged.percentile(0.99),
         }
+
+
+@dataclass(slots=True)
+class Readings:
+    """What a gauge showed, round by round."""
+
+    row: Gauge
+    readings: list[Reading]
+
+    @property
+    def value(self) -> float:
+        """The median value."""
+        return median(reading.value for reading in self.readings)
+
+    def keeps(self, bound: float | None) -> bool | None:
+        """Whether the value keeps ``bound``; None if there is none."""
+        return None if bound is None else self.value <= bound
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain values, for ``--json``; the notes are those of the last round."""
+        return {
+            "name": self.row.name,
+            "unit": self.row.unit,
+            "value": self.value,
+            "values": [reading.value for reading in self.readings],
+            "mark": self.row.mark,
+            "goal": self.row.goal,
+            "keeps_mark": self.keeps(self.row.mark),
+            "notes": dict(self.readings[-1].notes),
+        }
+
+
+def _median_cpu(rounds: list[Figures]) -> float | None:
+    return median(figures.cpu_per_million for figures in rounds) or None
+
+
+def _median_group(rounds: list[Figures]) -> float | None:
+    sizes = [size for figures in rounds if (size := figures.messages_per_group) is not None]
+    return median(sizes) if sizes else None
 
 
 def measure(
@@ -133,14 +229,31 @@ def measure(
     comparison.other()
     result = Result(comparison, [], [])
     for number in range(rounds):
-        # Which goes first alternates, so that a drift within a round favours neither.
-        pair: Sequence[tuple[list[Figures], Callable[[], Figures]]] = (
-            (result.ours, comparison.ours),
-            (result.other, comparison.other),
-        )
-        for figures, work in pair if number % 2 == 0 else reversed(pair):
-            figures.append(work())
+        ours: list[Figures] = []
+        other: list[Figures] = []
+        for turn in range(number, number + comparison.slices):
+            # Which goes first alternates where it can: a drift within a round favours neither.
+            pair: Sequence[tuple[list[Figures], Callable[[], Figures]]] = (
+                (ours, comparison.ours),
+                (other, comparison.other),
+            )
+            forward = comparison.follows or turn % 2 == 0
+            for figures, work in pair if forward else reversed(pair):
+                figures.append(work())
+        result.ours.append(reduce(add, ours))
+        result.other.append(reduce(add, other))
         said(f"{comparison.name}: round {number + 1}/{rounds}, ratio {result.ratios[-1]:.2f}")
+    return result
+
+
+def read(
+    gauge: Gauge, rounds: int = ROUNDS, said: Callable[[str], None] = lambda line: None
+) -> Readings:
+    """Read a gauge, as often as it wants to be."""
+    result = Readings(gauge, [])
+    for number in range(rounds if gauge.repeats else 1):
+        result.readings.append(gauge.read())
+        said(f"{gauge.name}: round {number + 1}, {result.readings[-1].value:.3g} {gauge.unit}")
     return result
 
 
@@ -192,7 +305,10 @@ class Subject:
         latencies = work()
         wall = time.perf_counter() - wall
         after = self.usage()
-        return Figures(messages, wall, after["cpu"] - before["cpu"], after["rss"], latencies)
+        groups = after.get("groups", 0) - before.get("groups", 0)
+        return Figures(
+            messages, wall, after["cpu"] - before["cpu"], after["rss"], latencies, groups
+        )
 
     def close(self) -> None:
         """End the process."""
@@ -214,7 +330,10 @@ def usage() -> dict[str, Any]:
 
 
 def answer_usage(reactor: Any, port: int, more: Callable[[], dict[str, Any]] = dict) -> None:
-    """Be a :class:`Subject`: print the port, answer lines with usage, end when the input ends."""
+    """Be a :class:`Subject`: print the port, answer lines with usage, end when the input ends.
+
+    ``more`` adds what else this server counts (``groups``: see :class:`Figures`).
+    """
     from twisted.internet.protocol import connectionDone
     from twisted.internet.stdio import StandardIO
     from twisted.protocols.basic import LineOnlyReceiver

@@ -37,6 +37,7 @@ from .flows import (
     FLOW,
     NAMES_REMEMBERED,
     REFUSALS,
+    ContentLost,
     Flow,
     FlowState,
     ReaderLeased,
@@ -147,7 +148,7 @@ class Server(Sessions):
         for parts in messages:
             if len(parts) == 3:
                 flow = flows.get(parts[0])
-                if type(flow) is WritingFlow and parts[1][:1] == b"\x05":
+                if type(flow) is WritingFlow and parts[1][:1] == b"\x05" and flow.lost_at is None:
                     try:
                         self._content(flow, parts[1], parts[2])
                     except IllFormed as error:
@@ -445,25 +446,30 @@ class Server(Sessions):
         self._settle(flow, place)
 
     def not_safe(self, flow: WritingFlow, place: int, now: float) -> None:
-        """The contents of the event with this place never will be safe: they are rejected."""
+        """The contents of the event with this place never will be safe: the flow breaks.
+
+        It takes no more content.  What came before these contents is confirmed when it is safe;
+        then they and all behind them are rejected and the flow ends (``MT-19``, ``MT-30``): taking
+        what follows would leave a gap.
+        """
         self._now = now
-        flow.failed_places.add(place)
         self.counters["slices_not_safe"] += 1
+        flow.state = FLOW[flow.state][ContentLost]
+        flow.lost_at = place if flow.lost_at is None else min(place, flow.lost_at)
         self._settle(flow, place)
 
     def _settle(self, flow: WritingFlow, place: int) -> None:
         """Slices become safe in any order; they are confirmed in the order of their arrival."""
+        if flow.over:
+            return
         confirm: int | None = None
         for settled in flow.window.made_safe(place):
-            if settled.place in flow.failed_places:
-                flow.failed_places.discard(settled.place)
+            if settled.place == flow.lost_at:
                 self._confirm(flow, confirm)
-                confirm = None
-                # All before it was confirmed, or rejected one by one: the Reject covers it alone.
-                self._confirm_or_reject(flow, data.Reject(settled.last_sequence, True))
-            else:
-                self._accept(flow, settled)
-                confirm = settled.last_sequence
+                self._break(flow)
+                return
+            self._accept(flow, settled)
+            confirm = settled.last_sequence
         if confirm is None:
             return
         if self._stands(flow) and flow.grant.profile.congested(flow):
@@ -471,6 +477,14 @@ class Server(Sessions):
             self._withheld[flow] = None
         else:
             self._confirm(flow, confirm)
+
+    def _break(self, flow: WritingFlow) -> None:
+        """All before what was lost is settled: reject the rest, whatever becomes of it, and end."""
+        flow.over = True
+        self._confirm_or_reject(flow, data.Reject(flow.last_received, True))
+        if self._stands(flow):
+            self.counters["flows_broken"] += 1
+            self._end_flow(flow)
 
     def _accept(self, flow: WritingFlow, contents: Slice) -> None:
         """Give safe contents to the profile, run by run of one resource."""

@@ -1,0 +1,269 @@
+"""``msgproto bench``: rows beside rows, measured for real at a small scale."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.tools.processes import Launcher
+from twisted_msgproto import cli
+from twisted_msgproto.cli import bench
+from twisted_msgproto.cli.bench import chosen, describe
+from twisted_msgproto.cli.benches import raw
+from twisted_msgproto.cli.measuring import Comparison, Figures, Gauge, Reading, measure, read
+
+
+def rows_of(launch: Launcher, *words: str | Path, scale: float = 0.02) -> dict[str, Any]:
+    """What ``msgproto bench --json`` tells at a small scale, by the names of the rows.
+
+    The exit status says whether a mark was missed, which at such a scale means nothing.
+    """
+    where = ("--scale", str(scale), "--rounds", "1", "--queue", launch.directory)
+    ended = launch.run("bench", *words, "--json", *where, seconds=300)
+    assert ended.returncode in (0, 1), ended.stderr
+    rows = {row["name"]: row for row in map(json.loads, ended.stdout.splitlines())}
+    missed = any(row["keeps_mark"] is False for row in rows.values())
+    assert ended.returncode == (1 if missed else 0)
+    assert [path.name for path in launch.directory.iterdir()] == []
+    return rows
+
+
+def named(launch: Launcher, *words: str) -> list[str]:
+    """What ``msgproto bench --list`` names."""
+    ended = launch.run("bench", *words, "--list")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout.splitlines()
+
+
+# ── Rounds ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def order_of(rounds: int, **options: Any) -> list[str]:
+    """In which order the two sides of a comparison worked, after the warm-up."""
+    worked: list[str] = []
+
+    def work(side: str) -> Figures:
+        worked.append(side)
+        return Figures(1, 1.0, 1.0)
+
+    row = Comparison("x", "y", "cpu", lambda: work("ours"), lambda: work("beside"), **options)
+    measure(row, rounds)
+    assert worked[:2] == ["ours", "beside"]
+    return worked[2:]
+
+
+def test_the_two_sides_take_turns_in_going_first() -> None:
+    assert order_of(3) == ["ours", "beside", "beside", "ours", "ours", "beside"]
+
+
+def test_a_side_which_takes_its_shape_from_ours_always_follows() -> None:
+    assert order_of(3, follows=True) == ["ours", "beside"] * 3
+
+
+def test_slices_of_a_round_are_added_up() -> None:
+    costs = iter([9.0, 1.0, 2.0, 4.0, 8.0])
+    ours = lambda: Figures(10, next(costs), 1.0, groups=1)  # noqa: E731
+    other = lambda: Figures(10, 1.0, 1.0)  # noqa: E731
+    result = measure(Comparison("x", "y", "rate", ours, other, slices=2), 2)
+    assert [figures.wall for figures in result.ours] == [3.0, 12.0]
+    assert [figures.messages for figures in result.ours] == [20, 20]
+    assert result.ours[0].groups == 2
+    assert result.ratios == pytest.approx([2 / 3, 2 / 12])
+
+
+@pytest.mark.parametrize(("repeats", "values"), [(True, [1.0, 2.0, 3.0]), (False, [1.0])])
+def test_a_gauge_is_read_as_often_as_it_wants(repeats: bool, values: list[float]) -> None:
+    shown = iter([1.0, 2.0, 3.0])
+    gauge = Gauge("x", "s", lambda: Reading(next(shown), {"p50_seconds": 0.25}), 2.0, 0.5, repeats)
+    result = read(gauge, 3)
+    assert [reading.value for reading in result.readings] == values
+    assert result.keeps(2.0) and not result.keeps(0.5) and result.keeps(None) is None
+    assert result.as_dict()["notes"] == {"p50_seconds": 0.25}
+    told = describe(result)
+    assert "mark ≤ 2 kept, goal ≤ 0.5" in told and "p50 seconds 0.25" in told
+
+
+def test_what_was_not_measured_is_not_told() -> None:
+    ours = Figures(10, 1.0, 0.0)
+    result = measure(Comparison("x", "y", "rate", lambda: ours, lambda: ours), 1)
+    assert result.as_dict()["cpu_seconds_per_million"] is None
+    assert "CPU" not in describe(result)
+
+
+# ── Subjects ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lumberjack_brings_the_whole_way_into_the_table_with_it() -> None:
+    assert chosen(["lumberjack"]) == {"lumberjack": True, "queue": False, "spark": False}
+    assert chosen(["queue"]) == {"queue": True}
+    assert chosen([]) == dict.fromkeys(bench.SUBJECTS, False)
+
+
+def test_the_rows_of_the_queue_and_of_spark_are_listed_with_their_marks(launch: Launcher) -> None:
+    listed = named(launch, "lumberjack")
+    assert len(listed) == len(set(listed))
+    for text in (
+        "queue append, encoded groups of 1,000  beside  write + fdatasync",
+        "queue append from columns, groups of 1,000  beside",
+        "queue → Parquet through Spark, 1,000,000 rows  beside  Spark's own",
+        "acknowledged → in the table, 2000 messages/s",
+        "into the queue, change of memory",
+    ):
+        assert any(text in line for line in listed), text
+    assert set(named(launch, "queue")) < set(listed)
+    assert set(named(launch, "lumberjack", "queue")) == set(listed)
+
+
+def test_an_unknown_subject_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "queue", "disk"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("msgproto bench: unknown subject 'disk'; known: lumberjack, ")
+    assert told.count("\n") == 1
+
+
+def test_a_filter_which_leaves_nothing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "queue", "--only", "nothing like it"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_without_spark_the_rest_is_measured_and_spark_only_named_when_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = bench.find_spec
+    monkeypatch.setattr(bench, "find_spec", lambda name: None if name == "pyspark" else found(name))
+    missing = "pyspark is not installed: pip install 'twisted-msgproto[spark]'"
+    assert cli.main(["bench", "lumberjack", "--list"]) == 0
+    told = capsys.readouterr()
+    assert told.err == f"msgproto bench: spark is left out: {missing}\n"
+    assert "queue append" in told.out and "Spark" not in told.out
+    assert cli.main(["bench", "spark", "--list"]) == 2
+    assert capsys.readouterr().err == f"msgproto bench: {missing}\n"
+
+
+def planted_rows(monkeypatch: pytest.MonkeyPatch, *rows: bench.Row) -> list[str]:
+    """Make the subject ``queue`` consist of ``rows``; tells when its generator was closed."""
+    closed: list[str] = []
+
+    def comparisons(arguments: object) -> Iterator[bench.Row]:
+        try:
+            yield from rows
+        finally:
+            closed.append("closed")
+
+    module = ModuleType("planted")
+    module.comparisons = comparisons  # type: ignore[attr-defined]
+    monkeypatch.setattr(bench, "_module", lambda name: module)
+    return closed
+
+
+def test_the_exit_status_says_whether_a_mark_was_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = lambda: Figures(1, 1.0, 1.0)  # noqa: E731
+    for kept, row in (
+        (True, Comparison("x", "y", "rate", one, one, mark=0.9)),
+        (False, Comparison("x", "y", "rate", one, one, mark=1.1)),
+        (True, Comparison("x", "y", "cpu", one, one, mark=1.1)),
+        (False, Comparison("x", "y", "cpu", one, one, mark=0.9)),
+        (True, Comparison("x", "y", "cpu", one, one, goal=0.9)),
+        (True, Gauge("x", "s", lambda: Reading(1.0), mark=1.0)),
+        (False, Gauge("x", "s", lambda: Reading(1.0), mark=0.9)),
+    ):
+        planted_rows(monkeypatch, row)
+        assert cli.main(["bench", "queue", "--rounds", "1"]) == (0 if kept else 1), row
+
+
+def test_what_a_subject_started_ends_when_we_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> Reading:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal did not reach us")
+
+    closed = planted_rows(monkeypatch, Gauge("x", "s", told))
+    assert cli.main(["bench", "queue"]) == 130
+    assert closed == ["closed"]
+
+
+def test_figures_are_drawn_with_their_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    one = lambda: Figures(1, 1.0, 1.0)  # noqa: E731
+    planted_rows(
+        monkeypatch,
+        Comparison("x", "y", "rate", one, one, mark=0.9),
+        Gauge("z", "s", lambda: Reading(0.5), mark=1.0),
+        Gauge("without a mark", "s", lambda: Reading(0.5)),
+    )
+    assert cli.main(["bench", "queue", "--plot", str(tmp_path / "drawn.png")]) == 0
+    assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_queue_is_measured_beside_the_disk(launch: Launcher) -> None:
+    rows = rows_of(launch, "queue")
+    encoded = rows["queue append, encoded groups of 1,000"]
+    columns = rows["queue append from columns, groups of 1,000"]
+    assert (encoded["mark"], columns["mark"]) == (0.9, 0.5)
+    assert encoded["messages_per_group"] == encoded["beside_messages_per_group"] == 1000
+    assert columns["messages_per_group"] == columns["beside_messages_per_group"] == 1000
+    assert rows["queue read, groups of 1,000"]["notes"]["messages"] > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_the_way_into_the_table_is_measured(launch: Launcher) -> None:
+    pytest.importorskip("pyspark")
+    rows = rows_of(launch, "spark", scale=0.001)
+    stream, delay = rows.values()
+    assert stream["name"] == "queue → Parquet through Spark, 1,000 rows"
+    assert stream["mark"] == 0.55 and stream["ratio"] > 0
+    assert delay["mark"] == 1.0 and delay["unit"] == "s (p95)"
+    notes = delay["notes"]
+    assert 0 < notes["p50_seconds"] <= notes["p95_seconds"] == delay["value"]
+    assert notes["groups"] > 50
+
+
+# ── Groups ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("octets", "groups"), [(1000, 1), (1000, 3), (10, 10), (7, 5)])
+def test_the_raw_write_makes_equal_groups_of_all_octets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, octets: int, groups: int
+) -> None:
+    sizes: list[int] = []
+
+    def sync(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(raw, "sync_call", lambda: ("noted", sync))
+    figures = raw.write_raw(tmp_path, octets, 100, groups)
+    written = [after - before for before, after in pairwise([0, *sizes])]
+    assert len(written) == groups
+    assert sum(written) == octets and max(written) - min(written) <= 1
+    assert (figures.messages, figures.groups) == (100, groups)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_both_sides_of_a_row_into_the_queue_sync_as_often(launch: Launcher) -> None:
+    rows = rows_of(launch, "lumberjack", "--only", "into the queue, ")
+    assert rows.pop("into the queue, change of memory, 10 × events")["notes"]
+    same = [row for row in rows.values() if "same group sizes" in row["beside"]]
+    assert len(same) == 3  # 1×1, 4×2, and the CPU of it
+    for row in same:
+        assert row["messages_per_group"] == row["beside_messages_per_group"] > 0
+        assert row["mark"] is not None
+    whole = [row for name, row in rows.items() if "beside whole windows" in name]
+    assert [row["mark"] for row in whole] == [None, None]
+    assert whole[0]["beside_messages_per_group"] == 2048
+
+
+def test_people_are_told_how_many_messages_shared_a_sync() -> None:
+    def told(groups: int) -> str:
+        ours = Figures(1000, 1.0, 1.0, groups=groups)
+        return describe(measure(Comparison("x", "y", "rate", lambda: ours, lambda: ours), 1))
+
+    assert told(10).count("100 messages a group") == 2
+    assert "a group" not in told(0)

@@ -1,0 +1,50 @@
+"""The plainest way to make octets durable: write, sync, and again.  It stands beside the queue."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from twisted_msgproto.queue.disk import sync_call
+
+from ..measuring import Figures, timed
+
+
+class RawFile:
+    """A file in ``directory`` which is written and synced group by group; gone when closed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "raw"
+        self._sync = sync_call()[1]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        self._descriptor = os.open(self._path, flags, 0o600)
+
+    def write(self, groups: Iterable[Any], messages: int) -> Figures:
+        """Write the buffers ``groups``, which hold so many ``messages``; a sync each."""
+        written = 0
+        with timed(messages) as figures:
+            for written, group in enumerate(groups, 1):  # noqa: B007
+                os.write(self._descriptor, group)
+                self._sync(self._descriptor)
+        figures.groups = written
+        return figures
+
+    def close(self) -> None:
+        """Close and remove the file."""
+        os.close(self._descriptor)
+        self._path.unlink()
+
+
+def write_raw(directory: Path, octets: int, messages: int, groups: int) -> Figures:
+    """Write ``octets`` in as many equal groups, with a sync after each."""
+    edges = [octets * number // groups for number in range(groups + 1)]
+    data = memoryview(os.urandom(-(-octets // groups)))
+    pieces = [data[: end - begin] for begin, end in pairwise(edges)]
+    file = RawFile(directory)
+    try:
+        return file.write(pieces, messages)
+    finally:
+        file.close()
