@@ -10,7 +10,7 @@ from twisted.internet.threads import deferToThread
 from tests.mtl.cases import HeldSink, MtlCase, run, until
 from tests.mtl.plain import CONTENT, RESPONSE, Flow, Plain, short
 from twisted_msgproto.mtl.wire.data import PONG
-from twisted_msgproto.mtl.zeromq import _Routing
+from twisted_msgproto.mtl.zeromq import READ_OCTETS_PER_TURN, READS_PER_TURN, _Routing
 
 
 def lease(client: Plain) -> tuple[str, str]:
@@ -110,8 +110,11 @@ class Peers(MtlCase):
 
 
 class Frame:
-    def __init__(self, octets: bytes, address: str | None) -> None:
+    """A frame of a message from this address."""
+
+    def __init__(self, octets: bytes, more: bool, address: str | None) -> None:
         self.bytes = octets
+        self.more = more
         self.address = address
 
     def get(self, name: str) -> str:
@@ -122,57 +125,68 @@ class Frame:
 
 
 class Reading(_Routing):
-    """A ROUTER above a list of messages: identity, address, body."""
+    """A ROUTER above a list of messages: their address, and their frames."""
 
-    def __init__(self, *messages: tuple[bytes, str | None, bytes]) -> None:
+    def __init__(self, *messages: tuple[str | None, list[bytes]]) -> None:
         self.frames = [
-            frame
-            for identity, address, body in messages
-            for frame in ((Frame(identity, address), True), (body, False))
+            Frame(octets, number < len(frames), address)
+            for address, frames in messages
+            for number, octets in enumerate(frames, 1)
         ]
         self.socket = self
-        self.more = False
+        self.last: Frame | None = None
         self._with_keys = False
         self._addresses, self._held = {}, None
 
     def recv(self, flags: int, copy: bool = True) -> Any:
         if not self.frames:
             raise zmq.Again
-        frame, self.more = self.frames.pop(0)
-        return frame
+        self.last = self.frames.pop(0)
+        return self.last.bytes if copy else self.last
 
     def getsockopt(self, option: int) -> bool:
-        assert option == zmq.RCVMORE
-        return self.more
+        assert option == zmq.RCVMORE and self.last is not None
+        return self.last.more
 
-    def slices(self) -> list[tuple[list[bytes], dict[bytes, str]]]:
-        """All reads: their bodies, and the addresses."""
-        found = []
-        while True:
-            bodies: list[bytes] = []
-            try:
-                while (parts := self._receive(zmq.NOBLOCK)) is not None:
-                    bodies.append(parts[1])
-            except zmq.Again:
-                found.append((bodies, self._addresses))
-                return found
-            found.append((bodies, self._addresses))
+    def slices(self) -> list[tuple[list[list[bytes]], dict[bytes, str]]]:
+        """All reads: their messages, and the addresses."""
+        found, more = [], True
+        while more:
+            messages: list[list[bytes]] = []
+            more = self._slice(messages)
+            found.append((messages, self._addresses))
             self._addresses = {}
+        return found
 
 
 def test_an_identity_which_changes_hands_within_a_read_ends_it() -> None:
     """MT-30: each read has one address for an identity; nothing is lost or out of order."""
+    one, two, nine = "192.0.2.1", "192.0.2.2", "::ffff:192.0.2.9"
     reading = Reading(
-        (b"a", "192.0.2.1", b"1"),
-        (b"b", "::ffff:192.0.2.9", b"2"),
-        (b"a", "192.0.2.1", b"3"),
-        (b"a", "192.0.2.2", b"4"),
-        (b"b", "::ffff:192.0.2.9", b"5"),
-        (b"a", "192.0.2.1", b"6"),
-        (b"c", None, b"7"),
+        (one, [b"a", b"1", b""]),
+        (nine, [b"b", b"2"]),
+        (one, [b"a", b"3", b"", b"x", b"y"]),
+        (two, [b"a", b"4", b""]),
+        (nine, [b"b", b"5"]),
+        (one, [b"a", b"6"]),
+        (None, [b"c", b"7", b"", b"x"]),
     )
     assert reading.slices() == [
-        ([b"1", b"2", b"3"], {b"a": "192.0.2.1", b"b": "192.0.2.9"}),
-        ([b"4", b"5"], {b"a": "192.0.2.2", b"b": "192.0.2.9"}),
-        ([b"6", b"7"], {b"a": "192.0.2.1", b"c": ""}),
+        (
+            [[b"a", b"1", b""], [b"b", b"2"], [b"a", b"3", b"", b"x", b"y"]],
+            {b"a": one, b"b": "192.0.2.9"},
+        ),
+        ([[b"a", b"4", b""], [b"b", b"5"]], {b"a": two, b"b": "192.0.2.9"}),
+        ([[b"a", b"6"], [b"c", b"7", b"", b"x"]], {b"a": one, b"c": ""}),
     ]
+
+
+def test_a_read_ends_after_some_messages_or_octets() -> None:
+    """MT-24, MT-29: whichever frames they are in."""
+    small = [("192.0.2.1", [b"a", b"", b""])] * (2 * READS_PER_TURN + 1)
+    reads = [len(messages) for messages, _ in Reading(*small).slices()]
+    assert reads == [READS_PER_TURN, READS_PER_TURN, 1]
+    half = b"x" * (READ_OCTETS_PER_TURN // 2)
+    for frames in ([half, half], [b"", half, half, b""], [half, b"", half]):
+        large = [("192.0.2.1", [b"a", *frames])] * 3
+        assert [len(messages) for messages, _ in Reading(*large).slices()] == [1, 1, 1, 0]
