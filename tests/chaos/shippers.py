@@ -23,8 +23,9 @@ class Shipper(threading.Thread):
         connections: how often it has connected.
     """
 
-    def __init__(self, name: str, port: int) -> None:
+    def __init__(self, name: str, port: int, *, pace: float = PACE_SECONDS) -> None:
         super().__init__(daemon=True, name=f"shipper {name}")
+        self._pace = pace
         self._prefix = name
         self._port = port
         self._stop_sending = threading.Event()
@@ -57,7 +58,7 @@ class Shipper(threading.Thread):
                         with self._progress:
                             self.acknowledged.update(documents)
                             self._progress.notify_all()
-                        self._stop_sending.wait(PACE_SECONDS)
+                        self._stop_sending.wait(self._pace)
             except OSError:
                 # The gateway is gone; it may take a while until it listens again.
                 self._stop_sending.wait(0.1)

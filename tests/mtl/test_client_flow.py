@@ -14,6 +14,7 @@ from twisted_msgproto.mtl.machine.client_flow import (
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
+    FlowBroken,
     FlowOpened,
     FlowSuspended,
     Responded,
@@ -335,8 +336,44 @@ def test_confirm_and_reject_of_writers_single_and_multiple() -> None:
     for command, events in steps:
         assert flowing.get(command) == events
     assert flowing.flow.unsettled == 0
-    flowing.write(7, 8)
-    assert len(flowing.get(Confirm(8), Confirm(9))) == 1
+    flowing.sent.clear()
+    both = flowing.write(7, 8)
+    seven, eight = (content.sequence for content in flowing.sent)  # type: ignore[union-attr]
+    assert flowing.get(Confirm(seven), Confirm(eight)) == [ContentsConfirmed(both)]
+
+
+def test_a_writer_asks_after_a_reject_whether_its_flow_stands() -> None:
+    """MT-14, MT-19: if it does, it goes on as before."""
+    flowing = writer()
+    numbers = flowing.write(1, 2, 3)  # sequences 2 … 4
+    flowing.sent.clear()
+    assert flowing.get(Reject(2), Reject(3)) == [
+        ContentsRefused([numbers[0]], None), ContentsRefused([numbers[1]], None),
+    ]  # fmt: skip
+    assert flowing.sent == [Summon(5, "")]
+    assert flowing.get(Response(5, 400)) == []
+    assert flowing.get(Response(4, 403)) == [FlowSuspended("content was forbidden")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda flowing: flowing.get(Response(4, 403)),
+        lambda flowing: flowing.get(Response(5, 403)),
+        lambda flowing: flowing.wait(20),
+        lambda flowing: flowing.flow.lost("its session began anew"),
+    ],
+)
+def test_a_flow_which_ended_with_a_reject_is_broken_and_sends_nothing_again(end: Any) -> None:
+    """MT-14, MT-19, MT-30: what follows the rejected content would stand behind a gap."""
+    flowing = writer(window=3)
+    numbers = flowing.write(1, 2, 3, 4)  # sequences 2 … 4, and one which waits
+    assert flowing.get(Reject(3, True)) == [ContentsRefused(numbers[:2], None)]
+    flowing.sent.clear()
+    (broken,) = end(flowing)
+    assert isinstance(broken, FlowBroken)
+    assert flowing.flow.state is ClientFlowState.LOST
+    assert flowing.flow.close() == numbers[2:]
 
 
 def test_a_renewed_writer_sends_again_what_was_not_confirmed_in_its_order() -> None:

@@ -39,7 +39,12 @@ from twisted_msgproto.mtl.wire.data import (
 def flow_in(broker: Broker, state: FlowState, confirm: str) -> bytes:
     if state is FlowState.UNLEASED:
         return data_peer(80)
-    return broker.flow("Reader" if state is FlowState.READING else "Writer", confirm=confirm)
+    peer = broker.flow("Reader" if state is FlowState.READING else "Writer", confirm=confirm)
+    if state is FlowState.BROKEN:
+        broker.command(peer, *contents(1))
+        broker.command(peer, *contents(2))
+        broker.safe(broker.events[-1], False)
+    return peer
 
 
 @pytest.mark.parametrize("confirm", [FULL, NONE])
@@ -82,6 +87,7 @@ def test_the_codes_of_illegal_commands_are_those_of_the_text() -> None:
     assert REFUSALS[FlowState.UNLEASED] == dict.fromkeys((Lease, Summon, Dismiss, Content), 403)
     assert REFUSALS[FlowState.READING] == {Lease: 403, Content: 403}
     assert REFUSALS[FlowState.WRITING] == {Lease: 403, Summon: 400, Dismiss: 400}
+    assert REFUSALS[FlowState.BROKEN] == {**REFUSALS[FlowState.WRITING], Content: 403}
     for state in FlowState:
         assert not set(FLOW[state]) & set(REFUSALS[state])
 
@@ -323,18 +329,65 @@ def test_confirm_follows_safety_in_the_order_of_arrival() -> None:
     assert broker.got(writer) == [Confirm(9, True)]
 
 
-def test_what_never_will_be_safe_is_rejected_in_its_turn() -> None:
-    """MT-19: never confirmed, and nothing before it is rejected with it."""
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_what_never_will_be_safe_breaks_the_flow_in_its_turn(order: tuple[int, ...]) -> None:
+    """MT-14, MT-19, MT-30: nothing before it is rejected with it, nothing behind it is taken."""
     broker = Broker()
-    writer = ingest(broker)
-    for numbers in ((1, 2), (3, 4), (5,)):
+    reader = broker.reader("a")
+    writer = broker.flow("Writer")
+    for numbers in ((1, 2), (3, 4), (5,), (6, 7)):
         broker.command(writer, *contents(*numbers))
-    first, second, third = broker.events[-3:]
+    events = broker.events[-4:]
+    for place in order:
+        broker.safe(events[place], place not in (1, 3))
+    assert broker.got(writer) == [Confirm(2, True), Reject(7, True)]
+    assert bodies(broker.got(reader)) == [b"1", b"2"]
+    assert broker.server.snapshot()["writers"] == 0
+    assert broker.server.counters["flows_broken"] == 1
+    # It is as if it had never shown a lease; another one of the session serves again.
+    assert broker.command(writer, *contents(8), Summon(9, ""), Ping()) == [
+        Response(8, 403), Response(9, 403), Pong(),
+    ]  # fmt: skip
+    again = broker.connect(broker.lease(broker.server.sessions()[1].peer, "Writer"))
+    broker.command(again, *contents(3))
+    broker.safe(broker.events[-1])
+    assert broker.got(again) == [Confirm(3, True)]
+    assert bodies(broker.got(reader)) == [b"3"]
+
+
+@pytest.mark.parametrize("confirm", [FULL, NONE])
+def test_a_broken_flow_takes_no_content_while_it_waits_for_its_end(confirm: str) -> None:
+    """MT-18, MT-19: refused one by one, and nothing of it goes to the sink."""
+    broker = Broker()
+    writer = ingest(broker, confirm)
+    broker.command(writer, *contents(1))
+    broker.command(writer, *contents(2))
+    first, second = broker.events[-2:]
     broker.safe(second, False)
-    broker.safe(third)
-    assert broker.got(writer) == []
+    answers = broker.command(writer, *contents(5), Ping())
+    assert answers == [Reject(5) if confirm == FULL else Response(5, 403), Pong()]
+    assert broker.command(writer, data.Lease(6, "x")) == [Response(6, 403)]
+    assert broker.events[-1] is second
     broker.safe(first)
-    assert broker.got(writer) == [Confirm(2, True), Reject(4, True), Confirm(5, True)]
+    full = [Confirm(1, True), Reject(2, True)]
+    assert broker.got(writer) == (full if confirm == FULL else [])
+    assert broker.server.snapshot()["writers"] == 0
+
+
+def test_what_is_lost_after_the_end_of_its_flow_is_no_trouble() -> None:
+    """MT-19, MT-21: nobody hears of it, readers do not get what stood behind it."""
+    broker = Broker()
+    reader = broker.reader("a")
+    writer = broker.flow("Writer")
+    for number in (1, 2, 3):
+        broker.command(writer, *contents(number))
+    events = broker.events[-3:]
+    broker.collect(broker.server.peer_lost(writer, broker.now))
+    for event, safe in zip(events, (True, False, True), strict=True):
+        broker.safe(event, safe)
+    assert broker.got(writer) == []
+    assert bodies(broker.got(reader)) == [b"1"]
+    assert broker.server.counters["flows_broken"] == 0
 
 
 def test_unconfirmed_writers_hear_nothing() -> None:

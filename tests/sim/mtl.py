@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from typing import Any
 from unittest import mock
 
@@ -20,8 +21,10 @@ from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
 from twisted_msgproto.mtl.machine import Server
 from twisted_msgproto.mtl.machine.client_flow import ClientFlow
+from twisted_msgproto.mtl.wire.data import Reject
 
 CONTROL, DATA = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
+HOST = "192.0.2.1"
 RECONNECT_SECONDS = 0.1
 
 
@@ -113,7 +116,10 @@ class Reading:
         self._woken = False
         if self._inbox and not self._paused and not self.closed:
             inbox, self._inbox = self._inbox, []
-            self._received(inbox)
+            self._deliver(inbox)
+
+    def _deliver(self, inbox: list[list[bytes]]) -> None:
+        self._received(inbox)
 
     def pauseProducing(self) -> None:
         self._paused = True
@@ -132,6 +138,9 @@ class SimulatedRouter(Reading):
     def bind(self, address: str) -> str:
         listening(self.world)[address] = self
         return address
+
+    def _deliver(self, inbox: list[list[bytes]]) -> None:
+        self._received(inbox, {parts[0]: HOST for parts in inbox})
 
     def sendAll(self, messages: list[list[bytes]]) -> None:
         for identity, *frames in messages:
@@ -221,7 +230,10 @@ def listening(world: World) -> dict[str, SimulatedRouter]:
 
 
 class WritingClient:
-    """Writes every event with confirm full, and again what was refused."""
+    """Writes every event with confirm full; what was not taken goes on another flow.
+
+    That one is of the same session or of a new one.
+    """
 
     def __init__(self, world: World, bodies: list[bytes]) -> None:
         self._world = world
@@ -230,10 +242,12 @@ class WritingClient:
         self._stopped = False
         self._client: MtlClient | None = None
         self._again: Any = None
+        self._writer: Any = None
+        self._stays = world.source.random() < 0.5
 
     def start(self) -> None:
         """A client from its first socket on."""
-        self._again = None
+        self._again = self._writer = None
         clock = self._world.client_clock
         self._client = MtlClient(
             CONTROL,
@@ -251,7 +265,8 @@ class WritingClient:
         return self._client
 
     def _write(self, writer: Any) -> None:
-        writer.lost = lambda error: self._anew()
+        self._writer = writer
+        writer.lost = lambda error: self._go_on()
         for body in self._unsettled:
             sent = writer.send("events", body)
             sent.addCallbacks(self._settled, self._failed, callbackArgs=(body,))
@@ -261,8 +276,18 @@ class WritingClient:
         self._world.acknowledged(body)
 
     def _failed(self, failure: Failure) -> None:
+        """Once the flow has ended as well, ``lost`` goes on; who does not wait begins anew."""
         failure.trap(Refused, TimedOut, ConnectionClosed)
-        self._anew()
+        if self._writer is None or not self._stays:
+            self._anew()
+
+    def _go_on(self) -> None:
+        """The flow is over: lease another one, in this session or another."""
+        self._writer = None
+        if self._stays and not self._stopped and self._again is None:
+            self._of().writer(["events"]).addCallbacks(self._write, self._failed)
+        else:
+            self._anew()
 
     def _anew(self) -> None:
         if not self._stopped and self._again is None:
@@ -300,7 +325,6 @@ class Mtl:
         return factory
 
     def make_client(self, world: World, bodies: list[bytes]) -> Any:
-        self.world = world
         self.client = WritingClient(world, bodies)
         return self.client
 
@@ -308,16 +332,9 @@ class Mtl:
         return len(world.pipes) * self.client.window
 
     def in_order(self, numbers: list[int]) -> bool:
-        """A flow which gets another lease in its session sends again what was not confirmed.
-
-        What a broken disk did not take is rejected by itself: what follows it may be taken.
-        """
-        highest = numbers[0]
-        for number in numbers:
-            if number > highest + 1 and not self.world.expected_errors:
-                return False
-            highest = max(highest, number)
-        return True
+        """Another flow of the session sends again what was not confirmed: without a gap."""
+        highest = accumulate(numbers, max)
+        return all(number <= most + 1 for most, number in zip(highest, numbers[1:], strict=False))
 
 
 # ── Planted bugs ────────────────────────────────────────────────────────────────────────────────
@@ -336,6 +353,27 @@ def confirm_before_safe() -> AbstractContextManager[object]:
 def not_safe_is_confirmed() -> AbstractContextManager[object]:
     """A disk which breaks is no reason to reject."""
     return mock.patch.object(Server, "not_safe", Server.made_safe)
+
+
+def what_follows_lost_content_is_taken() -> AbstractContextManager[object]:
+    """A broken disk ends no flow: what was lost is rejected by itself."""
+
+    def careless(self: Server, flow: Any, place: int, now: float) -> None:
+        for settled in flow.window.made_safe(place):
+            self._confirm_or_reject(flow, Reject(settled.last_sequence, True))
+
+    return mock.patch.object(Server, "not_safe", careless)
+
+
+def what_was_behind_a_reject_is_sent_again() -> AbstractContextManager[object]:
+    """A flow which ended with a Reject gets another lease and goes on."""
+
+    def untroubled(self: ClientFlow, *arguments: Any) -> None:
+        self.doubted = False
+        lose(self, *arguments)
+
+    lose = ClientFlow._lose
+    return mock.patch.object(ClientFlow, "_lose", untroubled)
 
 
 def nothing_is_sent_again() -> AbstractContextManager[object]:
@@ -363,6 +401,8 @@ def window_and_one() -> AbstractContextManager[object]:
 MTL_BUGS = {
     "mtl-confirm-before-safe": confirm_before_safe,
     "mtl-not-safe-is-confirmed": not_safe_is_confirmed,
+    "mtl-what-follows-lost-content-is-taken": what_follows_lost_content_is_taken,
+    "mtl-what-was-behind-a-reject-is-sent-again": what_was_behind_a_reject_is_sent_again,
     "mtl-nothing-is-sent-again": nothing_is_sent_again,
     "mtl-window-and-one": window_and_one,
 }

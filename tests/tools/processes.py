@@ -78,15 +78,19 @@ class Launched:
         """All it has printed so far."""
         return "\n".join(self.lines)
 
-    def line(self, pattern: str, *, seconds: float = PATIENCE_SECONDS) -> re.Match[str]:
-        """Wait for a line in which ``pattern`` is found; AssertionError if none comes."""
+    def line(
+        self, pattern: str, *, nth: int = 1, seconds: float = PATIENCE_SECONDS
+    ) -> re.Match[str]:
+        """Wait for the ``nth`` line in which ``pattern`` is found; AssertionError if none comes."""
         deadline = time.monotonic() + seconds
         looked_at = 0
         with self._changed:
             while True:
                 for line in self.lines[looked_at:]:
                     if match := re.search(pattern, line):
-                        return match
+                        nth -= 1
+                        if not nth:
+                            return match
                 looked_at = len(self.lines)
                 left = deadline - time.monotonic()
                 if self._ended or left <= 0:

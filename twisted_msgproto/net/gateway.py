@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from twisted.application.service import IService, MultiService, Service
 from twisted.internet import endpoints
@@ -24,6 +24,12 @@ from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
 
 log = Logger(namespace="twisted_msgproto.gateway")
+
+STOP_SECONDS: Final = 4.0
+"""For the whole end of a process, connections and queue: supervisors begin to kill after 5 s."""
+
+QUEUE_SECONDS_LEAST: Final = 0.5
+"""What the queue gets of it, also when the connections have used up all."""
 
 
 class Gateway(MultiService):
@@ -47,11 +53,21 @@ class Gateway(MultiService):
             self.sink = open_queue(queue, reactor, **queue_options)
 
     def stopService(self) -> Deferred[Any]:
-        """Stop listening, let the connections end well, then flush and close the queue."""
+        """Stop listening, let the connections end well, then flush and close the queue.
+
+        On a disk without room both wait in vain: together they take no longer than
+        :data:`STOP_SECONDS`, unless an operator has given the connections more than that.
+        """
+        until = self.reactor.seconds() + STOP_SECONDS
         stopped: Deferred[Any] = maybeDeferred(super().stopService)
         if isinstance(self.sink, DurableSink):
             sink = self.sink
-            stopped.addBoth(lambda result: sink.close().addCallback(lambda closed: result))
+
+            def close(result: Any) -> Deferred[Any]:
+                left = max(QUEUE_SECONDS_LEAST, until - self.reactor.seconds())
+                return sink.close(left).addCallback(lambda closed: result)
+
+            stopped.addBoth(close)
         return stopped
 
 

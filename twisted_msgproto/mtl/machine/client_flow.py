@@ -146,8 +146,25 @@ class FlowSuspended:
     reason: str
 
 
+@dataclass(slots=True)
+class FlowBroken:
+    """The server has rejected content and does not know the flow any more: ``close`` it.
+
+    What follows the rejected content was not taken either.  It is not sent again by the flow: that
+    would leave a gap where the rejected content was.
+    """
+
+    reason: str
+
+
 ClientFlowEvent = (
-    FlowOpened | Responded | ContentsReceived | ContentsConfirmed | ContentsRefused | FlowSuspended
+    FlowOpened
+    | Responded
+    | ContentsReceived
+    | ContentsConfirmed
+    | ContentsRefused
+    | FlowSuspended
+    | FlowBroken
 )
 
 
@@ -165,6 +182,7 @@ class ClientFlow:
     Attributes:
         counters: plain integers by name.
         unconfirmed: sequences of contents received and not confirmed or rejected yet.
+        doubted: the server has rejected content and has not said since that the flow stands still.
     """
 
     def __init__(self, *, reads: bool, confirm: bool, limits: Limits | None = None) -> None:
@@ -190,6 +208,7 @@ class ClientFlow:
         self._recent: OrderedDict[int, int] = OrderedDict()  # unconfirmed contents, for Responses
         self._last_received = -1
         self.unconfirmed: OrderedDict[int, None] = OrderedDict()
+        self.doubted = False
         self._heard_at = 0.0
         self._sent_at = 0.0
         self._probed_at = 0.0
@@ -433,6 +452,9 @@ class ClientFlow:
             self._dropped("nothing-to-settle")
             return
         events.append(ContentsRefused(settled, None))
+        if not self.doubted:
+            self.doubted = True
+            self._probe(now)
         self._send_waiting(now)
 
     def _take(self, sequence: int, multiple: bool) -> list[int] | None:
@@ -485,6 +507,8 @@ class ClientFlow:
             self._hold_again(number, command)
             self._lose("a command was forbidden", events)
             return
+        if number == 0:
+            self.doubted = False
         if type(command) is Summon and code == 200:
             self._summoned[command.resource] = None
         elif (type(command) is Dismiss and code == 200) or number == 0:
@@ -512,7 +536,7 @@ class ClientFlow:
             self._machine.step(FlowLost)
             self._lease_deadline = None
             self._out.clear()
-            events.append(FlowSuspended(reason))
+            events.append(FlowBroken(reason) if self.doubted else FlowSuspended(reason))
 
     def _dropped(self, reason: str) -> None:
         self.counters[f"dropped:{reason}"] += 1

@@ -38,6 +38,7 @@ class FlowState(Enum):
     UNLEASED = auto()  # no lease was shown, or what it gave has ended
     READING = auto()
     WRITING = auto()
+    BROKEN = auto()  # what it wrote could not be made safe; it ends when all before it is settled
 
 
 class ReaderLeased:
@@ -48,8 +49,12 @@ class WriterLeased:
     """The lease which was shown is one of Connection.Writer."""
 
 
+class ContentLost:
+    """Content of the flow never will be safe."""
+
+
 class FlowEnded:
-    """The peer is gone, or the session which gave the lease has ended."""
+    """The peer is gone, the session which gave the lease has ended, or content was lost."""
 
 
 FLOW: Final[Table[FlowState]] = {
@@ -71,6 +76,13 @@ FLOW: Final[Table[FlowState]] = {
         Content: FlowState.WRITING,
         Ping: FlowState.WRITING,
         Pong: FlowState.WRITING,
+        ContentLost: FlowState.BROKEN,
+        FlowEnded: FlowState.UNLEASED,
+    },
+    FlowState.BROKEN: {
+        Ping: FlowState.BROKEN,
+        Pong: FlowState.BROKEN,
+        ContentLost: FlowState.BROKEN,
         FlowEnded: FlowState.UNLEASED,
     },
 }
@@ -79,6 +91,7 @@ REFUSALS: Final[Mapping[FlowState, Mapping[type, int]]] = {
     FlowState.UNLEASED: {Lease: 403, Summon: 403, Dismiss: 403, Content: 403},
     FlowState.READING: {Lease: 403, Content: 403},
     FlowState.WRITING: {Lease: 403, Summon: 400, Dismiss: 400},
+    FlowState.BROKEN: {Lease: 403, Summon: 400, Dismiss: 400, Content: 403},
 }
 """The code of the Response to an illegal command; one without a code is dropped and counted
 (``MT-11``, ``MT-14``, ``MT-18``, ``MT-19``)."""
@@ -144,6 +157,8 @@ class Flow:
         heard_at: when the peer sent anything last.
         sent_at: when anything was sent to it last.
         commands: sequences of the last commands, which a Response may still be on its way for.
+        state: where the connection stands.
+        address: the network address behind it; "" if it is not known.
     """
 
     peer: bytes
@@ -151,8 +166,8 @@ class Flow:
     heard_at: float
     sent_at: float
     commands: deque[int] = field(default_factory=lambda: deque(maxlen=COMMANDS_REMEMBERED))
-
-    state = FlowState.UNLEASED
+    state: FlowState = FlowState.UNLEASED
+    address: str = ""
 
     @property
     def session(self) -> Session:
@@ -186,8 +201,7 @@ class ReadingFlow(Flow):
     blocked: bool = False
     exhausted: dict[ReadingFlow, None] = field(default_factory=dict)
     last_looked_at: int = 0
-
-    state = FlowState.READING
+    state: FlowState = FlowState.READING
 
     @property
     def room(self) -> int:
@@ -258,14 +272,17 @@ class WritingFlow(Flow):
         last_received: the sequence of the last Content; -1 before the first.
         names: encoded names → the resource, for those which are allowed.
         window: what has arrived and what of it is safe; its marks are the slices.
-        failed_places: slices which never will be safe and wait for those before them.
+        lost_at: the place of the first slice which never will be safe; None while there is none.
+        over: that slice and all behind it were rejected: nothing of the flow counts any more.
         withheld: the sequence of a Confirm which waits until the profile has room again.
     """
 
     last_received: int = -1
     names: dict[bytes, str] = field(default_factory=dict)
     window: ReceiveWindow[Slice] = field(default_factory=ReceiveWindow)
-    failed_places: set[int] = field(default_factory=set)
+    lost_at: int | None = None
+    over: bool = False
+    state: FlowState = FlowState.WRITING
     withheld: int | None = None
     # The contents of the read which is under way:
     sequences: list[int] = field(default_factory=list)
@@ -273,8 +290,6 @@ class WritingFlow(Flow):
     properties: list[bytes] = field(default_factory=list)
     texts: list[dict[str, str] | None] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
-
-    state = FlowState.WRITING
 
     def take(self) -> int:
         """Make the contents of the read under way a slice, and return its place."""

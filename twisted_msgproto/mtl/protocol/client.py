@@ -30,6 +30,7 @@ from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
 from ...core.pending import Pending
 from ...net.timer import MachineTimer
+from ..curve import CurveClient
 from ..machine.client import (
     Answered,
     Client,
@@ -46,13 +47,14 @@ from ..machine.client_flow import (
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
+    FlowBroken,
     FlowOpened,
     FlowSuspended,
     Responded,
 )
 from ..machine.limits import CLIENT_LIMITS
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
-from ..zeromq import Bounds, CurveClient, Sockets, check_address, with_port
+from ..zeromq import Bounds, Sockets, check_address, with_port
 
 log = Logger(namespace="twisted_msgproto.mtl")
 
@@ -80,7 +82,7 @@ class MtlFlow:
 
     Attributes:
         machine: decides everything; its ``snapshot()`` tells where the flow stands.
-        lost: called with the error when the flow is over without ``close``.
+        lost: called with the error when the flow is over without ``close``; its verbs fail then.
     """
 
     reads: ClassVar[bool]
@@ -106,6 +108,10 @@ class MtlFlow:
     def _renew(self, port: int, token: str) -> None:
         """A lease is there: show it on a socket of its own."""
         if self._ended:
+            return
+        if self.machine.doubted:
+            # Whether the flow stands was never answered, and now it does not.
+            self._settle(self.machine.lost("its session began anew"))
             return
         self._drop()
         self._socket = self._client.dataSocket(self._received, port)
@@ -179,8 +185,14 @@ class MtlFlow:
                     log.info("a data flow was lost: {reason}", reason=event.reason)
                     self._drop()
                     self._client.renewFlow(self)
+                case FlowBroken():
+                    self._end(Refused("the server rejected content and ended the flow", 403))
         if not self._ended:
             self._look()
+
+    def _over(self) -> Deferred[None] | None:
+        """What a verb gives when there is no flow any more."""
+        return fail(ConnectionClosed("the flow has ended")) if self._ended else None
 
     def _fire(self, numbers: Iterable[int], error: Exception | None) -> None:
         for number in numbers:
@@ -249,12 +261,16 @@ class MtlReader(MtlFlow):
 
     def summon(self, resource: str) -> Deferred[None]:
         """Ask for this resource's content; fails with Refused (400: summoned already, …)."""
+        if over := self._over():
+            return over
         waiter = self._wait(self.machine.summon(resource, self._client.clock.seconds()))
         self._look()
         return waiter
 
     def dismiss(self, resource: str) -> Deferred[None]:
         """Ask for no more of it; fails with Refused."""
+        if over := self._over():
+            return over
         waiter = self._wait(self.machine.dismiss(resource, self._client.clock.seconds()))
         self._look()
         return waiter
@@ -296,8 +312,15 @@ class MtlWriter(MtlFlow):
         """Send one content.
 
         With confirm ``full`` it fires when the server has it safe and fails with Refused if it does
-        not take it; with ``none`` it fires at once.  Fails with LimitExceeded when too much waits.
+        not take it; with ``none`` it fires at once.  Fails with LimitExceeded when too much waits,
+        and with ConnectionClosed when the flow has ended.
+
+        When the server could not make a content safe it takes nothing that follows and ends the
+        flow: that content, all behind it and ``lost`` fail with Refused.  Send them again on
+        another flow, in their order.
         """
+        if over := self._over():
+            return over
         table = encode_table(properties) if properties else EMPTY
         try:
             number = self.machine.send([(resource, table, body)], self._client.clock.seconds())[0]
@@ -308,6 +331,8 @@ class MtlWriter(MtlFlow):
 
     def sendMany(self, resource: str, bodies: Sequence[bytes]) -> Deferred[None]:
         """Send contents together; fires when all are safe, fails with the first refusal."""
+        if over := self._over():
+            return over
         contents = [(resource, EMPTY, body) for body in bodies]
         try:
             numbers = self.machine.send(contents, self._client.clock.seconds())

@@ -1,0 +1,81 @@
+"""A gateway to be ill-treated: started, looked at from outside, and its queue read back."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher
+from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
+from twisted_msgproto.queue import QueueReader
+
+LISTEN = "tcp:0:interface=127.0.0.1"
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="a process is looked at through /proc: Linux"
+)
+
+
+def lumberjack(launch: Launcher, *options: str | Path) -> tuple[Launched, int]:
+    """``twist lumberjack`` with a log which can be read, and its port."""
+    server = launch(*("--log-format=text", "lumberjack", "-e", LISTEN, *options), module="twisted")
+    return server, server.port("lumberjack")
+
+
+def bodies(queue: Path) -> list[bytes]:
+    """Every body in a queue, in order; its offsets must have no gap."""
+    reader = QueueReader(queue)
+    rows = [row for batch in reader.read(reader.begin(), reader.end()) for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(reader.begin(), reader.end()))
+    return [row["body"] for row in rows]
+
+
+def served(port: int, marker: bytes = b"{}", seconds: float = PATIENCE_SECONDS) -> None:
+    """A good client sends one event, which is acknowledged; AssertionError if it is not."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as line:
+        line.sendall(encode_window(1) + encode_json([7], [marker]))
+        heard = b""
+        while not heard.endswith(encode_ack(7)):
+            octets = line.recv(6)
+            assert octets, f"closed after {heard!r}"
+            heard += octets
+
+
+def resident(server: Launched) -> int:
+    """Octets of memory which the process has now."""
+    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
+def most_resident(server: Launched) -> int:
+    """Octets of memory which the process has had at most."""
+    for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("no VmHWM")
+
+
+def descriptors(server: Launched) -> int:
+    """How many files and sockets the process has open."""
+    return len(os.listdir(f"/proc/{server.pid}/fd"))
+
+
+def closed(line: socket.socket, seconds: float = PATIENCE_SECONDS) -> bytes:
+    """Read until the server closes the connection, and return what it said."""
+    line.settimeout(seconds)
+    said = b""
+    try:
+        while octets := line.recv(65536):
+            said += octets
+    except ConnectionError:
+        pass
+    return said
+
+
+def each(lines: list[str], wanted: Callable[[str], bool]) -> list[str]:
+    """The lines of a log which are ``wanted``."""
+    return [line for line in lines if wanted(line)]

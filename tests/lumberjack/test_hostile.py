@@ -1,0 +1,182 @@
+"""Every hostile stream against a real process: no ack, one line, one count, bounded memory."""
+
+import json
+import re
+import signal
+import socket
+import struct
+import zlib
+
+import pytest
+
+from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident, served
+from tests.tools.processes import PATIENCE_SECONDS
+from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
+
+pytestmark = [pytest.mark.slow, needs_proc]
+
+MEBI = 1 << 20
+COST_MAX = 20 * MEBI
+"""What a hostile connection may cost above the limits which it reaches."""
+
+INFLATED_MAX = 64 * MEBI
+COMPRESSED_MAX = 16 * MEBI
+
+
+def frame(kind, *numbers, version=b"2"):
+    return version + kind + struct.pack(f">{len(numbers)}I", *numbers)
+
+
+def compressed(payload):
+    return frame(b"C", len(payload)) + payload
+
+
+def deflated(octets, times=1, level=9):
+    """``octets`` × ``times`` as a zlib stream, made without ever having them."""
+    deflating = zlib.compressobj(level)
+    parts = [deflating.compress(octets) for _ in range(times)]
+    return b"".join(parts) + deflating.flush()
+
+
+def nested(depth, inner):
+    for _ in range(depth):
+        inner = compressed(zlib.compress(inner))
+    return inner
+
+
+EVENT = encode_json([1], [b'{"kept":"but not acknowledged"}'])
+ZEROS = deflated(bytes(MEBI), 400)
+"""The bomb of the lessons: about 398 KB for 400 MB."""
+
+WINDOWS = deflated(encode_window(5) * 100_000, 700)
+"""The same of whole frames: 420 MB of W."""
+
+TLS_HELLO = bytes.fromhex("16030100a5010000a10303") + bytes(160)
+
+STREAMS = {
+    # LJ-16, LJ-05
+    "no version": (b"\0" * 100, "version", 0),
+    "version 3": (b"3W\0\0\0\1", "version", 0),
+    "HTTP": (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", "version", 0),
+    "TLS": (TLS_HELLO, "version", 0),
+    "a type which does not exist": (b"2X\0\0\0\1", "frame-type", 0),
+    "an ack from a writer": (encode_ack(1), "wrong-role", 0),
+    "an ack within a compressed frame": (nested(1, encode_ack(1)), "wrong-role", 0),
+    # LJ-17: ten octets or a few more, which claim gigabytes
+    "a document of 2 GB": (frame(b"J", 1, 1 << 31), "json-limit", 0),
+    "a document of 4 GB": (frame(b"J", 1, (1 << 32) - 1), "json-limit", 0),
+    "a document just above the limit": (frame(b"J", 1, 16 * MEBI + 1), "json-limit", 0),
+    "a window above the limit": (encode_window(16_385), "window-limit", 0),
+    "a window of all there is": (encode_window((1 << 32) - 1), "window-limit", 0),
+    "pairs without end": (frame(b"D", 1, (1 << 32) - 1), "pairs-limit", 0),
+    "a key of 2 GB": (frame(b"D", 1, 1, 1 << 31), "key-limit", 0),
+    "a value of 2 GB": (frame(b"D", 1, 1, 1) + b"k" + struct.pack(">I", 1 << 31), "value-limit", 0),
+    "a compressed frame of 2 GB": (frame(b"C", 1 << 31), "compressed-limit", 0),
+    "many large values": (
+        frame(b"D", 1, 1024)
+        + (struct.pack(">I", 1) + b"k" + struct.pack(">I", MEBI) + bytes(MEBI)) * 70,
+        "data-limit",
+        64 * MEBI,
+    ),
+    # LJ-08
+    "a compressed frame of nothing": (frame(b"C", 0), "compressed-limit", 0),
+    "no zlib": (compressed(b"\xff" * 1000), "zlib", 0),
+    "a zlib stream with a wrong sum": (compressed(zlib.compress(EVENT)[:-1] + b"?"), "zlib", 0),
+    "an unfinished zlib stream": (compressed(zlib.compress(EVENT)[:-5]), "zlib", 0),
+    "a partial frame in a compressed one": (nested(1, EVENT[:-1]), "partial-frame", 0),
+    "a partial frame in the third": (nested(3, EVENT[:-1]), "partial-frame", 0),
+    "compressed too deep": (nested(4, EVENT), "compressed-depth", 0),
+    "compressed 200 deep": (nested(200, EVENT), "compressed-depth", 0),
+    "a bomb of zeros": (compressed(ZEROS), "inflated-limit", INFLATED_MAX + COMPRESSED_MAX),
+    "a bomb of whole frames": (
+        compressed(WINDOWS),
+        "inflated-limit",
+        INFLATED_MAX + COMPRESSED_MAX,
+    ),
+    "a bomb in a bomb": (
+        nested(1, compressed(ZEROS)),
+        "inflated-limit",
+        INFLATED_MAX + COMPRESSED_MAX,
+    ),
+    "a bomb in a bomb in a bomb": (
+        nested(2, compressed(ZEROS)),
+        "inflated-limit",
+        INFLATED_MAX + COMPRESSED_MAX,
+    ),
+    "many bombs in one": (
+        compressed(deflated(compressed(ZEROS), 30)),
+        "inflated-limit",
+        INFLATED_MAX + COMPRESSED_MAX,
+    ),
+}
+"""Name → what is sent, the reason which is counted, the limits it may reach (in octets)."""
+
+
+def attack(port, octets):
+    """Send it behind a whole event which fills no window; (our address, all that came back)."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as line:
+        host, number = line.getsockname()
+        said = b""
+        try:
+            line.sendall(encode_window(5) + EVENT + octets)
+            while got := line.recv(4096):
+                said += got
+        except ConnectionError:
+            pass  # what we still sent was not read any more
+        return f"{host}:{number}", said
+
+
+def forget_the_peak(server):
+    with open(f"/proc/{server.pid}/clear_refs", "w") as file:
+        file.write("5")
+
+
+def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp_path):
+    """LJ-05, LJ-08, LJ-16, LJ-17; FAULTS: nested zip bomb, 2 GB in ten octets."""
+    server = launch(
+        *("--log-format=text", "lumberjack", "-e", LISTEN, "--queue", "queue"),
+        # An event which waits for the rest of its window must not be acknowledged here.
+        *("--limit", "idle-ack=0"),
+        module="tests.tools.counted",
+    )
+    port = server.port("lumberjack")
+    assert 350_000 < len(ZEROS) < 450_000
+    served(port)
+    expected: dict[str, int] = {}
+    for number, (name, (octets, reason, reached)) in enumerate(STREAMS.items(), 1):
+        forget_the_peak(server)
+        before = resident(server)
+        peer, said = attack(port, octets)
+        assert said == b"", f"{name}: {said[:20]!r}"
+        cost = most_resident(server) - before
+        assert cost <= reached + COST_MAX, f"{name}: {cost / MEBI:.0f} MiB"
+        server.line(rf"{re.escape(peer)}: closed without ack: .+ \(starts with ")
+        expected[reason] = expected.get(reason, 0) + 1
+        server.signal(signal.SIGUSR1)
+        counters = json.loads(server.line(r"counters (\{.*\})", nth=number)[1])
+        counted = {key: value for key, value in counters.items() if key.startswith("fault:")}
+        assert counted == {f"fault:{key}": value for key, value in expected.items()}, name
+        assert counters["faults"] == number
+        served(port)
+    server.end()
+    lines = [line for line in server.lines if "closed without ack" in line]
+    assert len(lines) == len(STREAMS), "one line for each, and not a second one"
+    assert all(len(line) < 400 for line in lines)
+    assert "Traceback" not in server.output
+    # What came before is kept, though not acknowledged: the writer sends it again.
+    kept = bodies(tmp_path / "queue").count(b'{"kept":"but not acknowledged"}')
+    assert len(STREAMS) <= kept
+
+
+def test_a_good_client_is_acknowledged_while_bombs_go_off(launch):
+    """FAULTS: one hostile connection does not stop the others."""
+    server = launch("--log-format=text", "lumberjack", "-e", LISTEN, module="twisted")
+    port = server.port("lumberjack")
+    served(port)
+    bomb = encode_window(5) + compressed(ZEROS)
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as line:
+            line.sendall(bomb)
+            served(port)
+            assert line.recv(6) == b""
+    assert server.process.poll() is None

@@ -1,0 +1,184 @@
+"""Every octet of a small queue's files spoiled or cut off: no crash, no wrong row, a range told.
+
+FAULTS, bit flips and truncation over every octet of a segment.  What recovery makes of the same
+damage stands in ``test_recovery.py``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.sim.disk import SimulatedDisk
+from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue.columns import encode
+from twisted_msgproto.queue.format import SEGMENT_HEADER_OCTETS, Identity
+
+DIRECTORY = "/queue"
+SEGMENT = f"{DIRECTORY}/{0:020d}.segment"
+COUNTS = (3, 1, 2, 4)
+ENDS = (3, 4, 6, 10)
+SCRIBBLES = 1500
+
+
+def a_batch(first: int, count: int) -> MessageBatch:
+    """Messages which use every kind of column there is."""
+    numbers = range(first, first + count)
+    return MessageBatch(
+        "umq",
+        "call",
+        1_700_000_000_000_000 + first,
+        peer="192.0.2.1:5",
+        session=f"umq-{first}",
+        client_id=None,
+        count=count,
+        octets=count,
+        message_id=list(numbers),
+        destination=[f"to {number}" for number in numbers],
+        fields=[{"n": str(number), "empty": ""} for number in numbers],
+        body=[b"body %d" % number for number in numbers],
+        attachments=[[b"a" * number] for number in numbers],
+    )
+
+
+def a_queue() -> SimulatedDisk:
+    """Four groups in one segment, read by one consumer, closed in peace."""
+    disk = SimulatedDisk()
+    identity = Identity("0123456789abcdef" * 2, b"12345678")
+    log = SegmentLog(DIRECTORY, disk=disk, make_identity=lambda: identity)
+    for count in COUNTS:
+        log.append([encode([a_batch(log.end, count)])])
+    QueueReader(DIRECTORY, disk=disk).register("spark")
+    log.close()
+    return disk
+
+
+def read(disk: SimulatedDisk) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+    reader = QueueReader(DIRECTORY, disk=disk)
+    rows = [row for batch in reader.read(0, ENDS[-1]) for row in batch.to_pylist()]
+    return rows, reader.damaged()
+
+
+DISK = a_queue()
+ROWS, _ = read(DISK)
+WHOLE = DISK.octets_of(SEGMENT)
+
+
+def frame_ends() -> list[int]:
+    """Where each group's octets end in the segment."""
+    disk, ends = SimulatedDisk(), []
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for count in COUNTS:
+        log.append([encode([a_batch(log.end, count)])])
+        ends.append(log.octets)
+    assert ends[-1] == len(WHOLE)
+    return ends
+
+
+PLACES = frame_ends()
+
+
+def what_is_left(rows: list[dict[str, Any]], damaged: list[tuple[int, int]]) -> set[int]:
+    """The offsets of ``rows``, which are right, and with what is reported there is nothing else."""
+    offsets = [row["offset"] for row in rows]
+    assert rows == [ROWS[offset] for offset in offsets]
+    missing = {offset for lo, hi in damaged for offset in range(lo, hi)}
+    assert sorted([*offsets, *missing]) == list(range(ENDS[-1])), "each is there or told missing"
+    return set(offsets)
+
+
+def test_the_sample_is_whole() -> None:
+    assert [row["offset"] for row in ROWS] == list(range(ENDS[-1]))
+    assert ROWS[9]["attachments"] == [b"a" * 9]
+    assert dict(ROWS[9]["fields"]) == {"n": "9", "empty": ""}
+
+
+@pytest.mark.parametrize("wrong", ["bit", 0x00, 0xFF])
+def test_a_spoiled_octet_costs_a_reader_one_group_and_it_says_which(wrong: str | int) -> None:
+    """A reader beside a living writer, which has found nothing yet."""
+    for at, octet in enumerate(WHOLE):
+        new = octet ^ 1 << at % 8 if wrong == "bit" else wrong
+        if new == octet:
+            continue
+        DISK.spoil(SEGMENT, WHOLE[:at] + bytes([new]) + WHOLE[at + 1 :])  # type: ignore[list-item]
+        left = what_is_left(*read(DISK))
+        lost = sorted(set(range(ENDS[-1])) - left)
+        if at < SEGMENT_HEADER_OCTETS:
+            assert not lost, at
+        else:
+            group = next(number for number, end in enumerate(PLACES) if at < end)
+            assert lost == list(range(ENDS[group] - COUNTS[group], ENDS[group])), at
+
+
+def test_a_segment_cut_anywhere_gives_what_is_whole() -> None:
+    for length in range(len(WHOLE)):
+        DISK.spoil(SEGMENT, WHOLE[:length])
+        left = what_is_left(*read(DISK))
+        whole = sum(length >= end for end in PLACES)
+        assert left == set(range(ENDS[whole - 1] if whole else 0)), length
+
+
+def test_scribbles_in_a_segment_never_give_a_wrong_row() -> None:
+    """Stretches of rubbish, of other parts of the segment, and what is inserted or taken out."""
+    source = random.Random(20)
+    for _ in range(SCRIBBLES):
+        octets = bytearray(WHOLE)
+        for _ in range(source.randint(1, 4)):
+            at, size = source.randrange(len(octets)), source.randint(1, 300)
+            other = source.randrange(len(octets))
+            match source.randrange(4):
+                case 0:
+                    octets[at : at + size] = source.randbytes(size)
+                case 1:
+                    octets[at : at + size] = octets[other : other + size]
+                case 2:
+                    del octets[at : at + size]
+                case _:
+                    octets[at:at] = octets[other : other + size]
+        DISK.spoil(SEGMENT, bytes(octets))
+        what_is_left(*read(DISK))
+
+
+def spoiled_files() -> Iterator[tuple[str, bytes, bytes]]:
+    """Every other file of the queue with each octet spoiled, and cut at each place."""
+    for path in a_queue().paths():
+        octets = a_queue().octets_of(path)
+        if path == SEGMENT or path.endswith("/lock"):
+            continue
+        for at, octet in enumerate(octets):
+            for new in {octet ^ 1 << at % 8, 0, 0xFF} - {octet}:
+                yield path, octets, octets[:at] + bytes([new]) + octets[at + 1 :]
+            yield path, octets, octets[:at]
+
+
+def test_spoiled_small_files_are_refused_or_do_not_matter() -> None:
+    """A reader gives the right rows or one clear QueueError; a start mends what can be mended."""
+    names = set()
+    for path, _, wrong in spoiled_files():
+        names.add(path.rpartition("/")[2])
+        disk = a_queue()
+        disk.spoil(path, wrong)
+        try:
+            rows, damaged = read(disk)
+        except QueueError as error:
+            assert str(error).count("\n") == 0
+        else:
+            assert (rows, damaged) == (ROWS, [])
+        try:
+            QueueReader(DIRECTORY, disk=disk).consumers()
+        except QueueError as error:
+            assert str(error).count("\n") == 0
+        log = SegmentLog(DIRECTORY, disk=disk)
+        assert log.end >= ENDS[-1], "offsets which were given are never given again"
+        log.append([encode([a_batch(log.end, 1)])])
+        log.close()
+        again = QueueReader(DIRECTORY, disk=disk)
+        kept = [row for batch in again.read(0, ENDS[-1]) for row in batch.to_pylist()]
+        assert [{**row, "gateway": ""} for row in kept] == [{**row, "gateway": ""} for row in ROWS]
+        assert (again.queue_id, again.damaged()) == ("0123456789abcdef" * 2, [])
+    assert names >= {"end", "identity", "epoch", "spark"}
