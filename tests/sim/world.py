@@ -27,7 +27,7 @@ from twisted.logger import LogLevel, globalLogPublisher
 from zope.interface import implementer
 
 from tests.sim.clock import HeapClock, ProcessClock
-from tests.sim.consumer import Consumer
+from tests.sim.consumer import Consumer, rows_of
 from tests.sim.disk import SimulatedDisk
 from tests.sim.gateway import DIRECTORY, GatewayProcess
 from tests.sim.pipe import Pipe
@@ -39,6 +39,10 @@ LIVENESS_SECONDS = 3000.0
 
 STEPS_MAX = 400_000
 """A world which takes more steps does not end."""
+
+EVENTS = (1, 2, 3, 5, 8, 12, 20, 60)
+EVENTS_WEIGHTS = (4, 4, 4, 6, 6, 5, 3, 1)
+"""How many events are sent: most faults show with few of them, and few are soon sent."""
 
 
 class Violation(AssertionError):
@@ -76,8 +80,9 @@ class Adapter(Protocol):
 def options_of(source: random.Random) -> dict[str, Any]:
     """The options of a world: how the pipe, the disk and the processes behave."""
     choice = source.choice
+    (events,) = source.choices(EVENTS, EVENTS_WEIGHTS)
     return {
-        "events": choice((1, 3, 20, 60)),
+        "events": events,
         "whole": choice((0.0, 0.5, 0.9, 1.0)),
         "fragment": choice((1, 7, 64, 4096)),
         "delay": choice((0.0, 0.01, 0.5)),
@@ -90,8 +95,8 @@ def options_of(source: random.Random) -> dict[str, Any]:
         "io_error": choice((0.0, 0.0, 0.05)),
         "consumer_crash": choice((0.0, 0.1, 0.4)),
         "trigger": choice((0.5, 2.0)),
-        "batch": choice((1, 7, 1000)),
-        "fault_seconds": choice((0.0, 5.0, 20.0)),
+        "batch": max(choice((1, 7, 1000)), events // 8),
+        "fault_seconds": choice((0.0, 3.0, 8.0)),
     }
 
 
@@ -218,6 +223,7 @@ class World:
 
     def _end(self, client_clock: ProcessClock) -> None:
         assert self.gateway is not None
+        self.consumer.stopped = True
         drained = self.gateway.factory.drain()
         until = self.clock.now + 200
         while self.clock.now < until and self.clock.step():
@@ -312,9 +318,7 @@ class World:
         if start > landed:
             raise Violation(f"trimmed up to {start}, landed only up to {landed}")
         rows = [row for row in rows if row["offset"] < landed]
-        return rows + [
-            row for table in reader.read(start, reader.end()) for row in table.to_pylist()
-        ]
+        return rows + rows_of(reader, start, reader.end())
 
     def _check_acknowledged(self) -> None:
         lost = self.acks - {row["body"] for row in self.durable()}
