@@ -104,8 +104,9 @@ def test_confirmed_content_is_on_disk(address: str, directory: Path) -> None:
         writer.confirmed(last)
     found = rows(directory, "disk")
     assert [row["body"] for row in found] == [b"%d" % number for number in range(50)]
-    assert {(row["protocol"], row["kind"], row["client_id"]) for row in found} == {
-        ("mtl", "content", None)
+    columns = ("protocol", "kind", "client_id", "peer")
+    assert {tuple(row[column] for column in columns) for row in found} == {
+        ("mtl", "content", None, "127.0.0.1")
     }
     assert dict(found[0]["fields"]) == {
         "key": "true", "n": "null", "mtl-virtual-host": "test-env", "mtl-profile": "ingest",

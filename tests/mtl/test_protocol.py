@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import zmq
@@ -12,11 +11,19 @@ from twisted.cred.checkers import (
     AllowAnonymousAccess,
     InMemoryUsernamePasswordDatabaseDontUse,
 )
-from twisted.internet import reactor as installed
-from twisted.internet.defer import Deferred, ensureDeferred, succeed
-from twisted.trial.unittest import TestCase
-from zope.interface import implementer
+from twisted.internet.defer import Deferred, ensureDeferred
 
+from tests.mtl.cases import (
+    IMPATIENT,
+    LOOPBACK,
+    HeldSink,
+    MtlCase,
+    later,
+    reactor,
+    run,
+    taking,
+    until,
+)
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -26,107 +33,14 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, sasl
+from twisted_msgproto.mtl.curve import CurveClient, CurveServer, zap_reply
 from twisted_msgproto.mtl.protocol.client import Received
 from twisted_msgproto.mtl.sasl import credentials
-from twisted_msgproto.mtl.zeromq import CurveClient, CurveServer, zap_reply
 from twisted_msgproto.net.authentication import portal_over
-from twisted_msgproto.net.sink import IMessageSink
-
-reactor: Any = installed
-LOOPBACK = "tcp://127.0.0.1:*"
-QUICK = {"heartbeat": 0.05, "liveness": 0.4, "login-delay": 0.01}
-IMPATIENT = {"request-timeout": 0.2, "heartbeat": 0.05, "liveness": 0.4}
 
 
 def checkers() -> list[Any]:
     return [InMemoryUsernamePasswordDatabaseDontUse(me=b"secret", you=b"word")]
-
-
-@implementer(IMessageSink)
-class HeldSink:
-    """A sink whose Deferreds the test fires."""
-
-    def __init__(self, at_once: bool = True) -> None:
-        self.at_once = at_once
-        self.batches: list[MessageBatch] = []
-        self.held: list[Deferred[None]] = []
-
-    def put(self, batch: MessageBatch) -> Deferred[None]:
-        self.batches.append(batch)
-        if self.at_once:
-            return succeed(None)
-        self.held.append(Deferred())
-        return self.held[-1]
-
-    @property
-    def bodies(self) -> list[bytes | None]:
-        return [message.body for batch in self.batches for message in batch]
-
-
-def later(seconds: float) -> Deferred[None]:
-    waited: Deferred[None] = Deferred()
-    reactor.callLater(seconds, waited.callback, None)
-    return waited
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Go on when it is so; trial's own time-out fails the test if it never is."""
-    while not condition():
-        await later(0.005)
-
-
-def taking(got: list[bytes], reader: Callable[[], Any]) -> Callable[[Received], None]:
-    """Keep what a reader gets, and confirm it."""
-
-    def received(content: Received) -> None:
-        got.append(content.body)
-        reader().confirm(content.sequence)
-
-    return received
-
-
-def run(test: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], Deferred[None]]:
-    """Let trial wait for a coroutine."""
-
-    def method(self: Any) -> Deferred[None]:
-        return ensureDeferred(test(self))
-
-    method.__name__, method.__doc__ = test.__name__, test.__doc__
-    return method
-
-
-class MtlCase(TestCase):
-    timeout = 60
-
-    def server(
-        self,
-        sink: Any = None,
-        *,
-        listen: Iterable[str] = (LOOPBACK,),
-        data: str | None = LOOPBACK,
-        protocol: type[MtlServer] = MtlServer,
-        limits: dict[str, object] | None = None,
-        **options: Any,
-    ) -> MtlServerFactory:
-        factory = MtlServerFactory(sink, limits={**QUICK, **(limits or {})}, **options)
-        factory.protocol = protocol  # type: ignore[assignment]
-        factory.listen(list(listen), data)
-        self.addCleanup(factory.drain)
-        return factory
-
-    def client(
-        self, address: str, limits: dict[str, object] | None = None, **options: Any
-    ) -> MtlClient:
-        limits = {"heartbeat": 0.05, "liveness": 2.0, **(limits or {})}
-        client = MtlClient(address, limits=limits, **options)
-        self.addCleanup(client.close)
-        return client
-
-    async def ready(self, factory: MtlServerFactory, profile: str, **options: Any) -> MtlClient:
-        client = self.client(factory.addresses[0], **options)
-        await client.open("host")
-        await client.profile(profile)
-        return client
 
 
 class Verbs(MtlCase):
@@ -305,8 +219,8 @@ class Hooks(MtlCase):
         await client.open("other")
         self.assertEqual(
             called,
-            ["made host None", "established None", "message b'x'",
-             "lost the session ended: reopened", "made other None", "established None"],
+            ["made host 127.0.0.1", "established None", "message b'x'",
+             "lost the session ended: reopened", "made other 127.0.0.1", "established None"],
         )  # fmt: skip
         self.assertEqual(len(factory.liveConnections), 1)
 

@@ -435,6 +435,60 @@ def test_identities_of_ones_own_get_neither_session_nor_flow(peer: bytes) -> Non
     broker.connect(token)
 
 
+def test_an_identity_which_sends_from_elsewhere_has_lost_what_its_owner_had() -> None:
+    """MT-30: a newcomer may claim an identity, but gets neither its session nor its flow."""
+    here, there = "192.0.2.1", "192.0.2.2"
+    broker = Broker()
+
+    def say(channel: Channel, peer: bytes, address: str, *frames: bytes) -> list[list[bytes]]:
+        broker.collect(
+            broker.server.receive_parts(channel, [[peer, *frames]], broker.now, {peer: address})
+        )
+        return broker.to(peer)
+
+    requests = {
+        "Open": json.dumps(OPEN).encode(),
+        "Profile": b'{"profile": "ingest"}',
+        "Writer": b'{"resources": [], "confirm": "none"}',
+    }
+    me, mine = control_peer(1), data_peer(1)
+    for name, body in requests.items():
+        ((_, code, reply),) = say(
+            Channel.CONTROL, me, here, b"", f"Connection.{name}".encode(), body
+        )
+        assert code[:1] == b"2"
+    (session,) = broker.server.sessions()
+    assert session.address == here
+    lease = data.encode(data.Lease(1, json.loads(reply)["lease"]))
+    assert say(Channel.DATA, mine, here, *lease) == [data.encode(data.Response(1, 200))]
+    assert broker.server._flows[mine].address == here
+    content = data.encode(data.Content(2, "a"))
+    assert say(Channel.DATA, mine, here, *content) == []
+    events = len(broker.events)
+    assert say(Channel.DATA, mine, there, *content) == [data.encode(data.Response(2, 403))]
+    assert len(broker.events) == events
+    assert broker.server.snapshot()["writers"] == 0
+    profile = (b"", b"Connection.Profile", requests["Profile"])
+    ((_, code, _),) = say(Channel.CONTROL, me, there, *profile)
+    assert code == b"401"
+    assert broker.server.snapshot()["sessions"] == 0
+    assert broker.server.counters["identities_claimed"] == 2
+
+
+def test_with_keys_an_owner_may_move() -> None:
+    """MT-30: the identity is bound to a key, so it is the same client."""
+    broker = Broker(automatic_identities=False)
+    me = bound_identity(b"me", b"key")
+    request = [me, b"", b"Connection.Open", json.dumps(OPEN).encode()]
+    broker.collect(broker.server.receive_parts(Channel.CONTROL, [request], 0.0, {me: "192.0.2.1"}))
+    (session,) = broker.server.sessions()
+    assert session.address == "192.0.2.1"
+    broker.collect(broker.server.receive_parts(Channel.CONTROL, [], 0.0, {me: "192.0.2.2"}))
+    assert broker.server.sessions() == [session]
+    assert session.address == "192.0.2.2"
+    assert broker.server.counters["identities_claimed"] == 0
+
+
 def test_with_keys_any_identity_will_do_but_a_lease_is_bound_to_its_key() -> None:
     """MT-30"""
     broker = Broker(automatic_identities=False)

@@ -14,6 +14,7 @@ from twisted.python import usage
 from tests.mtl.plain import Plain
 from tests.tools.processes import Launcher
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.mtl import curve as keys
 from twisted_msgproto.mtl import zeromq
 from twisted_msgproto.mtl.command import destination
 from twisted_msgproto.mtl.service import Options, data_endpoint
@@ -96,9 +97,9 @@ def test_keys_are_read_from_files(tmp_path: Path) -> None:
     assert curve.secret == pairs[0][1]
     assert curve.authorized == {pairs[1][0]: "robot one", pairs[2][0]: pairs[2][0].decode()}
     zmq.auth.create_certificates(tmp_path, "made")
-    public = zeromq.read_key(str(tmp_path / "made.key_secret"))
-    assert zeromq.public_key(zeromq.read_secret_key(str(tmp_path / "made.key_secret"))) == public
-    assert zeromq.read_key(str(tmp_path / "made.key")) == public
+    public = keys.read_key(str(tmp_path / "made.key_secret"))
+    assert keys.public_key(keys.read_secret_key(str(tmp_path / "made.key_secret"))) == public
+    assert keys.read_key(str(tmp_path / "made.key")) == public
 
 
 @pytest.mark.parametrize("text", [b"", b"short", b"\xff" * 40, b"#" * 39, b"a" * 39 + b" "])
@@ -106,12 +107,12 @@ def test_what_is_no_key_is_said_in_one_line(tmp_path: Path, text: bytes) -> None
     """MT-31"""
     file = tmp_path / "key"
     file.write_bytes(text)
-    for read in (zeromq.read_secret_key, zeromq.read_key, zeromq.read_authorized_keys):
+    for read in (keys.read_secret_key, keys.read_key, keys.read_authorized_keys):
         with pytest.raises(ConfigurationError) as caught:
             read(str(file))
         assert str(file) in str(caught.value)
     with pytest.raises(ConfigurationError, match="No such file"):
-        zeromq.read_key(str(tmp_path / "none"))
+        keys.read_key(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from twisted_msgproto.mtl.machine.client_flow import ClientFlow
 from twisted_msgproto.mtl.wire.data import Reject
 
 CONTROL, DATA = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
+HOST = "192.0.2.1"
 RECONNECT_SECONDS = 0.1
 
 
@@ -115,7 +116,10 @@ class Reading:
         self._woken = False
         if self._inbox and not self._paused and not self.closed:
             inbox, self._inbox = self._inbox, []
-            self._received(inbox)
+            self._deliver(inbox)
+
+    def _deliver(self, inbox: list[list[bytes]]) -> None:
+        self._received(inbox)
 
     def pauseProducing(self) -> None:
         self._paused = True
@@ -134,6 +138,9 @@ class SimulatedRouter(Reading):
     def bind(self, address: str) -> str:
         listening(self.world)[address] = self
         return address
+
+    def _deliver(self, inbox: list[list[bytes]]) -> None:
+        self._received(inbox, {parts[0]: HOST for parts in inbox})
 
     def sendAll(self, messages: list[list[bytes]]) -> None:
         for identity, *frames in messages:

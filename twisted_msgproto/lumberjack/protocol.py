@@ -36,9 +36,10 @@ from .machine import READER_LIMITS, DataReceived, JsonReceived, Reader, ReaderEv
 
 PROTOCOL: Final = "lumberjack"
 
-READ_OCTETS: Final = 256 << 10
-"""What one read takes at the most.  Shippers send in bulk, and each read costs a turn: against
-Twisted's 64 KiB this takes a quarter off the CPU time of an event; more brings nothing."""
+READ_OCTETS: Final = 1 << 20
+"""What one read takes at the most.  Shippers send in bulk, each read costs a turn and makes a batch
+for the queue: against Twisted's 64 KiB this halves the CPU time of an event on its way to the disk;
+more brings nothing.  The buffer lives for one read."""
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)

@@ -18,11 +18,12 @@ from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOp
 from ..core.errors import ConfigurationError
 from ..core.message import Message
 from ..registry import PROTOCOLS
+from .curve import CurveClient, public_key, read_key, read_secret_key
 from .protocol.client import MtlClient, Received
 from .protocol.server import PROTOCOL
 from .sasl import credentials
 from .wire.fields import as_texts
-from .zeromq import CurveClient, is_local, public_key, read_key, read_secret_key
+from .zeromq import is_local
 
 DEFAULT_ENDPOINT = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
 DEFAULT_VIRTUAL_HOST = "msgproto"

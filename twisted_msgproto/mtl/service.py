@@ -14,15 +14,9 @@ from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
 from ..registry import PROTOCOLS
+from .curve import CurveServer, read_authorized_keys, read_secret_key
 from .protocol.server import PROTOCOL, MtlServerFactory
-from .zeromq import (
-    CurveServer,
-    check_address,
-    port_of,
-    read_authorized_keys,
-    read_secret_key,
-    with_port,
-)
+from .zeromq import check_address, port_of, with_port
 
 
 class Options(AuthenticationOptions):

@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import zmq
 
 from ..core.errors import ConfigurationError
+from .curve import ZAP_DOMAIN, CurveClient, CurveServer, zap_reply
+from .machine.sessions import bound_identity, plain_identity
 
 READS_PER_TURN: Final = 256
 """Messages; measured: the reactor stands still for at most some tens of milliseconds."""
@@ -34,25 +36,14 @@ LINGER_MILLISECONDS: Final = 500
 """How long a closed socket goes on sending what waits in it."""
 
 ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
-ZAP_DOMAIN: Final = b"mtl"
-KEY_TEXT_OCTETS: Final = 40
+
+IPV4_MAPPED: Final = "::ffff:"
 
 Received = Callable[[list[list[bytes]]], None]
 
-
-class CurveServer(NamedTuple):
-    """A server's secret key, and the public keys (Z85) of those who may connect, with names."""
-
-    secret: bytes
-    authorized: Mapping[bytes, str]
-
-
-class CurveClient(NamedTuple):
-    """A client's keys and the public key of the server it wants (all Z85)."""
-
-    server: bytes
-    public: bytes
-    secret: bytes
+Routed = Callable[[list[list[bytes]], Mapping[bytes, str]], None]
+"""Takes the messages of one read, and from where each identity among them sent: see
+:func:`peer_address`."""
 
 
 @dataclass(slots=True)
@@ -120,6 +111,19 @@ def with_port(address: str, port: int) -> str:
     return f"{address.rpartition(':')[0]}:{port}"
 
 
+def peer_address(frame: Any) -> str:
+    """From where a message came: the host, without its port, which libzmq does not tell.
+
+    On ipc it is ``localhost:UID:GID:PID``; "" where nothing is known.
+    """
+    try:
+        address: str = frame.get("Peer-Address")
+    except zmq.ZMQError:  # inproc
+        return ""
+    # A socket which listens for both kinds shows IPv4 addresses as those of IPv6.
+    return address.removeprefix(IPV4_MAPPED)
+
+
 # ── Sockets ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -137,7 +141,7 @@ def _txzmq() -> Any:
         tcpKeepaliveIdle = 60
         tcpKeepaliveInterval = 20
 
-    class Router(Connection):
+    class Router(_Routing, Connection):
         socketType = zmq.ROUTER
 
     class Dealer(Connection):
@@ -157,7 +161,7 @@ class _Bounded:
     def __init__(
         self,
         factory: Any,
-        received: Received,
+        received: Any,
         bounds: Bounds,
         *,
         lost: Callable[[bytes], None] = lambda peer: None,
@@ -167,7 +171,8 @@ class _Bounded:
     ) -> None:
         """Make a socket without an endpoint.
 
-        ``received(messages)`` is called once for each read.  ``lost(peer)``: the peer is not there
+        ``received(messages)``, of a ROUTER ``received(messages, addresses)``, is called once for
+        each read.  ``lost(peer)``: the peer is not there
         or left too much unread; ``blocked(peer, full)``: its pipe is full, or has room again.
         ``with_keys``: the first frame becomes the identity bound to the peer's CURVE key.
         ``prepare(socket)`` sets more options before anything is connected.
@@ -216,33 +221,26 @@ class _Bounded:
             self.read_scheduled = None
         if self._paused or self.factory is None or self.socket is None:
             return
-        messages, more = self._slice()
-        if more:
+        messages: list[list[bytes]] = []
+        if self._slice(messages):
             self._readSoon()
         if messages:
-            self._received(messages)
+            self._deliver(messages)
 
-    def _slice(self) -> tuple[list[list[bytes]], bool]:
-        """Some messages, and whether there may be more."""
-        messages: list[list[bytes]] = []
-        receive = self._receiveWithKey if self._with_keys else self.socket.recv_multipart
-        octets = 0
+    def _slice(self, messages: list[list[bytes]]) -> bool:
+        """Read some messages; whether there may be more."""
+        receive, octets = self.socket.recv_multipart, 0
         try:
             while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
                 parts = receive(zmq.NOBLOCK)
                 messages.append(parts)
-                octets += len(parts[-1])
+                octets += sum(map(len, parts))
         except zmq.Again:
-            return messages, False
-        return messages, True
+            return False
+        return True
 
-    def _receiveWithKey(self, flags: int) -> list[bytes]:
-        from .machine.sessions import bound_identity
-
-        frames = self.socket.recv_multipart(flags, copy=False)
-        key = frames[0].get("User-Id").encode()
-        identity, *rest = (frame.bytes for frame in frames)
-        return [bound_identity(identity, key), *rest]
+    def _deliver(self, messages: list[list[bytes]]) -> None:
+        self._received(messages)
 
     def _readSoon(self) -> None:
         if self.read_scheduled is None and self.factory is not None:
@@ -276,8 +274,6 @@ class _Bounded:
     def _sent(self, peer: bytes, parts: list[bytes]) -> bool:
         """The socket took it, or its peer is not there; False: there is no room now."""
         if self._with_keys:
-            from .machine.sessions import plain_identity
-
             parts = [plain_identity(parts[0]), *parts[1:]]
         try:
             self.socket.send_multipart(parts, zmq.NOBLOCK)
@@ -342,6 +338,60 @@ class _Bounded:
             super().shutdown()  # type: ignore[misc]
 
 
+class _Routing:
+    """What a ROUTER knows of who sent a message: its key, where CURVE is on, and its address.
+
+    Both belong to the connection and not to the identity, which may have another owner since; so
+    they are asked for with each message (measured: no slower than ``recv_multipart`` without).
+    """
+
+    socket: Any
+    _received: Routed
+    _with_keys: bool
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._addresses: dict[bytes, str] = {}
+        self._held: tuple[list[bytes], str] | None = None
+        super().__init__(*arguments, **options)
+
+    def _slice(self, messages: list[list[bytes]]) -> bool:
+        """Read some messages; whether there may be more."""
+        socket, addresses, flags, octets = self.socket, self._addresses, zmq.NOBLOCK, 0
+        receive, option = socket.recv, socket.getsockopt
+        if self._held is not None:
+            parts, address = self._held
+            self._held = None
+            messages.append(parts)
+            addresses[parts[0]] = address
+        try:
+            while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
+                peer = receive(flags)
+                # As a frame it knows its connection; the others are cheaper without.
+                frame = receive(flags, False)
+                parts = [peer, frame.bytes]
+                if frame.more:
+                    parts.append(receive(flags))
+                    while option(zmq.RCVMORE):
+                        octets += len(parts[-1])
+                        parts.append(receive(flags))
+                octets += len(parts[1]) + len(parts[-1])
+                if self._with_keys:
+                    parts[0] = peer = bound_identity(peer, frame.get("User-Id").encode())
+                address = peer_address(frame)
+                if addresses.setdefault(peer, address) != address:
+                    # The identity has changed hands within this read.
+                    self._held = parts, address
+                    break
+                messages.append(parts)
+        except zmq.Again:
+            return False
+        return True
+
+    def _deliver(self, messages: list[list[bytes]]) -> None:
+        addresses, self._addresses = self._addresses, {}
+        self._received(messages, addresses)
+
+
 class Sockets:
     """A ZeroMQ context in a reactor; makes sockets and closes them all."""
 
@@ -351,7 +401,7 @@ class Sockets:
         self._factory.reactor = reactor
         self._zap: Any = None
 
-    def router(self, received: Received, bounds: Bounds, **options: Any) -> Any:
+    def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
         """A ROUTER socket; the arguments are those of :class:`_Bounded`."""
         return self._router(self._factory, received, bounds, **options)
 
@@ -387,8 +437,8 @@ class Sockets:
 
         return prepare
 
-    def _answerZap(self, curve: CurveServer) -> Received:
-        def received(messages: list[list[bytes]]) -> None:
+    def _answerZap(self, curve: CurveServer) -> Routed:
+        def received(messages: list[list[bytes]], addresses: Mapping[bytes, str]) -> None:
             self._zap.sendAll([zap_reply(parts, curve.authorized) for parts in messages])
 
         return received
@@ -397,79 +447,3 @@ class Sockets:
         """Close all sockets and end the context."""
         if self._factory.context is not None:
             self._factory.shutdown()
-
-
-def zap_reply(parts: Sequence[bytes], authorized: Mapping[bytes, str]) -> list[bytes]:
-    """The answer to a ZAP request: envelope, version, request id, status, text, user, metadata."""
-    from zmq.utils import z85
-
-    head, key = list(parts[:4]), b""
-    if len(parts) == 9 and parts[2] == b"1.0" and parts[4] == ZAP_DOMAIN and parts[7] == b"CURVE":
-        key = z85.encode(parts[8])
-    if key in authorized:
-        return [*head, b"200", b"OK", key, b""]
-    return [*head, b"400", b"not authorized", b"", b""]
-
-
-# ── Keys ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def read_secret_key(path: str) -> bytes:
-    """A secret key: 40 characters of Z85 in a file of their own, or a certificate of pyzmq's.
-
-    Raises ConfigurationError.
-    """
-    text = _read(path)
-    if "secret-key" in text:
-        text = text.partition("secret-key")[2].partition('"')[2].partition('"')[0]
-    return _key(text.strip(), path)
-
-
-def read_key(path: str) -> bytes:
-    """A key alone in a file, or the public key of a certificate of pyzmq's; ConfigurationError."""
-    text = _read(path)
-    if "public-key" in text:
-        text = text.partition("public-key")[2].partition('"')[2].partition('"')[0]
-    return _key(text.strip(), path)
-
-
-def public_key(secret: bytes) -> bytes:
-    """The public key of a secret one."""
-    found: bytes = zmq.curve_public(secret)
-    return found
-
-
-def read_authorized_keys(path: str) -> dict[bytes, str]:
-    """Public keys, one in a line, each with a name if one follows; ``#`` begins a comment.
-
-    Raises ConfigurationError.
-    """
-    keys = {}
-    for line in _read(path).splitlines():
-        words = line.split(maxsplit=1)
-        # Z85 may hold a "#": only one at a line's beginning or after a blank is a comment.
-        if words and not (words[0].startswith("#") and len(words[0]) != KEY_TEXT_OCTETS):
-            name = words[1].partition(" #")[0].strip() if len(words) > 1 else ""
-            key = _key(words[0], path)
-            keys[key] = name or words[0]
-    if not keys:
-        raise ConfigurationError(f"{path}: no key may connect")
-    return keys
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        raise ConfigurationError(f"cannot read {path}: {reason}") from None
-
-
-def _key(text: str, path: str) -> bytes:
-    octets = text.encode()
-    try:
-        zmq.curve_public(octets)
-    except (zmq.ZMQError, ValueError, AssertionError):
-        raise ConfigurationError(f"{path}: no key of 40 characters in Z85") from None
-    return octets

@@ -158,6 +158,7 @@ class Flow:
         sent_at: when anything was sent to it last.
         commands: sequences of the last commands, which a Response may still be on its way for.
         state: where the connection stands.
+        address: the network address behind it; "" if it is not known.
     """
 
     peer: bytes
@@ -166,6 +167,7 @@ class Flow:
     sent_at: float
     commands: deque[int] = field(default_factory=lambda: deque(maxlen=COMMANDS_REMEMBERED))
     state: FlowState = FlowState.UNLEASED
+    address: str = ""
 
     @property
     def session(self) -> Session:

@@ -10,7 +10,8 @@ too long, because a ROUTER socket does not say that a peer has gone.
 
 Duties of the caller of a :class:`Server`, in this order:
 
-1. ``receive_parts(channel, messages, now)`` with what a socket gave, the peer's identity first;
+1. ``receive_parts(channel, messages, now, addresses)`` with what a socket gave, the peer's identity
+   first;
 2. for each event: hand :class:`ContentReceived` to a sink, and answer
    :class:`AuthenticationRequested` with ``challenge``, ``authorize`` or ``refuse``, now or later;
 3. ``made_safe(flow, place, now)`` or ``not_safe(flow, place, now)`` when the sink has spoken;
@@ -25,31 +26,30 @@ Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REAS
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from ...core.limits import Limits
 from ..wire import data
-from ..wire.data import CONTENT_HEADER_OCTETS_MIN, PING, PONG, IllFormed
-from ..wire.fields import EMPTY
+from ..wire.data import PING, PONG, IllFormed
 from .flows import (
     FLOW,
-    NAMES_REMEMBERED,
     REFUSALS,
-    ContentLost,
     Flow,
     FlowState,
     ReaderLeased,
     ReadingFlow,
-    Slice,
-    Stored,
     WriterLeased,
     WritingFlow,
 )
 from .limits import SERVER_LIMITS
 from .profiles import Profile
-from .sessions import ContentReceived, ServerEvent, Sessions, key_of
+from .sessions import ServerEvent, key_of
+from .writers import Writers
+
+NOWHERE: Final[Mapping[bytes, str]] = MappingProxyType({})
 
 
 class Channel(Enum):
@@ -60,7 +60,7 @@ class Channel(Enum):
     SHARED = auto()  # one socket for both: told apart by the number of frames
 
 
-class Server(Sessions):
+class Server(Writers):
     """The broker's machine: sessions, leases, flows, profiles.
 
     Serves ``MT-01`` … ``MT-22`` and ``MT-25`` … ``MT-30`` above the sockets.
@@ -103,15 +103,10 @@ class Server(Sessions):
             data_port=data_port,
             counters=counters,
         )
-        for profile in self.profiles.values():
-            profile.release = self._release
         self._heartbeat = limits["heartbeat"]
         self._liveness = limits["liveness"]
-        self._flows: dict[bytes, Flow] = {}
-        self._withheld: dict[WritingFlow, None] = {}
         self._exhausted: dict[ReadingFlow, None] = {}  # readers which used their burst up
         self._out_data: list[list[bytes]] = []
-        self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
         self._paused = False
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
@@ -135,10 +130,18 @@ class Server(Sessions):
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
     def receive_parts(
-        self, channel: Channel, messages: Iterable[list[bytes]], now: float
+        self,
+        channel: Channel,
+        messages: Iterable[list[bytes]],
+        now: float,
+        addresses: Mapping[bytes, str] = NOWHERE,
     ) -> list[ServerEvent]:
-        """Read messages of ``channel``; each is the peer's identity and the frames it sent."""
+        """Read messages of ``channel``; each is the peer's identity and the frames it sent.
+
+        ``addresses`` has the network address behind each identity among them.
+        """
         self._now = now
+        self._look_at(addresses)
         flows = self._flows
         if channel is Channel.CONTROL:
             for parts in messages:
@@ -182,9 +185,29 @@ class Server(Sessions):
             self._flush_writer(flow)
             self._withheld.pop(flow, None)
 
+    def _look_at(self, addresses: Mapping[bytes, str]) -> None:
+        """An identity which sends from elsewhere has another owner (``MT-30``).
+
+        Where identities are bound to keys it is the same owner, who has moved.
+        """
+        self._addresses = addresses
+        for peer, address in addresses.items():
+            for owned in (self._flows.get(peer), self._sessions.get(peer)):
+                if owned is None or owned.address == address:
+                    continue
+                if self._automatic:
+                    self.counters["identities_claimed"] += 1
+                    self._lose(peer)
+                    break
+                owned.address = address
+
     def peer_lost(self, peer: bytes, now: float) -> list[ServerEvent]:
         """A socket says that nobody has this identity any more (``MT-21``, ``MT-24``)."""
         self._now = now
+        self._lose(peer)
+        return self._take_events()
+
+    def _lose(self, peer: bytes) -> None:
         flow = self._flows.get(peer)
         if flow is not None:
             self.counters["flows_lost"] += 1
@@ -192,7 +215,6 @@ class Server(Sessions):
         session = self._sessions.get(peer)
         if session is not None:
             self._end_session(session, "lost")
-        return self._take_events()
 
     def close(self, now: float) -> list[ServerEvent]:
         """The server stops: every session ends."""
@@ -276,6 +298,7 @@ class Server(Sessions):
             )
         else:
             flow = WritingFlow(peer, grant, self._now, self._now)
+        flow.address = self._addresses.get(peer, "")
         flow.commands.append(command.sequence)
         self._flows[peer] = session.flows[peer] = flow
         session.heard_at = self._now
@@ -351,177 +374,6 @@ class Server(Sessions):
         if isinstance(flow, ReadingFlow) and flow.blocked:
             flow.blocked = False
             flow.refill()
-
-    # ── writers ─────────────────────────────────────────────────────────────────────────────────
-
-    def _content(self, flow: WritingFlow, header: bytes, body: bytes) -> None:
-        """One Content of a writer: the hot path (``MT-18``)."""
-        size = len(header)
-        end = 10 + header[9] if size >= CONTENT_HEADER_OCTETS_MIN else size
-        if size < end + 4:
-            raise IllFormed("header-length", "the header ends within its fields")
-        (sequence,) = data.read_sequence(header)
-        encoded = header[10:end]
-        resource = flow.names.get(encoded)
-        properties, texts = header[end:], None
-        if properties != EMPTY:
-            properties, texts = data.decode_properties(properties)
-        if resource is None:
-            resource = self._resource(flow, encoded)
-        flow.heard_at = self._now
-        if sequence <= flow.last_received:
-            self._refuse_content(flow, sequence, 400)
-            return
-        flow.last_received = sequence
-        if type(resource) is int:
-            self._refuse_content(flow, sequence, resource)
-            return
-        if flow.grant.profile.bounded and not flow.grant.profile.has_room(
-            flow, resource, size + len(body)
-        ):
-            self.counters["contents_without_room"] += 1
-            self._refuse_content(flow, sequence, 403)
-            return
-        if not flow.sequences:
-            self._written[flow] = None
-        flow.sequences.append(sequence)
-        flow.resources.append(resource)
-        flow.properties.append(properties)
-        flow.texts.append(texts)
-        flow.bodies.append(body)
-
-    def _resource(self, flow: WritingFlow, encoded: bytes) -> Any:
-        """The resource of this name, or the code for one which is not allowed (``MT-18``)."""
-        name = data.decode_name(encoded)
-        grant = flow.grant
-        resource = name or grant.only_resource
-        if resource is None:
-            return 400
-        if not grant.covers(resource):
-            return 403 if grant.profile.knows(grant.session.virtual_host, resource) else 404
-        if len(flow.names) >= NAMES_REMEMBERED:
-            flow.names.clear()
-        flow.names[encoded] = resource
-        return resource
-
-    def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:
-        """An invalid Content: Reject, or a Response where it cannot be taken for another's."""
-        self.counters["contents_refused"] += 1
-        if flow.grant.confirm:
-            self._send(flow.peer, flow, data.encode(data.Reject(sequence)))
-        elif sequence in flow.commands:
-            self._dropped("ambiguous-content")
-        else:
-            self._respond(flow.peer, flow, sequence, code)
-
-    def _flush(self) -> None:
-        """Give the contents of this read out as events, one for each writer."""
-        for flow in list(self._written):
-            self._flush_writer(flow)
-
-    def _flush_writer(self, flow: WritingFlow) -> None:
-        self._written.pop(flow, None)
-        sequences, resources, texts, bodies = (
-            flow.sequences, flow.resources, flow.texts, flow.bodies,
-        )  # fmt: skip
-        if not sequences:
-            return
-        count = len(sequences)
-        octets = sum(map(len, bodies)) + sum(map(len, flow.properties))
-        octets += count * CONTENT_HEADER_OCTETS_MIN
-        self.counters["contents"] += count
-        self.counters["octets"] += octets
-        flow.session.heard_at = self._now
-        place = flow.take()
-        if flow.grant.profile.stored:
-            self._events.append(
-                ContentReceived(flow, place, sequences, resources, texts, bodies, octets)
-            )
-        else:
-            self._settle(flow, place)
-
-    def made_safe(self, flow: WritingFlow, place: int, now: float) -> None:
-        """The contents of the event with this place are safe (``MT-19``)."""
-        self._now = now
-        self._settle(flow, place)
-
-    def not_safe(self, flow: WritingFlow, place: int, now: float) -> None:
-        """The contents of the event with this place never will be safe: the flow breaks.
-
-        It takes no more content.  What came before these contents is confirmed when it is safe;
-        then they and all behind them are rejected and the flow ends (``MT-19``, ``MT-30``): taking
-        what follows would leave a gap.
-        """
-        self._now = now
-        self.counters["slices_not_safe"] += 1
-        flow.state = FLOW[flow.state][ContentLost]
-        flow.lost_at = place if flow.lost_at is None else min(place, flow.lost_at)
-        self._settle(flow, place)
-
-    def _settle(self, flow: WritingFlow, place: int) -> None:
-        """Slices become safe in any order; they are confirmed in the order of their arrival."""
-        if flow.over:
-            return
-        confirm: int | None = None
-        for settled in flow.window.made_safe(place):
-            if settled.place == flow.lost_at:
-                self._confirm(flow, confirm)
-                self._break(flow)
-                return
-            self._accept(flow, settled)
-            confirm = settled.last_sequence
-        if confirm is None:
-            return
-        if self._stands(flow) and flow.grant.profile.congested(flow):
-            flow.withheld = confirm
-            self._withheld[flow] = None
-        else:
-            self._confirm(flow, confirm)
-
-    def _break(self, flow: WritingFlow) -> None:
-        """All before what was lost is settled: reject the rest, whatever becomes of it, and end."""
-        flow.over = True
-        self._confirm_or_reject(flow, data.Reject(flow.last_received, True))
-        if self._stands(flow):
-            self.counters["flows_broken"] += 1
-            self._end_flow(flow)
-
-    def _accept(self, flow: WritingFlow, contents: Slice) -> None:
-        """Give safe contents to the profile, run by run of one resource."""
-        profile, resources = flow.grant.profile, contents.resources
-        start = 0
-        for end in range(1, len(resources) + 1):
-            if end == len(resources) or resources[end] != resources[start]:
-                run = slice(start, end)
-                profile.accept(
-                    flow,
-                    resources[start],
-                    list(map(Stored, contents.properties[run], contents.bodies[run])),
-                )
-                start = end
-
-    def _confirm(self, flow: WritingFlow, sequence: int | None) -> None:
-        if sequence is None:
-            sequence = flow.withheld
-        self._withheld.pop(flow, None)
-        flow.withheld = None
-        if sequence is not None:
-            self._confirm_or_reject(flow, data.Confirm(sequence, True))
-
-    def _confirm_or_reject(self, flow: WritingFlow, command: data.Confirm | data.Reject) -> None:
-        """Only confirmed flows which still stand hear of it."""
-        if flow.grant.confirm and self._stands(flow):
-            self.counters["confirms"] += 1
-            self._send(flow.peer, flow, data.encode(command))
-
-    def _stands(self, flow: Flow) -> bool:
-        return self._flows.get(flow.peer) is flow
-
-    def _release(self) -> None:
-        """A profile has room again: writers whose Confirm was withheld may have it (MT-27)."""
-        for flow in list(self._withheld):
-            if not flow.grant.profile.congested(flow):
-                self._confirm(flow, None)
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 

@@ -107,6 +107,7 @@ class Session:
         profile: what the client selected, or None.
         mechanism: of the SASL cycle under way, or None.
         heard_at: when any of its connections sent anything last.
+        address: the network address behind the control connection; "" if it is not known.
         application: whatever the caller keeps with the session.
     """
 
@@ -118,6 +119,7 @@ class Session:
     user: str | None = None
     profile: Profile | None = None
     mechanism: str | None = None
+    address: str = ""
     application: Any = None
     machine: Machine[SessionState] = field(
         default_factory=lambda: Machine(SESSION, SessionState.UNAUTHORIZED)
@@ -232,6 +234,7 @@ class Sessions(ABC):
         self._out_control: list[list[bytes]] = []
         self._events: list[ServerEvent] = []
         self._now = 0.0
+        self._addresses: Mapping[bytes, str] = {}
 
     def sessions(self) -> list[Session]:
         """The sessions, oldest first."""
@@ -318,7 +321,7 @@ class Sessions(ABC):
             self.counters["turned_away"] += 1
             raise Invalid(403, "too many sessions")
         session = Session(peer, self._session_names(), request.virtual_host, self._now, self._now)
-        session.envelope = envelope
+        session.envelope, session.address = envelope, self._addresses.get(peer, "")
         self._sessions[peer] = session
         self.counters["sessions_total"] += 1
         self._events.append(SessionOpened(session))

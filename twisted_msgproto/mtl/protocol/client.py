@@ -30,6 +30,7 @@ from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
 from ...core.pending import Pending
 from ...net.timer import MachineTimer
+from ..curve import CurveClient
 from ..machine.client import (
     Answered,
     Client,
@@ -53,7 +54,7 @@ from ..machine.client_flow import (
 )
 from ..machine.limits import CLIENT_LIMITS
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
-from ..zeromq import Bounds, CurveClient, Sockets, check_address, with_port
+from ..zeromq import Bounds, Sockets, check_address, with_port
 
 log = Logger(namespace="twisted_msgproto.mtl")
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from twisted.cred.error import LoginFailed
@@ -32,6 +33,7 @@ from ...net.factory import MsgprotoServerFactory
 from ...net.ingest import Delivery, IngestHooks
 from ...net.timer import MachineTimer
 from .. import sasl
+from ..curve import CurveServer
 from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
 from ..machine.server import Server
 from ..machine.sessions import (
@@ -44,7 +46,7 @@ from ..machine.sessions import (
     SessionOpened,
     key_of,
 )
-from ..zeromq import Bounds, CurveServer, Sockets, check_address, is_local, port_of
+from ..zeromq import Bounds, Sockets, check_address, is_local, port_of
 
 PROTOCOL: Final = "mtl"
 
@@ -61,7 +63,8 @@ class MtlServer(IngestHooks):
         factory: the server.
         session: the session's public name.
         machineSession: what the machine knows of it.
-        peer: the client's network address, or None where ZeroMQ does not tell it.
+        peer: the network address which the session was opened from, without its port; None where
+            ZeroMQ does not tell it.  A batch has that of the data connection it came through.
     """
 
     log: ClassVar[Logger] = log
@@ -239,7 +242,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         json_octets = limits.integer("json-octets") + CONTROL_OCTETS_OVER_JSON
         if data is None:
             self._control = self._data = sockets.router(
-                self._sharedReceived,
+                partial(self._receive, Channel.SHARED),
                 Bounds(max(content_octets, json_octets), **bounds),
                 blocked=self._blocked,
                 **options,
@@ -248,12 +251,12 @@ class MtlServerFactory(MsgprotoServerFactory):
             self.machine.data_port = port_of(self.addresses[0])
         else:
             self._control = sockets.router(
-                self._controlReceived,
+                partial(self._receive, Channel.CONTROL),
                 Bounds(json_octets, unread_messages=100, **bounds),
                 **options,
             )
             self._data = sockets.router(
-                self._dataReceived,
+                partial(self._receive, Channel.DATA),
                 Bounds(content_octets, **bounds),
                 blocked=self._blocked,
                 **options,
@@ -277,18 +280,11 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     # ── frames in ───────────────────────────────────────────────────────────────────────────────
 
-    def _controlReceived(self, messages: list[list[bytes]]) -> None:
-        self._receive(Channel.CONTROL, messages)
-
-    def _dataReceived(self, messages: list[list[bytes]]) -> None:
-        self._receive(Channel.DATA, messages)
-
-    def _sharedReceived(self, messages: list[list[bytes]]) -> None:
-        self._receive(Channel.SHARED, messages)
-
-    def _receive(self, channel: Channel, messages: list[list[bytes]]) -> None:
+    def _receive(
+        self, channel: Channel, messages: list[list[bytes]], addresses: Mapping[bytes, str]
+    ) -> None:
         now = self.clock.seconds()
-        self.settle(self.machine.receive_parts(channel, messages, now))
+        self.settle(self.machine.receive_parts(channel, messages, now, addresses))
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
         """Do what the machine's events ask for, and send what it has to say."""
@@ -310,7 +306,8 @@ class MtlServerFactory(MsgprotoServerFactory):
     def _opened(self, session: Session) -> None:
         server = session.application = self.protocol()
         server.factory, server.machineSession, server.session = self, session, session.name
-        self.connectionOpened(server, "")
+        server.peer = session.address or None
+        self.connectionOpened(server, session.address)
         server.connectionMade()
 
     def _ended(self, session: Session, reason: str) -> None:
@@ -332,7 +329,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             PROTOCOL,
             "content",
             self.receivedAt(),
-            server.peer,
+            flow.address or None,
             session.name,
             server.clientId,
             count,

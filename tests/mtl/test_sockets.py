@@ -1,0 +1,192 @@
+"""What is under the server: who sent a message, and from where; what a socket may hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+from twisted.internet.threads import deferToThread
+
+from tests.mtl.cases import HeldSink, MtlCase, run, until
+from tests.mtl.plain import CONTENT, RESPONSE, Flow, Plain, short
+from twisted_msgproto.mtl.wire.data import PONG
+from twisted_msgproto.mtl.zeromq import READ_OCTETS_PER_TURN, READS_PER_TURN, _Routing
+
+
+def lease(client: Plain) -> tuple[str, str]:
+    """The data address and the token of a writer's lease."""
+    status, reply = client.ask("Connection.Writer", resources=["a"], confirm="full")
+    assert status == "202"
+    return f"127.0.0.1:{reply['port']}", reply["lease"]
+
+
+def dealer_from(client: Plain, source: str, address: str, identity: bytes = b"") -> Any:
+    """A socket which connects from this address of this machine."""
+    dealer = client.context.socket(zmq.DEALER)
+    dealer.set(zmq.RCVTIMEO, 20_000)
+    if identity:
+        dealer.set(zmq.IDENTITY, identity)
+    dealer.connect(f"tcp://{source}:0;{address}")
+    return dealer
+
+
+class Peers(MtlCase):
+    @run
+    async def test_rows_have_the_address_which_their_content_came_from(self) -> None:
+        """MT-30: that of the data connection, whatever that of the control flow is."""
+        sink = HeldSink()
+        factory = self.server(sink)
+        sources = ["127.0.0.2", "127.0.0.3"]
+
+        def write() -> None:
+            with Plain(factory.addresses[0]) as client:
+                client.ready("ingest")
+                flows = []
+                for source in sources:
+                    address, token = lease(client)
+                    flows.append(Flow(dealer_from(client, source, address), token))
+                    assert flows[-1].lease() == b"200"
+                for _ in range(3):
+                    for flow, source in zip(flows, sources, strict=True):
+                        flow.confirmed(flow.content("a", source.encode()))
+
+        await deferToThread(write)
+        rows = [message for batch in sink.batches for message in batch]
+        self.assertEqual([row.body for row in rows], [s.encode() for s in sources * 3])
+        self.assertEqual([row.peer for row in rows], sources * 3)
+
+    @run
+    async def test_who_claims_an_identity_from_elsewhere_writes_in_nobodys_name(self) -> None:
+        """MT-30: its owner has left, which the server has not noticed yet."""
+        sink = HeldSink()
+        factory = self.server(sink, limits={"heartbeat": 100, "liveness": 1000})
+        client = Plain(factory.addresses[0])
+        self.addCleanup(client.__exit__)
+
+        def write() -> tuple[str, Any]:
+            address, token = lease(client.ready("ingest"))
+            flow = Flow(dealer_from(client, "127.0.0.2", address), token)
+            assert flow.lease() == b"200"
+            flow.confirmed(flow.content("a", b"mine"))
+            return address, flow.socket
+
+        address, owner = await deferToThread(write)
+        (identity,) = factory.machine._flows
+        owner.close(linger=0)
+        socket = factory._data.socket
+
+        def gone() -> bool:
+            try:
+                socket.send_multipart([identity, *PONG], zmq.NOBLOCK)
+            except zmq.ZMQError as error:
+                return error.errno == zmq.EHOSTUNREACH
+            return False
+
+        await until(gone)
+
+        def claim() -> list[bytes]:
+            newcomer = dealer_from(client, "127.0.0.3", address, identity)
+            newcomer.send_multipart(
+                [bytes([CONTENT]) + (9).to_bytes(8, "big") + short("a") + bytes(4), b"not mine"]
+            )
+            found: list[bytes] = newcomer.recv_multipart()
+            return found
+
+        answer = await deferToThread(claim)
+        self.assertEqual(answer, [bytes([RESPONSE]) + (9).to_bytes(8, "big"), b"403"])
+        self.assertEqual(sink.bodies, [b"mine"])
+        self.assertEqual(factory.counters["identities_claimed"], 1)
+        self.assertEqual(factory.machine.snapshot()["writers"], 0)
+
+    @run
+    async def test_on_ipc_the_peer_is_the_process(self) -> None:
+        """MT-31"""
+        sink = HeldSink()
+        factory = self.server(sink, listen=[f"ipc://{self.mktemp()}"], data=None)
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        await writer.send("a", b"x")
+        self.assertRegex(str(sink.batches[0].peer), r"^localhost:\d+:\d+:\d+$")
+
+
+class Frame:
+    """A frame of a message from this address."""
+
+    def __init__(self, octets: bytes, more: bool, address: str | None) -> None:
+        self.bytes = octets
+        self.more = more
+        self.address = address
+
+    def get(self, name: str) -> str:
+        assert name == "Peer-Address"
+        if self.address is None:
+            raise zmq.ZMQError(zmq.EINVAL)
+        return self.address
+
+
+class Reading(_Routing):
+    """A ROUTER above a list of messages: their address, and their frames."""
+
+    def __init__(self, *messages: tuple[str | None, list[bytes]]) -> None:
+        self.frames = [
+            Frame(octets, number < len(frames), address)
+            for address, frames in messages
+            for number, octets in enumerate(frames, 1)
+        ]
+        self.socket = self
+        self.last: Frame | None = None
+        self._with_keys = False
+        self._addresses, self._held = {}, None
+
+    def recv(self, flags: int, copy: bool = True) -> Any:
+        if not self.frames:
+            raise zmq.Again
+        self.last = self.frames.pop(0)
+        return self.last.bytes if copy else self.last
+
+    def getsockopt(self, option: int) -> bool:
+        assert option == zmq.RCVMORE and self.last is not None
+        return self.last.more
+
+    def slices(self) -> list[tuple[list[list[bytes]], dict[bytes, str]]]:
+        """All reads: their messages, and the addresses."""
+        found, more = [], True
+        while more:
+            messages: list[list[bytes]] = []
+            more = self._slice(messages)
+            found.append((messages, self._addresses))
+            self._addresses = {}
+        return found
+
+
+def test_an_identity_which_changes_hands_within_a_read_ends_it() -> None:
+    """MT-30: each read has one address for an identity; nothing is lost or out of order."""
+    one, two, nine = "192.0.2.1", "192.0.2.2", "::ffff:192.0.2.9"
+    reading = Reading(
+        (one, [b"a", b"1", b""]),
+        (nine, [b"b", b"2"]),
+        (one, [b"a", b"3", b"", b"x", b"y"]),
+        (two, [b"a", b"4", b""]),
+        (nine, [b"b", b"5"]),
+        (one, [b"a", b"6"]),
+        (None, [b"c", b"7", b"", b"x"]),
+    )
+    assert reading.slices() == [
+        (
+            [[b"a", b"1", b""], [b"b", b"2"], [b"a", b"3", b"", b"x", b"y"]],
+            {b"a": one, b"b": "192.0.2.9"},
+        ),
+        ([[b"a", b"4", b""], [b"b", b"5"]], {b"a": two, b"b": "192.0.2.9"}),
+        ([[b"a", b"6"], [b"c", b"7", b"", b"x"]], {b"a": one, b"c": ""}),
+    ]
+
+
+def test_a_read_ends_after_some_messages_or_octets() -> None:
+    """MT-24, MT-29: whichever frames they are in."""
+    small = [("192.0.2.1", [b"a", b"", b""])] * (2 * READS_PER_TURN + 1)
+    reads = [len(messages) for messages, _ in Reading(*small).slices()]
+    assert reads == [READS_PER_TURN, READS_PER_TURN, 1]
+    half = b"x" * (READ_OCTETS_PER_TURN // 2)
+    for frames in ([half, half], [b"", half, half, b""], [half, b"", half]):
+        large = [("192.0.2.1", [b"a", *frames])] * 3
+        assert [len(messages) for messages, _ in Reading(*large).slices()] == [1, 1, 1, 0]
