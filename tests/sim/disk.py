@@ -18,7 +18,6 @@ from typing import Any
 
 from twisted_msgproto.core.errors import QueueLocked
 
-
 split = lru_cache(maxsize=10_000)(os.path.split)
 
 

@@ -3,7 +3,8 @@
 ``World(seed, protocol).run()`` is the same to the octet for the same seed.  Faults happen until
 ``fault_seconds``; after that everything must arrive (liveness).  What must hold always:
 
-* what was acknowledged is durable, after every crash and at the end;
+* what was acknowledged is durable, after every crash and at the end, and so is what the server has
+  handed on to others (where an adapter has subscribers);
 * the table is what the queue holds: each offset once, without a gap;
 * everything sent is in the table at the end, at least once; nothing else is;
 * the events of one session stand in the queue in the order of sending, without a gap;
@@ -75,6 +76,9 @@ class Adapter(Protocol):
 
     def duplicates_max(self, world: World) -> int:
         """How many rows may stand in the table more than once."""
+
+    # An adapter may also have ``in_order(numbers) -> bool``, and ``handed_on() -> bool``: whether
+    # subscribers of its own have got all which they must get before the world may end.
 
 
 def options_of(source: random.Random) -> dict[str, Any]:
@@ -155,10 +159,15 @@ class World:
             b'{"event":%d,"text":"%s"}' % (number, b"x" * (number % 50))
             for number in range(self.options["events"])
         ]
+        self.sent = set(self.bodies)
         self.acks: set[bytes] = set()
+        self.handed_on: set[bytes] = set()
         self.errors: list[str] = []
         self.expected_errors = 0
         self.consumer = Consumer(self)
+        self._on_acknowledged: Callable[[bytes], None] | None = getattr(
+            adapter, "acknowledged", None
+        )
 
     # ── what adapters use ───────────────────────────────────────────────────────────────────────
 
@@ -171,6 +180,14 @@ class World:
         if body in self.acks:
             raise Violation(f"{body!r} was acknowledged twice")
         self.acks.add(body)
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(body)
+
+    def handed_over(self, body: bytes) -> None:
+        """A subscriber got this event from the gateway."""
+        if body not in self.sent:
+            raise Violation(f"{body!r} was never sent")
+        self.handed_on.add(body)
 
     def queue_exists(self) -> bool:
         """Whether a queue can be read."""
@@ -219,7 +236,13 @@ class World:
             and self.clock.now >= self.options["fault_seconds"]
             and self.gateway is not None
             and self.consumer.landed >= self.gateway.log.end
+            and self._handed_on()
         )
+
+    def _handed_on(self) -> bool:
+        """Whether an adapter's subscribers have got what they must get."""
+        complete: Callable[[], bool] | None = getattr(self.adapter, "handed_on", None)
+        return complete is None or complete()
 
     def _end(self, client_clock: ProcessClock) -> None:
         assert self.gateway is not None
@@ -321,7 +344,7 @@ class World:
         return rows + rows_of(reader, start, reader.end())
 
     def _check_acknowledged(self) -> None:
-        lost = self.acks - {row["body"] for row in self.durable()}
+        lost = (self.acks | self.handed_on) - {row["body"] for row in self.durable()}
         if lost:
             raise Violation(f"acknowledged and not durable: {sorted(lost)[:3]}")
 
