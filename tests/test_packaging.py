@@ -1,5 +1,7 @@
 """What is installed is found: by twistd, by the console, in an editable tree and from a wheel."""
 
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,6 +18,8 @@ from twisted_msgproto import __version__
 from twisted_msgproto.registry import PROTOCOLS
 
 PROJECT = Path(__file__).parent.parent
+FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 
 
 def ours() -> dict[str, str]:
@@ -57,19 +61,11 @@ def test_a_wheel_installed_elsewhere_brings_the_plugins(tmp_path: Path) -> None:
     """The wheel is the only thing on the path there: no working tree, no PYTHONPATH."""
     source = tmp_path / "source"
     source.mkdir()
-    for name in (
-        "twisted_msgproto",
-        "twisted",
-        "pyproject.toml",
-        "setup.py",
-        "README.md",
-        "LICENSE",
-    ):
+    for name in ("twisted_msgproto", "twisted", *FILES):
         subprocess.run(["cp", "-r", str(PROJECT / name), str(source)], check=True)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     built = tmp_path / "wheel"
     subprocess.run(
-        [*pip, "wheel", "--no-deps", "--wheel-dir", str(built), str(source)],
+        [*PIP, "wheel", "--no-deps", "--wheel-dir", str(built), str(source)],
         check=True,
         stdin=subprocess.DEVNULL,
     )
@@ -83,7 +79,7 @@ def test_a_wheel_installed_elsewhere_brings_the_plugins(tmp_path: Path) -> None:
         text=True,
     ).stdout.strip()
     (wheel,) = built.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", site, str(wheel)], check=True)
+    subprocess.run([*PIP, "install", "--no-deps", "--target", site, str(wheel)], check=True)
     # A path file inside a path file's directory is not followed: an editable install of the working
     # tree stays out of sight.
     Path(site, "dependencies.pth").write_text(f"{Path(pytest.__file__).parent.parent}\n")
@@ -98,3 +94,39 @@ def test_a_wheel_installed_elsewhere_brings_the_plugins(tmp_path: Path) -> None:
     names = {line.split()[0] for line in told.stdout.splitlines() if line.strip()}
     assert {*PROTOCOLS, "msgproto"} <= names, told.stdout + told.stderr
     assert Path(site, "twisted_msgproto", "py.typed").exists()
+    if shutil.which("cc") or shutil.which("gcc"):
+        assert list(Path(site, "twisted_msgproto", "lumberjack").glob("_scan*.so"))
+        assert "-abi3-" in wheel.name  # one wheel for every Python from 3.11 on
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_wheel_does_the_same_work_in_python(tmp_path: Path) -> None:
+    """What cannot be built is left out, and ``import`` takes Python's form of it."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("twisted_msgproto", "twisted", *FILES):
+        subprocess.run(["cp", "-r", str(PROJECT / name), str(source)], check=True)
+    for built in (source / "twisted_msgproto").rglob("_scan*.so"):
+        built.unlink()
+    wheels = tmp_path / "wheel"
+    subprocess.run(
+        [*PIP, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(source)],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "CC": "/nowhere/cc"},
+    )
+    (wheel,) = wheels.glob("*.whl")
+    site = tmp_path / "site"
+    subprocess.run([*PIP, "install", "--no-deps", "--target", str(site), str(wheel)], check=True)
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from twisted_msgproto.lumberjack import scan; print(scan.__file__, scan.COMPILED)",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )
+    assert told.stdout.split() == [str(site / "twisted_msgproto/lumberjack/scan.py"), "False"]

@@ -44,6 +44,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = module_from_spec(spec)
     loader.exec_module(module)
     (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    (tmp_path / "setup.py").touch()
+    (tmp_path / "twisted_msgproto").mkdir()
+    (tmp_path / "twisted_msgproto" / "scan.c").touch()
     venv = tmp_path / ".venv"
     for name, value in {
         "ROOT": tmp_path,
@@ -99,6 +102,14 @@ def test_a_changed_requirement_installs_again_into_the_same_environment(world: W
     world.run.set_up()
     world.since()
     (world.run.ROOT / "pyproject.toml").write_text(PYPROJECT.replace("a>=1", "a>=2"))
+    world.run.set_up()
+    assert world.since() == ["install all"]
+
+
+def test_a_changed_source_of_what_is_compiled_installs_again(world: World) -> None:
+    world.run.set_up()
+    world.since()
+    (world.run.ROOT / "twisted_msgproto" / "scan.c").write_text("/* changed */")
     world.run.set_up()
     assert world.since() == ["install all"]
 

@@ -2,9 +2,13 @@
 
 import json
 import os
+import shlex
 import signal
+import sys
+import time
+from argparse import Namespace
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,10 +17,11 @@ import pytest
 
 from tests.tools.processes import Launcher
 from twisted_msgproto import cli
-from twisted_msgproto.cli import bench
+from twisted_msgproto.cli import bench, peers
 from twisted_msgproto.cli.bench import chosen, describe
 from twisted_msgproto.cli.benches import raw
 from twisted_msgproto.cli.measuring import Comparison, Figures, Gauge, Reading, measure, read
+from twisted_msgproto.core.errors import ConfigurationError
 
 
 def rows_of(launch: Launcher, *words: str | Path, scale: float = 0.02) -> dict[str, Any]:
@@ -100,7 +105,12 @@ def test_what_was_not_measured_is_not_told() -> None:
 
 
 def test_lumberjack_brings_the_whole_way_into_the_table_with_it() -> None:
-    assert chosen(["lumberjack"]) == {"lumberjack": True, "queue": False, "spark": False}
+    assert chosen(["lumberjack"]) == {
+        "lumberjack": True,
+        "queue": False,
+        "spark": False,
+        "growth": False,
+    }
     assert chosen(["queue"]) == {"queue": True}
     assert chosen([]) == dict.fromkeys(bench.SUBJECTS, False)
 
@@ -114,6 +124,11 @@ def test_the_rows_of_the_queue_and_of_spark_are_listed_with_their_marks(launch: 
         "queue → Parquet through Spark, 1,000,000 rows  beside  Spark's own",
         "acknowledged → in the table, 2000 messages/s",
         "into the queue, change of memory",
+        "growth, messages × 10, counting sink  beside  the same at 1 ×",
+        "growth, connections 4 → 40, into the queue  beside",
+        "growth, window 200 → 2,000, counting sink  beside",
+        "growth, backlog × 10, appending to it  beside",
+        "growth, backlog × 10, reading it  beside",
     ):
         assert any(text in line for line in listed), text
     assert set(named(launch, "queue")) < set(listed)
@@ -212,6 +227,41 @@ def test_the_queue_is_measured_beside_the_disk(launch: Launcher) -> None:
     assert rows["queue read, groups of 1,000"]["notes"]["messages"] > 1000
 
 
+def test_what_a_message_costs_is_measured_as_the_work_grows(launch: Launcher) -> None:
+    rows = rows_of(launch, "growth", scale=0.01)
+    assert len(rows) == 8
+    for row in rows.values():
+        assert (row["figure"], row["mark"]) == ("cpu", 1.1)
+        assert row["ratio"] > 0
+
+
+def test_growth_is_ten_times_of_one_thing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from twisted_msgproto.cli.benches import growth
+
+    loads: list[growth.Load] = []
+
+    def run(load: growth.Load, subject: object) -> Figures:
+        loads.append(load)
+        return Figures(load.windows * load.size, 1.0, 1.0)
+
+    monkeypatch.setattr(growth.Load, "run", run)
+    monkeypatch.setattr(growth.Subjects, "get", lambda self, *words: None)
+    arguments = Namespace(scale=1.0, queue=None)
+    for row in islice(growth.comparisons(arguments), 3):
+        assert isinstance(row, Comparison)
+        row.ours()
+        row.other()
+    messages, connections, window = loads[:2], loads[2:4], loads[4:]
+    more, once = messages
+    assert more == once._replace(windows=once.windows * 10)
+    more, once = connections
+    assert more == once._replace(windows=once.windows * 10, connections=40)
+    assert once.connections == 4
+    more, once = window
+    assert (once.size, more.size) == (200, 2000)
+    assert once.windows * once.size == more.windows * more.size
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_the_way_into_the_table_is_measured(launch: Launcher) -> None:
@@ -267,3 +317,95 @@ def test_people_are_told_how_many_messages_shared_a_sync() -> None:
 
     assert told(10).count("100 messages a group") == 2
     assert "a group" not in told(0)
+
+
+# ── Against a peer ──────────────────────────────────────────────────────────────────────────────
+
+OUR_READER = f"{sys.executable} -m twisted lumberjack -e tcp:{{port}}:interface=127.0.0.1"
+"""A reader which is started as a stranger's is: only its port is known."""
+
+
+def test_a_peer_does_the_same_work_in_the_same_run(launch: Launcher) -> None:
+    rows = rows_of(launch, "lumberjack", "--against", OUR_READER, "--only", "against", scale=0.05)
+    assert [name.partition(", counting")[0] for name in rows] == [
+        "reader against a peer, J, window 2048",
+        "reader against a peer, J, window 50",
+        "reader against a peer, zlib 3, window 2048",
+    ]
+    for row in rows.values():
+        assert row["beside"] == OUR_READER
+        assert (row["figure"], row["mark"], row["goal"]) == ("cpu", 1.0, 0.6)
+        assert row["beside_cpu_seconds_per_million"] > 0
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("reader --port 5044", "--against 'reader --port 5044': no {port} in it for the port"),
+        ("reader 'x {port}", '--against "reader \'x {port}": No closing quotation'),
+        ("/no/such/reader {port}", "cannot start /no/such/reader: No such file or directory"),
+        (
+            f"{sys.executable} -c 'raise SystemExit(\"no window for\\n {{port}}\")'",
+            "the peer ended with status 1 and did not listen on port ",
+        ),
+        ("sh -c 'exit 3' {port}", "; it said nothing"),
+        ("sh -c 'echo out of order; exit 3' {port}", "; it said: out of order"),
+    ],
+)
+def test_a_peer_which_does_not_start_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, text: str
+) -> None:
+    words = ["bench", "lumberjack", "--scale", "0.01", "--only", "against", "--against", command]
+    assert cli.main([*words, "--queue", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("msgproto bench: --against") and text in told
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_peer_which_never_listens_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "START_SECONDS_MAX", 0.2)
+    with pytest.raises(ConfigurationError, match="does not listen on port"):
+        peers.Peer("sh -c 'sleep 1000' {port}", tmp_path)
+
+
+def test_a_peer_which_speaks_something_else_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    deaf = (
+        "import socket, sys; server = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
+        "[server.accept()[0].close() for _ in range(2)]; import time; time.sleep(1000)"
+    )
+    command = shlex.join([sys.executable, "-c", deaf, "{port}"])
+    words = ["bench", "lumberjack", "--scale", "0.01", "--only", "against", "--against", command]
+    assert cli.main([*words, "--queue", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "--against: the server closed the connection (windows of 2048)" in told
+    assert told.count("\n") == 1
+
+
+def test_only_what_has_peers_is_measured_against_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "queue", "--against", "x {port}"]) == 2
+    assert capsys.readouterr().err == "msgproto bench: --against is for lumberjack only\n"
+
+
+def test_what_a_peers_children_take_is_counted(tmp_path: Path) -> None:
+    burn, wait = "import time\nwhile time.process_time() < 0.3: pass", "\ntime.sleep(1000)"
+    serve = (
+        "import socket, subprocess, sys\n"
+        "server = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n"
+        f"subprocess.run([sys.executable, '-c', {burn!r}])\n"  # one which has ended
+        f"subprocess.run([sys.executable, '-c', {burn + wait!r}])\n"  # and one which runs
+    )
+    peer = peers.Peer(shlex.join([sys.executable, "-c", serve, "{port}"]), tmp_path)
+    try:
+        deadline = time.monotonic() + 60
+        while peer.usage()["cpu"] < 0.6 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert peer.usage()["cpu"] >= 0.6
+        assert peer.usage()["rss"] > 1 << 20
+    finally:
+        peer.close()
+    assert peer.usage()["cpu"] == 0

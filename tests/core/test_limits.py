@@ -43,3 +43,10 @@ def test_limits_are_a_mapping_which_describes_itself():
     assert dict(limits) == {"window": 10, "idle": 2.0}
     assert len(limits) == 2
     assert limits.describe() == "window=10 events: because\nidle=2 s: to be quick"
+
+
+def test_a_limit_above_its_maximum_is_refused_by_name() -> None:
+    limits = Limits.of([Limit("size", 8, "octets", "because", 1, 16)])
+    assert limits.replace({"size": "16"})["size"] == 16
+    with pytest.raises(ConfigurationError, match="limit size is at most 16, not '17'"):
+        limits.replace({"size": "17"})

@@ -29,6 +29,8 @@ from twisted_msgproto.lumberjack.wire import (
     encode_window,
 )
 
+pytestmark = pytest.mark.usefixtures("form")
+
 V1, V2 = VERSION_1, VERSION_2
 CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
 

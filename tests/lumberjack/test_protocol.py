@@ -13,6 +13,7 @@ from zope.interface import implementer
 
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
+from twisted_msgproto.lumberjack.protocol import READ_OCTETS
 from twisted_msgproto.lumberjack.wire import (
     VERSION_1,
     encode_ack,
@@ -152,7 +153,7 @@ class OnTCP(Case):
         transport.protocol = server
         server.makeConnection(transport)
         self.assertFalse(transport.nagle)
-        self.assertEqual(transport.bufferSize, 256 << 10)
+        self.assertEqual(transport.bufferSize, READ_OCTETS)
 
 
 class Hooks(Case):

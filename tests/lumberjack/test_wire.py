@@ -26,6 +26,8 @@ from twisted_msgproto.lumberjack.wire import (
     encode_window,
 )
 
+pytestmark = pytest.mark.usefixtures("form")
+
 V1, V2 = wire.VERSION_1, wire.VERSION_2
 
 
@@ -501,6 +503,21 @@ def test_a_slice_which_ends_with_the_start_of_a_frame_waits_for_octets_only():
             b"y" * 200,
             b"z" * 200,
         ]
+
+
+def test_documents_which_are_above_the_limit_only_together_are_none():
+    """LJ-17: the limit is one document's, however many arrive in one read."""
+    octets = encode_json([1, 2, 3], [b"x" * 10, b"y" * 9, b"z" * 10])
+    frames = Decoder(limits(json_octets=10)).feed(octets)
+    assert [len(frame.bodies) for frame in frames] == [3]
+
+
+def test_a_short_run_does_not_keep_a_long_read_in_memory():
+    """LJ-17: what a run holds is what it weighs, not the read or the C frame around it."""
+    sequence_of_frames = encode_json([1], [b"short"]) + encode_data([2], [{"k": "v" * 5000}])
+    run = Decoder().feed(sequence_of_frames)[0]
+    assert (run.sequences, run.bodies) == ([1], [b"short"])
+    assert len(run.bodies.rows.octets) == run.octets == 15
 
 
 def test_a_document_above_its_limit_which_is_all_here_is_a_fault_too():

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tools.packing import packed_frames, packed_maps
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import columns
@@ -130,6 +131,40 @@ def one(**values: Any) -> MessageBatch:
     count = max((len(value) for value in values.values() if isinstance(value, list)), default=1)
     shared = {"protocol": "mtl", "kind": "content", "received_at": 5, "count": count}
     return MessageBatch(**(shared | values))
+
+
+def packed_batch(first: int, count: int) -> MessageBatch:
+    """Everything that can be packed is; lengths differ, and some are 0."""
+    numbers = range(first, first + count)
+    ids, bodies = packed_frames(numbers, [b"\xff" * (number % 5) for number in numbers])
+    fields = [{f"key {key}": "é" * key for key in range(number % 4)} for number in numbers]
+    return MessageBatch(
+        *("p", "packed", 1), count=count, message_id=ids, body=bodies, fields=packed_maps(fields)
+    )
+
+
+def list_batch(*ids: int | str) -> MessageBatch:
+    fields = [None if number % 2 else {"a": "b"} for number in range(len(ids))]
+    bodies = [b"list"] * len(ids)
+    return MessageBatch(
+        *("p", "list", 2), count=len(ids), message_id=ids, fields=fields, body=bodies
+    )
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [packed_batch(0, 1)],
+        [packed_batch(2**32 - 70, 70)],
+        [packed_batch(0, 3), packed_batch(3, 100), packed_batch(103, 2), packed_batch(105, 80)],
+        [list_batch(1, 2), packed_batch(3, 100), list_batch(200), list_batch(201)],
+        [packed_batch(3, 100), list_batch("text", "ids")],
+        [packed_batch(3, 100), list_batch(2**63)],
+        [packed_batch(3, 100), MessageBatch("p", "nothing", 3, count=2)],
+    ],
+)
+def test_packed_columns_give_the_rows_which_lists_would_give(batches: list[MessageBatch]) -> None:
+    assert decoded(encode(batches)) == expected(batches)
 
 
 def test_values_shared_by_a_batch_stand_in_the_frame_once() -> None:

@@ -1,4 +1,4 @@
-"""The writer's threads: order, groups, callbacks, waiting for room, ends of all kinds."""
+"""The writer's thread: order, groups, callbacks, waiting for room, ends of all kinds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.tools.packing import packed_frames
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueLocked
 from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.core.packed import PACKED_MIN
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 
@@ -117,7 +119,7 @@ def test_a_callback_comes_only_after_the_sync() -> None:
         assert QueueReader(DIRECTORY, disk=disk).end() == 1
 
 
-@pytest.mark.parametrize("count", [3, writer_room.AHEAD_MESSAGES + 50])
+@pytest.mark.parametrize("count", [3, 500])
 def test_what_arrives_during_a_sync_is_the_next_group(count: int) -> None:
     disk = GatedDisk()
     with a_writer(disk) as writer:
@@ -135,44 +137,63 @@ def test_what_arrives_during_a_sync_is_the_next_group(count: int) -> None:
         assert writer.statistics()["groups"] == 2
 
 
-def test_enough_messages_are_encoded_while_the_disk_is_busy() -> None:
-    disk = GatedDisk()
-    encoded = threading.Event()
+def packed(first: int, count: int) -> MessageBatch:
+    """A batch whose ids and bodies stand in one buffer, as bulk from the wire does."""
+    numbers = range(first, first + count)
+    ids, bodies = packed_frames(numbers, [b"body %d" % number for number in numbers])
+    return MessageBatch(
+        *("test", "json", 1), count=count, octets=10 * count, message_id=ids, body=bodies
+    )
+
+
+def test_a_packed_batch_is_encoded_by_whoever_submits_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its octets are in that processor's cache; the writer's thread has nothing left to do."""
+    encoders: list[threading.Thread] = []
+    original = writer_room.encode
 
     def encode(batches: list[MessageBatch]) -> Any:
-        encoded.set()
+        encoders.append(threading.current_thread())
         return original(batches)
 
-    original = writer_room.encode
-    with a_writer(disk) as writer, pytest.MonkeyPatch.context() as patch:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
-        patch.setattr(writer_room, "encode", encode)
-        results.submit(writer, batch(1, writer_room.AHEAD_MESSAGES - 1))
-        results.submit(writer, batch(10_000))
-        assert encoded.wait(PATIENCE_SECONDS)
-        assert results.given == {}
+    disk = SimulatedDisk()
+    with a_writer(disk) as writer:
+        monkeypatch.setattr(writer_room, "encode", encode)
+        assert put(writer, packed(0, PACKED_MIN)) == [None]
+        assert encoders == [threading.current_thread()]
+        assert put(writer, packed(100, PACKED_MIN - 1)) == [None]
+        assert encoders[1:] == [writer._thread]
 
 
-def test_what_was_encoded_in_several_goes_is_one_group_in_its_order() -> None:
+def test_packed_batches_keep_their_place_among_others() -> None:
     disk = GatedDisk()
     with a_writer(disk) as writer:
         disk.gated = True
         results = Results()
         results.submit(writer, batch(0))
         assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
-        count = writer_room.AHEAD_MESSAGES
-        for first in (1, 1 + count, 1 + 2 * count):
-            results.submit(writer, batch(first, count))
-            wait_until(lambda: writer._unencoded_messages == 0)
+        results.submit(writer, batch(1))
+        results.submit(writer, batch(2))
+        results.submit(writer, packed(3, 200))
+        results.submit(writer, packed(203, 300))
+        results.submit(writer, batch(503, 2))
         disk.gate.release()
         assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
         disk.gate.release()
-        results.wait(4)
+        assert results.wait(6) == [None] * 6
         assert writer.statistics()["groups"] == 2
-    assert ids(rows(DIRECTORY, disk=disk)) == list(range(1 + 3 * count))
+    assert ids(rows(DIRECTORY, disk=disk)) == list(range(505))
+
+
+def test_a_packed_batch_which_cannot_be_encoded_fails_alone() -> None:
+    disk = SimulatedDisk()
+    wrong = packed(0, 100)
+    wrong.count = 101
+    with a_writer(disk) as writer:
+        results = Results()
+        results.submit(writer, wrong)
+        results.submit(writer, batch(1000))
+        assert [type(error) for error in results.wait(2)] == [ValueError, type(None)]
+    assert ids(rows(DIRECTORY, disk=disk)) == [1000]
 
 
 @pytest.mark.parametrize(
@@ -360,14 +381,14 @@ def test_a_broken_disk_fails_the_group_and_the_next_one_goes_on(operation: str) 
         [error] = put(writer, batch(1))
         assert isinstance(error, QueueError)
         assert "cannot write to the queue" in str(error)
-        wait_until(lambda: not writer._flushing)  # all who were behind it are told
+        wait_until(lambda: writer._idle)  # all who were behind it are told
         assert put(writer, batch(2)) == [None]
         assert writer.statistics()["disk_errors"] == 1
     assert "a group was not written" in told[0]
     assert ids(rows(DIRECTORY, disk=disk)) == [0, 2]
 
 
-@pytest.mark.parametrize("encoded", [False, True], ids=["waiting", "encoded already"])
+@pytest.mark.parametrize("encoded", [False, True], ids=["to be encoded", "encoded already"])
 def test_what_was_submitted_behind_a_group_that_failed_fails_too(encoded: bool) -> None:
     """LJ-13: a session has no gap in the queue; what comes after the failure is told goes on."""
     disk = GatedDisk()
@@ -376,46 +397,14 @@ def test_what_was_submitted_behind_a_group_that_failed_fails_too(encoded: bool) 
         results = Results()
         results.submit(writer, batch(1))
         assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
-        # Enough messages are encoded by the other thread while the disk is busy.
-        count = 2 * writer_room.AHEAD_MESSAGES if encoded else 1
-        results.submit(writer, batch(2, count))
-        if encoded:
-            wait_until(lambda: writer._unencoded_messages == 0)
+        results.submit(writer, packed(2, 200) if encoded else batch(2))
         disk.fail_next("sync", errno.EIO, ".segment")
         disk.gated = False
         disk.gate.release()
         assert [type(error) for error in results.wait(2)] == [QueueError, QueueError]
-        wait_until(lambda: not writer._flushing)
+        wait_until(lambda: writer._idle)
         assert put(writer, batch(100_000)) == [None]
     assert ids(rows(DIRECTORY, disk=disk)) == [100_000]
-
-
-def test_what_is_just_being_encoded_behind_a_group_that_failed_fails_too() -> None:
-    disk = GatedDisk()
-    encoding, go_on = threading.Event(), threading.Event()
-    original = writer_room.encode
-
-    def encode(batches: list[MessageBatch]) -> Any:
-        encoding.set()
-        assert go_on.wait(PATIENCE_SECONDS)
-        return original(batches)
-
-    with a_writer(disk) as writer, pytest.MonkeyPatch.context() as patch:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(1))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
-        patch.setattr(writer_room, "encode", encode)
-        results.submit(writer, batch(2, writer_room.AHEAD_MESSAGES))
-        assert encoding.wait(PATIENCE_SECONDS)
-        disk.fail_next("sync", errno.EIO, ".segment")
-        disk.gated = False
-        disk.gate.release()
-        wait_until(lambda: len(writer._changed._waiters) == 1)  # type: ignore[attr-defined]
-        assert list(results.given) == [1]
-        go_on.set()
-        assert [type(error) for error in results.wait(2)] == [QueueError, QueueError]
-    assert rows(DIRECTORY, disk=disk) == []
 
 
 def test_what_is_submitted_while_a_failure_is_told_fails_too() -> None:
@@ -437,7 +426,7 @@ def test_what_is_submitted_while_a_failure_is_told_fails_too() -> None:
         disk.fail_next("sync", errno.EIO, ".segment")
         writer.submit(batch(0), failing)
         assert told.wait(PATIENCE_SECONDS)
-        wait_until(lambda: not writer._flushing)
+        wait_until(lambda: writer._idle)
         results.submit(writer, batch(5))
         assert results.wait(1) == [None]
         statistics = writer.statistics()
@@ -456,7 +445,7 @@ def test_a_fault_of_whoever_takes_reports_stops_at_itself(
     with a_writer(disk, report=faulty) as writer:
         disk.fail_next("write", errno.EIO, ".segment")
         put(writer, batch(0))
-        wait_until(lambda: not writer._flushing)
+        wait_until(lambda: writer._idle)
         assert put(writer, batch(1)) == [None]
     assert "the reporter's own fault" in caplog.text
 
@@ -517,15 +506,15 @@ def test_a_second_writer_is_refused_before_any_thread_starts(tmp_path: Path) -> 
 def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The queue never fails silently in its threads."""
+    """The queue never fails silently in its thread."""
     disk = GatedDisk()
     with a_writer(disk) as writer:
         disk.gated = True
         results = Results()
         results.submit(writer, batch(0))
         assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
-        results.submit(writer, batch(1, writer_room.AHEAD_MESSAGES))
-        results.submit(writer, batch(10_000))
+        results.submit(writer, batch(1))
+        results.submit(writer, packed(10_000, 100))
 
         def broken(group: Any) -> int:
             raise ZeroDivisionError("a fault of ours")
@@ -538,7 +527,7 @@ def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
         assert results.given[0] is None
         assert isinstance(results.given[1], ZeroDivisionError)
         assert results.given[10_000] is not None
-        wait_until(lambda: not any(thread.is_alive() for thread in writer._threads))
+        wait_until(lambda: not writer._thread.is_alive())
         with pytest.raises(QueueClosed) as caught:
             writer.submit(batch(1), lambda error: None)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -547,38 +536,6 @@ def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
     assert "a fault of ours" in caplog.text
     with a_writer(disk) as again:
         assert again.end == 1
-
-
-def test_a_fault_during_a_flush_reaches_what_was_encoded_meanwhile(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    disk = GatedDisk()
-    with a_writer(disk, group_messages=600) as writer:
-
-        def broken(group: Any) -> int:
-            disk.arrived.release()
-            assert disk.gate.acquire(timeout=PATIENCE_SECONDS)
-            raise ZeroDivisionError("a fault of ours")
-
-        writer._log.append = broken  # type: ignore[method-assign]
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
-        encoded = threading.Event()
-        with pytest.MonkeyPatch.context() as patch:
-            original = writer_room.encode
-
-            def encode(batches: list[MessageBatch]) -> Any:
-                frame = original(batches)
-                encoded.set()
-                return frame
-
-            patch.setattr(writer_room, "encode", encode)
-            results.submit(writer, batch(1, 550))
-            assert encoded.wait(PATIENCE_SECONDS)
-        disk.gate.release()
-        errors = results.wait(2)
-        assert all(isinstance(error, ZeroDivisionError) for error in errors)
 
 
 # -- idle -----------------------------------------------------------------------------------------

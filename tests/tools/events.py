@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twisted_msgproto.core.errors import Fault
 
 
@@ -15,7 +17,7 @@ def flatten(events):
         columns = [
             getattr(event, name)
             for name in event.__slots__
-            if isinstance(getattr(event, name), list)
+            if isinstance(getattr(event, name), Sequence)
         ]
         flat += [(type(event).__name__, *row) for row in zip(*columns, strict=True)]
     return flat

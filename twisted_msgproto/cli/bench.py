@@ -3,8 +3,9 @@
 Real sockets, real processes, a real queue on a real disk.  Nearly every figure is a ratio to
 something measured beside it in the same round; see :mod:`.measuring`.
 
-The subjects are the protocols and ``queue``, ``spark``; ``lumberjack`` brings these two with it,
-because together they are the whole way of a message from the wire into the table.
+The subjects are the protocols, ``queue``, ``spark``, and ``growth`` (what a message costs when
+there is ten times more of something); ``lumberjack`` brings the latter with it, because together
+they are the whole way of a message from the wire into the table.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ SUBJECTS: Mapping[str, str] = {
     **{name: f"{row.package}.bench" for name, row in registry.PROTOCOLS.items()},
     "queue": "twisted_msgproto.cli.benches.queue",
     "spark": "twisted_msgproto.cli.benches.spark",
+    "growth": "twisted_msgproto.cli.benches.growth",
 }
 """Subject → the module with its rows, in the order in which they are measured.
 
@@ -40,7 +42,10 @@ Such a module has ``comparisons(arguments)``, which yields the rows, and may hav
 packages of an extra without which it has nothing to measure.
 """
 
-BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark")}
+AGAINST = frozenset({"lumberjack"})
+"""Subjects which can be measured beside another program (``--against``)."""
+
+BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark", "growth")}
 """Subject → the subjects which are measured with it."""
 
 
@@ -58,6 +63,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--scale", type=float, default=1.0, help="times the messages of each load (default 1)"
     )
     parser.add_argument("--queue", type=Path, help="make queues below this directory")
+    parser.add_argument(
+        "--against",
+        metavar="COMMAND",
+        help="the command line of another server for the same protocol, with {port} in it: it is "
+        f"measured beside ours ({', '.join(AGAINST)} only)",
+    )
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures into this file")
     parser.add_argument("--list", action="store_true", help="name the rows and end")
@@ -101,7 +112,10 @@ def _said(line: str) -> None:
 
 def _rows(arguments: argparse.Namespace) -> Generator[Row]:
     """The rows of the subjects asked for, each subject once."""
-    for name, asked in chosen(arguments.subjects).items():
+    subjects = chosen(arguments.subjects)
+    if arguments.against is not None and not AGAINST & set(subjects):
+        raise ConfigurationError(f"--against is for {', '.join(AGAINST)} only")
+    for name, asked in subjects.items():
         try:
             module = _module(name)
         except ModuleNotFoundError as error:

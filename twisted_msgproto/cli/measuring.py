@@ -15,6 +15,7 @@ import resource
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -267,8 +268,34 @@ def timed(messages: int) -> Iterator[Figures]:
     figures.cpu = time.process_time() - cpu
 
 
-class Subject:
-    """A server process which is measured from outside: ``python -m MODULE serve ARGUMENTS``.
+class Measured(ABC):
+    """A server in a process of its own, which listens on ``port`` and is measured from outside."""
+
+    port: int
+
+    @abstractmethod
+    def usage(self) -> dict[str, Any]:
+        """What the process has used since it began: ``cpu`` seconds, ``rss`` octets, …"""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the process."""
+
+    def measure(self, messages: int, work: Callable[[], list[float]]) -> Figures:
+        """Run ``work`` against the process (it returns latencies); what that cost the process."""
+        before = self.usage()
+        wall = time.perf_counter()
+        latencies = work()
+        wall = time.perf_counter() - wall
+        after = self.usage()
+        groups = after.get("groups", 0) - before.get("groups", 0)
+        return Figures(
+            messages, wall, after["cpu"] - before["cpu"], after["rss"], latencies, groups
+        )
+
+
+class Subject(Measured):
+    """A server process of ours: ``python -m MODULE ARGUMENTS``.
 
     The process prints its port as its first line (``{"port": N}``) and answers each line on its
     standard input with what it has used so far (see :func:`answer_usage`).
@@ -282,7 +309,7 @@ class Subject:
             text=True,
             bufsize=1,
         )
-        self.port: int = self._read()["port"]
+        self.port = self._read()["port"]
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -297,18 +324,6 @@ class Subject:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         return self._read()
-
-    def measure(self, messages: int, work: Callable[[], list[float]]) -> Figures:
-        """Run ``work`` against the process (it returns latencies); what that cost the process."""
-        before = self.usage()
-        wall = time.perf_counter()
-        latencies = work()
-        wall = time.perf_counter() - wall
-        after = self.usage()
-        groups = after.get("groups", 0) - before.get("groups", 0)
-        return Figures(
-            messages, wall, after["cpu"] - before["cpu"], after["rss"], latencies, groups
-        )
 
     def close(self) -> None:
         """End the process."""

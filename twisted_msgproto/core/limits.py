@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from .errors import ConfigurationError
@@ -21,6 +22,7 @@ class Limit(NamedTuple):
     unit: str
     reason: str
     minimum: float = 0
+    maximum: float = inf
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,7 +45,7 @@ class Limits(Mapping[str, float]):
         """A copy with ``changes`` (name → number, or text which spells one).
 
         Raises ConfigurationError for an unknown name, for what is no number, and for a value
-        below the limit's minimum.
+        below the limit's minimum or above its maximum.
         """
         changed = dict(self.changed)
         for name, value in changes.items():
@@ -61,8 +63,10 @@ class Limits(Mapping[str, float]):
             raise ConfigurationError(
                 f"limit {name} takes a number of {limit.unit}, not {value!r}"
             ) from None
-        if not limit.minimum <= number < float("inf"):
+        if not limit.minimum <= number < inf:
             raise ConfigurationError(f"limit {name} is at least {limit.minimum:g}, not {value!r}")
+        if number > limit.maximum:
+            raise ConfigurationError(f"limit {name} is at most {limit.maximum:.0f}, not {value!r}")
         return number
 
     def __getitem__(self, name: str) -> float:

@@ -21,7 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.benches.raw import write_raw
-from ..cli.measuring import Comparison, Figures, Gauge, Reading, Row, Subject, answer_usage, timed
+from ..cli.measuring import (
+    Comparison,
+    Figures,
+    Gauge,
+    Measured,
+    Reading,
+    Row,
+    Subject,
+    answer_usage,
+    timed,
+)
+from ..cli.peers import Peer
+from ..core.errors import ConfigurationError
 from . import wire
 
 BODY_OCTETS = 300
@@ -29,6 +41,10 @@ WINDOW = 2048
 MESSAGES = 200_000
 MEMORY_TIMES = 2.5
 """Times the messages: events after which the memory is first looked at."""
+SILENT_SECONDS_MAX = 60
+"""How long a reader may say nothing while something is not acked."""
+AGAINST_TIMES = 5
+"""Times the messages of the rows beside a peer: its CPU time is known to 10 ms only."""
 MODULE = "twisted_msgproto.lumberjack.bench"
 
 
@@ -79,10 +95,12 @@ def drive(
 ) -> list[float]:
     """Send ``windows`` windows over ``connections``, each with ``in_flight`` not yet acked.
 
-    Returns the seconds from sending to the ack, a window each.
+    Returns the seconds from sending to the ack, a window each.  Raises RuntimeError if the server
+    closes a connection or falls silent.
     """
     import selectors
 
+    (last,) = struct.unpack_from(">I", window, 2)  # a window's last sequence: acked, it is done
     selector = selectors.DefaultSelector()
     latencies: list[float] = []
     remaining = windows
@@ -110,32 +128,44 @@ def drive(
                     self.unsent = self.unsent[self.socket.send(self.unsent) :]
                 except BlockingIOError:
                     break
+                except ConnectionError:
+                    raise RuntimeError("the server closed the connection") from None
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.unsent else 0)
             selector.modify(self.socket, wanted, self)
 
         def hear(self) -> None:
-            octets = self.socket.recv(65536)
+            try:
+                octets = self.socket.recv(65536)
+            except ConnectionResetError:
+                octets = b""
             if not octets:
-                raise RuntimeError("the reader closed the connection")
+                raise RuntimeError("the server closed the connection")
             self.heard += octets
             while len(self.heard) >= 6:
                 (sequence,) = struct.unpack_from(">I", self.heard, 2)
                 self.heard = self.heard[6:]
-                if sequence:  # 0 is a keep-alive
+                if sequence == last:  # others: a keep-alive (0), or the ack of a part
                     latencies.append(time.perf_counter() - self.started.pop(0))
 
-    flows = [Flow() for _ in range(connections)]
-    for flow in flows:
-        flow.send()
-    while len(latencies) < windows:
-        for key, events in selector.select():
-            flow = key.data
-            if events & selectors.EVENT_READ:
-                flow.hear()
+    flows: list[Flow] = []
+    try:
+        for _ in range(connections):
+            flows.append(Flow())
+        for flow in flows:
             flow.send()
-    for flow in flows:
-        flow.socket.close()
-    selector.close()
+        while len(latencies) < windows:
+            ready = selector.select(SILENT_SECONDS_MAX)
+            if not ready:
+                raise RuntimeError(f"the server was silent for {SILENT_SECONDS_MAX} s")
+            for key, events in ready:
+                flow = key.data
+                if events & selectors.EVENT_READ:
+                    flow.hear()
+                flow.send()
+    finally:
+        for flow in flows:
+            flow.socket.close()
+        selector.close()
     return latencies
 
 
@@ -180,14 +210,20 @@ class Subjects:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._subjects: dict[str, Subject] = {}
+        self._subjects: dict[str, Measured] = {}
 
-    def get(self, *arguments: str) -> Subject:
+    def get(self, *arguments: str) -> Measured:
         """The server with these arguments."""
         key = " ".join(arguments)
         if key not in self._subjects:
             self._subjects[key] = Subject(MODULE, *arguments)
         return self._subjects[key]
+
+    def peer(self, command: str) -> Measured:
+        """Another program's server; ConfigurationError if it does not start."""
+        if command not in self._subjects:
+            self._subjects[command] = Peer(command, self.directory)
+        return self._subjects[command]
 
     def close(self) -> None:
         """End them all."""
@@ -202,6 +238,8 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
         subjects = Subjects(Path(made))
         try:
             yield from _rows(subjects, count)
+            if arguments.against is not None:
+                yield from _against(subjects, count * AGAINST_TIMES, arguments.against)
         finally:
             subjects.close()
 
@@ -320,6 +358,40 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
         return Reading(abs(resident[1] - resident[0]), notes)
 
     yield Gauge("into the queue, change of memory, 10 × events", "MiB", memory, mark=20.0)
+
+
+def _against(subjects: Subjects, count: int, command: str) -> Iterator[Row]:
+    """The same work beside another program's reader."""
+
+    def run(server: Measured, window: Callable[[], bytes], size: int) -> Figures:
+        windows = count // size
+        work = partial(drive, server.port, window(), windows)
+        return server.measure(windows * size, work)
+
+    def ours(window: Callable[[], bytes], size: int) -> Figures:
+        return run(subjects.get("counting"), window, size)
+
+    def peers(window: Callable[[], bytes], size: int) -> Figures:
+        try:
+            return run(subjects.peer(command), window, size)
+        except RuntimeError as error:
+            raise ConfigurationError(f"--against: {error} (windows of {size})") from None
+
+    loads: tuple[tuple[str, Callable[[], bytes], int], ...] = (
+        (f"J, window {WINDOW}", json_window, WINDOW),
+        ("J, window 50", partial(json_window, 50), 50),
+        (f"zlib 3, window {WINDOW}", zlib_window, WINDOW),
+    )
+    for name, window, size in loads:
+        yield Comparison(
+            f"reader against a peer, {name}, counting sink",
+            command,
+            "cpu",
+            partial(ours, window, size),
+            partial(peers, window, size),
+            mark=1.0,
+            goal=0.6,
+        )
 
 
 # ── The measured server ─────────────────────────────────────────────────────────────────────────

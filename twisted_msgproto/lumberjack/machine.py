@@ -22,6 +22,7 @@ Duties of the caller of a :class:`Reader`, in this order:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -29,6 +30,7 @@ from typing import Final, NamedTuple
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
 from ..core.machine import Machine, Table
+from ..core.packed import kept_packed, listed
 from ..core.window import ReceiveWindow
 from . import wire
 from .wire import VERSION_1, VERSION_2, Compressed, Data, Decoder, Json, Window, encode_ack
@@ -49,8 +51,8 @@ READER_LIMITS: Final = (
 class JsonReceived:
     """Documents arrived: columns, and the place to give to ``made_safe`` (``LJ-04``)."""
 
-    sequences: list[int]
-    bodies: list[bytes]
+    sequences: Sequence[int]
+    bodies: Sequence[bytes]
     octets: int
     place: int
 
@@ -59,8 +61,8 @@ class JsonReceived:
 class DataReceived:
     """Mappings arrived: columns, and the place to give to ``made_safe`` (``LJ-03``)."""
 
-    sequences: list[int]
-    pairs: list[dict[str, str]]
+    sequences: Sequence[int]
+    pairs: Sequence[dict[str, str]]
     octets: int
     place: int
 
@@ -159,6 +161,8 @@ class Reader:
         counters: plain integers for metrics.
         fault: what the writer did wrong; look at it after ``tick``, which returns no events.
         decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities which are no faults.
+        shortest_deadline: ``tick`` need not be called sooner than so many seconds after any other
+            call; None if it need never be called.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -167,6 +171,9 @@ class Reader:
         self._idle_ack = limits["idle-ack"]
         self._keepalive = limits["keepalive"]
         self._idle_close = limits["idle-close"]
+
+        times = (self._idle_ack, self._keepalive, self._idle_close)
+        self.shortest_deadline = min(filter(None, times), default=None)
 
         self.counters = ReaderCounters()
         self.decoder = Decoder(limits)
@@ -248,38 +255,47 @@ class Reader:
     def _receive(self, run: Json | Data, events: list[ReaderEvent]) -> None:
         """Count a run of data frames, and put them to the event before if they are of its kind."""
         window, sequences = self._window, run.sequences
-        start = window.received
-        window.receive(len(sequences))
-        self.counters.events += len(sequences)
-        before = events[-1] if events else None
-        if type(run) is Json:
-            if type(before) is JsonReceived:
-                before.sequences += sequences
-                before.bodies += run.bodies
-                before.octets += run.octets
-                before.place = window.extend_slice()
-            else:
+        start, count = window.received, len(sequences)
+        window.receive(count)
+        self.counters.events += count
+        if not (events and self._extend(events[-1], run)):
+            if type(run) is Json:
                 events.append(JsonReceived(sequences, run.bodies, run.octets, window.slice()))
-        else:
-            assert type(run) is Data
-            if type(before) is DataReceived:
-                before.sequences += sequences
-                before.pairs += run.pairs
-                before.octets += run.octets
-                before.place = window.extend_slice()
             else:
+                assert type(run) is Data
                 events.append(DataReceived(sequences, run.pairs, run.octets, window.slice()))
-        self._last = _DueAck(sequences[-1], run.version)
+        self._last = last = _DueAck(sequences[count - 1], run.version)
         # Windows follow each other without further W frames: count through all which end here.
         first = self._size - self._count
-        for end in range(first, len(sequences) + 1, self._size):
-            self._mark(_DueAck(sequences[end - 1], run.version), start + end, run.compressed)
-        completed, self._count = divmod(self._count + len(sequences), self._size)
+        for end in range(first, count + 1, self._size):
+            ack = last if end == count else _DueAck(sequences[end - 1], run.version)
+            self._mark(ack, start + end, run.compressed)
+        completed, self._count = divmod(self._count + count, self._size)
         if completed:
             self.counters.windows += completed
             self._machine.step(WindowCompleted)
             if self._count:
                 self._machine.step(type(run))
+
+    def _extend(self, before: ReaderEvent, run: Json | Data) -> bool:
+        """Put a run to the event before it; False if it is of another kind, or either is long."""
+        if type(before) is JsonReceived and type(run) is Json:
+            if kept_packed(before.bodies) or kept_packed(run.bodies):
+                return False
+            before.bodies = listed(before.bodies)
+            before.bodies += run.bodies
+        elif type(before) is DataReceived and type(run) is Data:
+            if kept_packed(before.pairs) or kept_packed(run.pairs):
+                return False
+            before.pairs = listed(before.pairs)
+            before.pairs += run.pairs
+        else:
+            return False
+        before.sequences = listed(before.sequences)
+        before.sequences += run.sequences
+        before.octets += run.octets
+        before.place = self._window.extend_slice()
+        return True
 
     def _mark(self, ack: _DueAck, place: int, held: bool) -> None:
         self._covered = place

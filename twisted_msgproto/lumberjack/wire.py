@@ -23,13 +23,16 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import pairwise
 from typing import Any, Final, cast
 
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
+from ..core.packed import PackedNumbers, PackedOctets, Rows, kept_packed, listed
+from . import scan
 
 _inflating: Any = zlib
 _INFLATE_ERRORS: tuple[type[Exception], ...] = (zlib.error,)
@@ -57,14 +60,11 @@ _LONG = struct.Struct(">HII")  # version and type as one number, sequence, lengt
 _HEAD_AND_SEQUENCE = struct.Struct(">HI")
 _LENGTH = struct.Struct(">I")
 
+_SEQUENCE_AT: Final = 2
+"""Where the sequence number stands in a ``D`` or ``J`` frame."""
+
 HEADER_OCTETS: Final = _SHORT.size
 """Of a ``C`` frame: version, type, length."""
-
-_KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
-"""A key as it stands in a D frame, length first; the size of that; the key as text."""
-
-_NO_KEY: Final[_KnownKey] = ((), 0, "")
-"""Stands where no key is known: no octets ever start with an empty tuple."""
 
 COMPRESSION_DEPTH_MAX: Final = 3
 """How deep compressed frames may stand in each other (``LJ-08``)."""
@@ -72,16 +72,35 @@ COMPRESSION_DEPTH_MAX: Final = 3
 MESSAGE_WEIGHT_OCTETS: Final = 100
 """What a message weighs beside its payload: millions of empty ones must count as well."""
 
+OCTETS_MAX: Final = 1 << 30
+"""What limits of octets may be raised to: places in octets are 31-bit integers."""
+
 LIMITS: Final = (
     Limit("window", 16_384, "events", "what a W frame may announce (LJ-07)", 1),
-    Limit("compressed-octets", 16 << 20, "octets", "the payload of one C frame (LJ-17)", 1),
-    Limit("inflated-octets", 64 << 20, "octets", "what one C frame inflates to, nesting summed", 1),
-    Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1),
+    Limit(
+        "compressed-octets", 16 << 20, "octets", "the payload of one C frame (LJ-17)", 1, OCTETS_MAX
+    ),
+    Limit(
+        "inflated-octets",
+        64 << 20,
+        "octets",
+        "what one C frame inflates to, nesting summed",
+        1,
+        OCTETS_MAX,
+    ),
+    Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1, OCTETS_MAX),
     Limit("pairs", 1024, "pairs", "the pairs of one D frame (LJ-17)"),
     Limit("key-octets", 1 << 10, "octets", "a key of a D frame (LJ-17)", 1),
     Limit("value-octets", 1 << 20, "octets", "a value of a D frame (LJ-17)", 1),
-    Limit("data-octets", 64 << 20, "octets", "one D frame in all, as it is held in memory", 1),
-    Limit("slice-octets", 4 << 20, "octets", "what is decoded in one turn (LJ-13)", 1),
+    Limit(
+        "data-octets",
+        64 << 20,
+        "octets",
+        "one D frame in all, as it is held in memory",
+        1,
+        OCTETS_MAX,
+    ),
+    Limit("slice-octets", 4 << 20, "octets", "what is decoded in one turn (LJ-13)", 1, OCTETS_MAX),
 )
 """Checked on headers, before an octet is held for what they announce (``LJ-17``)."""
 
@@ -106,12 +125,13 @@ class Ack:
 class Json:
     """A run of ``J`` frames: one sequence number and one document each (``LJ-04``).
 
-    ``octets`` counts the frames as they stood on the wire (inflated, where compressed).
+    What the decoder gives are packed columns, which read like lists.  ``octets`` counts the frames
+    as they stood on the wire (inflated, where compressed).
     """
 
     version: int
-    sequences: list[int]
-    bodies: list[bytes]
+    sequences: Sequence[int]
+    bodies: Sequence[bytes]
     octets: int
     compressed: bool = False
 
@@ -125,7 +145,7 @@ class Data:
 
     version: int
     sequences: list[int]
-    pairs: list[dict[str, str]]
+    pairs: Sequence[dict[str, str]]
     octets: int
     compressed: bool = False
 
@@ -206,12 +226,6 @@ def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -
     return _SHORT.pack(version, _COMPRESSED, len(payload)) + payload
 
 
-def _known_key(key: str) -> _KnownKey:
-    """A key as it stands in a D frame, length first; the size of that; and the key."""
-    octets = key.encode()
-    return _LENGTH.pack(len(octets)) + octets, 4 + len(octets), key
-
-
 # ── Decoding acks ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -270,10 +284,6 @@ class _Level:
     position: int = 0
     version: int = 0  # of the C frame around it
 
-    @property
-    def available(self) -> int:
-        return len(self.octets) - self.position
-
 
 @dataclass(slots=True)
 class _PartialData:
@@ -316,9 +326,12 @@ class Decoder:
         self._compressed_octets_max = limits.integer("compressed-octets")
         self._inflated_octets_max = limits.integer("inflated-octets")
         self._json_octets_max = limits.integer("json-octets")
-        self._pairs_max = limits.integer("pairs")
-        self._text_limits = (limits.integer("key-octets"), limits.integer("value-octets"))
-        self._data_octets_max = limits.integer("data-octets")
+        self._data_limits = scan.DataLimits(
+            limits.integer("pairs"),
+            limits.integer("key-octets"),
+            limits.integer("value-octets"),
+            limits.integer("data-octets"),
+        )
         self._window_max = limits.integer("window")
         self._slice_octets = limits.integer("slice-octets")
 
@@ -330,9 +343,7 @@ class Decoder:
         self._inflation: _Inflation | None = None
         self._inflated_octets = 0  # of the outermost C frame which is being read
         self._partial: _PartialData | None = None
-        self._keys: list[
-            tuple[bytes | tuple[bytes, ...], int, str]
-        ] = []  # of the last D frame, as they stood there
+        self._keys: list[scan.KnownKey] = []  # of the last D frame, as they stood there
         self._gathered = bytearray()  # the start of a frame which is known to be longer
         self._needed = 0  # octets; nothing can be decoded before this many were gathered
         self._frames: list[Frame | Fault] = []
@@ -347,7 +358,7 @@ class Decoder:
             or self._partial is not None
             or self._inflation is not None
             or len(self._levels) > 1
-            or self._levels[0].available > 0
+            or self._levels[0].position < len(self._levels[0].octets)
         )
 
     @property
@@ -377,7 +388,7 @@ class Decoder:
         while more and self._budget > 0:
             more = self._step()
         outer = self._levels[0]
-        if not outer.available:
+        if outer.position == len(outer.octets):
             outer.octets, outer.position = b"", 0
         # Not when the last step could do no more: then only further octets help.
         self.unfinished = more and self.incomplete
@@ -414,21 +425,21 @@ class Decoder:
         level = self._levels[-1]
         if self._partial is not None:
             return self._scan_pairs(level, self._partial)
-        if not level.available:
+        octets, position = level.octets, level.position
+        available = len(octets) - position
+        if not available:
             return len(self._levels) > 1 and self._leave_level()
-        version = level.octets[level.position]
-        if version not in VERSIONS:
-            return self._fault("version", f"version octet {version:#04x}, not '1' or '2'")
-        if level.available < 2:
+        if octets[position] not in VERSIONS:
+            return self._fault("version", f"version octet {octets[position]:#04x}, not '1' or '2'")
+        if available < 2:
             return self._incomplete(level, 2)
-        frame_type = level.octets[level.position + 1]
-        scan = self._SCANS.get(frame_type)
-        if scan is None:
-            return self._fault("frame-type", f"frame type {frame_type:#04x}")
-        needed = _LONG.size if frame_type in (_JSON, _DATA) else _SHORT.size
-        if level.available < needed:
+        known = self._SCANS.get(octets[position + 1])
+        if known is None:
+            return self._fault("frame-type", f"frame type {octets[position + 1]:#04x}")
+        needed, scan_frames = known
+        if available < needed:
             return self._incomplete(level, needed)
-        return scan(self, level)
+        return scan_frames(self, level)
 
     def _fault(self, reason: str, text: str) -> bool:
         level = self._levels[-1]
@@ -466,131 +477,81 @@ class Decoder:
         return True
 
     def _scan_json(self, level: _Level) -> bool:
-        """A run of J frames: the loop in which a reader spends its time.
+        """A run of J frames: where each of them ends, and nothing else.
 
-        What can be checked for a whole run is not checked for each frame: a body which is here in
-        full can be above its limit only if more octets than the limit are here.
+        What can be checked for a whole run is not checked for each frame: a document which is here
+        in full can be above its limit only if more octets than the limit are here.
         """
-        octets, position = level.octets, level.position
-        unpack, header_size = _LONG.unpack_from, _LONG.size
-        start = position
+        octets, start, end = level.octets, level.position, len(level.octets)
         # The budget bounds octets and, by their weight, the number of small documents.
-        end = len(octets)
-        budget_end = min(end, position + self._budget)
+        stop = min(end, start + self._budget)
         count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
-        run_head = octets[position] << 8 | _JSON
-        sequences: list[int] = []
-        bodies: list[bytes] = []
-        add_sequence, add_body = sequences.append, bodies.append
-        length = needed = 0
-        try:
-            for _ in repeat(None, count_max):
-                head, sequence, length = unpack(octets, position)
-                if head != run_head:
-                    break
-                body_start = position + header_size
-                body_end = body_start + length
-                if body_end > end:
-                    needed = header_size + length
-                    break
-                add_sequence(sequence)
-                add_body(octets[body_start:body_end])
-                position = body_end
-                if position >= budget_end:
-                    break
-        except struct.error:
-            pass  # less than a header is left: the next step finds out what it begins
-        length_max = self._json_octets_max
-        too_long = needed and length > length_max
-        if end - start > length_max:
-            for row, body in enumerate(bodies):
-                if len(body) > length_max:
-                    too_long, length = True, len(body)
-                    position = start + sum(map(len, bodies[:row])) + header_size * row
-                    del sequences[row:], bodies[row:]
-                    break
-        level.position = position
-        if bodies:
-            weight = position - start
-            self._budget -= weight + MESSAGE_WEIGHT_OCTETS * len(bodies)
-            self._frames.append(
-                Json(run_head >> 8, sequences, bodies, weight, len(self._levels) > 1)
-            )
+        bounds, position = scan.json_bounds(octets, start, stop, count_max)
+        needed = 0
+        if position > end:
+            needed = position - bounds[-1]
+        too_long = self._cut_at_limit(bounds, needed)
+        level.position = bounds[-1]
+        if len(bounds) > 1:
+            self._add_json(octets[start], octets, bounds)
         if too_long:
-            text = f"a document of {length} octets, at most {length_max}"
+            text = f"a document of {too_long} octets, at most {self._json_octets_max}"
             return self._fault("json-limit", text)
         return self._incomplete(level, needed) if needed else True
+
+    def _cut_at_limit(self, bounds: array[int], needed: int) -> int:
+        """Octets of the first document above the limit, its bound and what follows cut off; or 0.
+
+        ``needed`` octets has the frame behind the last bound, if it is not all here.
+        """
+        size_max = self._json_octets_max + _LONG.size
+        if bounds[-1] - bounds[0] > size_max:  # or all of them together are not above it
+            for row, (start, end) in enumerate(pairwise(bounds), 1):
+                if end - start > size_max:
+                    del bounds[row:]
+                    return end - start - _LONG.size
+        return needed - _LONG.size if needed > size_max else 0
+
+    def _add_json(self, version: int, octets: bytes, bounds: array[int]) -> None:
+        """A run of whole J frames, between ``bounds`` in ``octets``."""
+        start, end = bounds[0], bounds[-1]
+        weight = end - start
+        if weight < len(octets) // 2:
+            # The run would keep octets in memory which are not its own.
+            octets = octets[start:end]
+            bounds = array("i", [bound - start for bound in bounds])
+        rows = Rows(octets, bounds)
+        self._budget -= weight + MESSAGE_WEIGHT_OCTETS * len(rows)
+        self._frames.append(
+            Json(
+                version,
+                PackedNumbers(rows, _SEQUENCE_AT),
+                PackedOctets(rows, _LONG.size),
+                weight,
+                len(self._levels) > 1,
+            )
+        )
 
     def _scan_data(self, level: _Level) -> bool:
         """A run of D frames which are all here and keep every limit: the usual case, and quick.
 
-        Frames which follow each other mostly have the same keys in the same order, so the keys of
-        the last frame are compared, lengths and all, before anything is decoded.  A frame which is
-        anything but usual is left to :meth:`_scan_pairs`, from its start.
+        A frame which is anything but usual is left to :meth:`_scan_pairs`, from its start.
         """
-        octets, position, end = level.octets, level.position, len(level.octets)
-        key_max, value_max = self._text_limits
-        unpack, unpack_header, header_size = _LENGTH.unpack_from, _LONG.unpack_from, _LONG.size
-        size_max = self._data_octets_max
-        run_head = octets[position] << 8 | _DATA
-        start = position
-        budget_end = min(end, position + self._budget)
-        sequences: list[int] = []
-        all_pairs: list[dict[str, str]] = []
-        keys = self._keys
-        usual = True
-        try:
-            while position < budget_end:
-                head, sequence, count = unpack_header(octets, position)
-                if head != run_head:
-                    break
-                usual = False  # until this frame has been read to its end
-                if len(keys) != count:
-                    if count > self._pairs_max:
-                        break
-                    keys = [_NO_KEY] * count
-                pairs: dict[str, str] = {}
-                known = True
-                at = position + header_size
-                for key_octets, key_size, key in keys:
-                    if octets.startswith(key_octets, at):
-                        at += key_size
-                    else:
-                        known = False
-                        (size,) = unpack(octets, at)
-                        if size > key_max:
-                            raise ValueError
-                        text_start = at + 4
-                        at = text_start + size
-                        key = octets[text_start:at].decode()
-                    (size,) = unpack(octets, at)
-                    if size > value_max:
-                        raise ValueError
-                    text_start = at + 4
-                    at = text_start + size
-                    pairs[key] = octets[text_start:at].decode()
-                if at > end or at - position > size_max:
-                    break
-                usual = True
-                if not known:
-                    keys = [_known_key(key) for key in pairs]
-                position = at
-                sequences.append(sequence)
-                all_pairs.append(pairs)
-        except (struct.error, ValueError):
-            pass  # cut short, above a limit, or not UTF-8: UnicodeDecodeError is a ValueError
-        self._keys = keys
-        level.position = position
-        if sequences:
-            size = position - start
-            self._budget -= size + MESSAGE_WEIGHT_OCTETS * len(sequences)
-            self._add_data(run_head >> 8, sequences, all_pairs, size)
-        return usual or self._begin_data(level)
+        start = level.position
+        stop = min(len(level.octets), start + self._budget)
+        run = scan.data_run(level.octets, start, stop, self._data_limits, self._keys)
+        level.position = run.position
+        if run.sequences:
+            size = run.position - start
+            self._budget -= size + MESSAGE_WEIGHT_OCTETS * len(run.sequences)
+            self._add_data(level.octets[start], run.sequences, run.pairs, size)
+        return not run.unusual or self._begin_data(level)
 
     def _begin_data(self, level: _Level) -> bool:
         head, sequence, count = _LONG.unpack_from(level.octets, level.position)
-        if count > self._pairs_max:
-            return self._fault("pairs-limit", f"{count} pairs, at most {self._pairs_max}")
+        pairs_max = self._data_limits.pairs
+        if count > pairs_max:
+            return self._fault("pairs-limit", f"{count} pairs, at most {pairs_max}")
         level.position += _LONG.size
         self._partial = _PartialData(head >> 8, sequence, count)
         return True
@@ -598,7 +559,8 @@ class Decoder:
     def _scan_pairs(self, level: _Level, partial: _PartialData) -> bool:
         """Go on with the D frame which has begun, as far as the octets reach."""
         octets, position, end = level.octets, level.position, len(level.octets)
-        unpack, limits = _LENGTH.unpack_from, self._text_limits
+        unpack = _LENGTH.unpack_from
+        limits = self._data_limits.key_octets, self._data_limits.value_octets
         pairs, key, missing = partial.pairs, partial.key, partial.missing
         needed = 0
         fault: tuple[str, str] | None = None
@@ -633,8 +595,9 @@ class Decoder:
         partial.octets += position - level.position
         partial.key, partial.missing = key, missing
         level.position = position
-        if partial.octets > self._data_octets_max:
-            fault = ("data-limit", f"a data frame of more than {self._data_octets_max} octets")
+        octets_max = self._data_limits.octets
+        if partial.octets > octets_max:
+            fault = ("data-limit", f"a data frame of more than {octets_max} octets")
         if fault:
             return self._fault(*fault)
         if needed:
@@ -645,13 +608,20 @@ class Decoder:
         return True
 
     def _add_data(
-        self, version: int, sequences: list[int], pairs: list[dict[str, str]], size: int
+        self, version: int, sequences: list[int], pairs: Sequence[dict[str, str]], size: int
     ) -> None:
         """Put whole D frames into the run which they continue, or begin a new run."""
         compressed = len(self._levels) > 1
         run = self._frames[-1] if self._frames else None
-        if type(run) is Data and run.version == version and run.compressed is compressed:
+        if (
+            type(run) is Data
+            and run.version == version
+            and run.compressed is compressed
+            and not kept_packed(run.pairs)
+            and not kept_packed(pairs)
+        ):
             run.sequences += sequences
+            run.pairs = listed(run.pairs)
             run.pairs += pairs
             run.octets += size
         else:
@@ -667,7 +637,7 @@ class Decoder:
         if len(self._levels) > COMPRESSION_DEPTH_MAX:
             depth = COMPRESSION_DEPTH_MAX
             return self._fault("compressed-depth", f"compressed frames deeper than {depth}")
-        if level.available < _SHORT.size + length:
+        if len(level.octets) - level.position < _SHORT.size + length:
             return self._incomplete(level, _SHORT.size + length)
         if len(self._levels) == 1:
             self._inflated_octets = 0
@@ -709,11 +679,13 @@ class Decoder:
         return True
 
     _SCANS = {  # noqa: RUF012 - a table of the class, never changed
-        _WINDOW: _scan_window,
-        _ACK: _scan_ack,
-        _JSON: _scan_json,
-        _DATA: _scan_data,
-        _COMPRESSED: _begin_compressed,
+        _WINDOW: (_SHORT.size, _scan_window),
+        _ACK: (_SHORT.size, _scan_ack),
+        _JSON: (_LONG.size, _scan_json),
+        _DATA: (_LONG.size, _scan_data),
+        _COMPRESSED: (_SHORT.size, _begin_compressed),
     }
+    """By type: the octets of a frame's header, and what reads on from there."""
+
     TYPES: Final = frozenset(_SCANS)
     """The type octets of all frames."""

@@ -10,24 +10,28 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, Rows, kept_packed
 
+from .checksum import crc32
 from .format import ALIGNMENT, FRAME_OCTETS_MAX
 from .schema import (
     ATTACHMENTS,
     ATTACHMENTS_GIVEN,
     BODY,
     DESTINATION,
+    FIELDS,
     FIELDS_GIVEN,
     KNOWN_COLUMNS,
     MESSAGE_ID_INTEGER,
@@ -124,25 +128,57 @@ def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
     return octets + bytes(-len(octets) % ALIGNMENT), sum(changed for _, changed in written)
 
 
-def _gather(batches: Sequence[MessageBatch], name: str, missing: object = None) -> Any:
-    """One list of a column's values over all batches; None if no batch has any."""
-    if len(batches) == 1:
-        column = getattr(batches[0], name)
-        if column is not None and len(column) != batches[0].count:
-            raise ValueError(f"{name} has {len(column)} values for {batches[0].count} messages")
-        return column
+def _gather(
+    batches: Sequence[MessageBatch], name: str, missing: object = None
+) -> list[Sequence[Any]] | None:
+    """A column's values over all batches, in stretches; None if no batch has any.
+
+    Packed columns which are worth it stay as they are; what stands between them is one list.
+    """
     columns = [getattr(batch, name) for batch in batches]
     if not any(column is not None for column in columns):
         return None
-    values: list[Any] = []
+    stretches: list[Sequence[Any]] = []
+    values: list[Any] | None = None  # the last stretch, if it may be added to
     for batch, column in zip(batches, columns, strict=True):
         if column is None:
-            values.extend([missing] * batch.count)
-        elif len(column) == batch.count:
-            values.extend(column)
-        else:
+            column = [missing] * batch.count
+        elif len(column) != batch.count:
             raise ValueError(f"{name} has {len(column)} values for {batch.count} messages")
-    return values
+        if len(batches) == 1 or kept_packed(column):
+            stretches.append(column)
+            values = None
+        elif values is None:
+            values = list(column)
+            stretches.append(values)
+        else:
+            values += column
+    return stretches
+
+
+def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
+    """All values in one sequence."""
+    return stretches[0] if len(stretches) == 1 else [one for some in stretches for one in some]
+
+
+def _rows(rows: Rows) -> pa.Array:
+    """Packed rows as a binary column, without copying an octet."""
+    buffers = [None, pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)]
+    return pa.Array.from_buffers(OCTETS, len(rows), buffers)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """One stretch of a column."""
+    if isinstance(values, PackedOctets):
+        return pc.binary_slice(_rows(values.rows), values.skip, FRAME_OCTETS_MAX)
+    if isinstance(values, PackedNumbers):
+        picked = pc.binary_slice(_rows(values.rows), values.at, values.at + 4)
+        numbers = array("I", bytes(picked.buffers()[2]))
+        if sys.byteorder == "little":  # pragma: no branch
+            numbers.byteswap()
+        buffers = [None, pa.py_buffer(numbers)]
+        return pa.Array.from_buffers(pa.uint32(), len(values), buffers).cast(kind)
+    return _whole(pa.array(values, kind))
 
 
 def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
@@ -154,19 +190,40 @@ def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
         return pa.array([text for text, _ in cleaned], TEXT), sum(n for _, n in cleaned)
 
 
-def _message_ids(values: Sequence[int | str | None]) -> tuple[int, pa.Array, int]:
+def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
     """Which of the two columns message ids go into, the column, and texts cleaned."""
+    integer = pa.int64()
     try:
-        return MESSAGE_ID_INTEGER, pa.array(values, pa.int64()), 0
+        numbers = _joined([_array(some, integer) for some in stretches], integer)
+        return MESSAGE_ID_INTEGER, numbers, 0
     except (pa.ArrowException, OverflowError, TypeError):
         # Text, or integers and text in one group, or integers of more than 63 bits.
-        texts = [str(value) if type(value) is int else value for value in values]
-        column, replaced = _texts(texts)  # type: ignore[arg-type]
+        texts = [str(value) if type(value) is int else value for value in _merged(stretches)]
+        column, replaced = _texts(texts)
         return MESSAGE_ID_TEXT, column, replaced
+
+
+def _all_fields(stretches: list[Sequence[Any]]) -> tuple[pa.Array, int]:
+    """A column of maps, and how many texts had to be cleaned."""
+    parts = [_fields(some) for some in stretches]
+    return _joined([part for part, _ in parts], FIELDS), sum(changed for _, changed in parts)
+
+
+def _packed_texts(rows: Rows) -> pa.Array:
+    """Packed rows of UTF-8 as a text column, without copying an octet."""
+    return pa.StringArray.from_buffers(
+        len(rows), pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)
+    )
 
 
 def _fields(values: Sequence[Any]) -> tuple[pa.Array, int]:
     """A column of maps from mappings (None stays null), and how many texts had to be cleaned."""
+    if isinstance(values, PackedMaps):
+        texts = _packed_texts(values.keys), _packed_texts(values.items)
+        bounds = pa.Array.from_buffers(
+            pa.int32(), len(values) + 1, [None, pa.py_buffer(values.bounds)]
+        )
+        return pa.MapArray.from_arrays(bounds, *texts), 0
     offsets: list[int | None] = []
     keys: list[str] = []
     items: list[str] = []
@@ -210,20 +267,20 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
     replaced = 0
     ids = _gather(batches, "message_id")
     if ids is not None:
-        columns, array, changed = _message_ids(ids)
-        arrays.append(array)
+        columns, column, changed = _message_ids(ids)
+        arrays.append(column)
         replaced += changed
     destinations = _gather(batches, "destination")
     if destinations is not None:
-        array, changed = _texts(destinations)
+        column, changed = _texts(_merged(destinations))
         columns |= DESTINATION
-        arrays.append(array)
+        arrays.append(column)
         replaced += changed
     fields = _gather(batches, "fields")
     if fields is not None:
-        array, changed = _fields(fields)
+        column, changed = _all_fields(fields)
         columns |= FIELDS_GIVEN
-        arrays.append(array)
+        arrays.append(column)
         replaced += changed
     for bit, name, kind, missing in (
         (BODY, "body", OCTETS, None),
@@ -233,7 +290,7 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
         values = _gather(batches, name, missing)
         if values is not None:
             columns |= bit
-            arrays.append(_whole(pa.array(values, kind)))
+            arrays.append(_joined([_array(some, kind) for some in values], kind))
     count = sum(batch.count for batch in batches)
     runs, changed = _runs(batches, columns)
     replaced += changed

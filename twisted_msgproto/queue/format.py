@@ -12,7 +12,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from zlib import crc32
+
+from .checksum import crc32
 
 if TYPE_CHECKING:
     from .disk import File

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from zlib import crc32
 
 import pyarrow as pa
 
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
 
 from . import consumers, damage, recovery
+from .checksum import crc32
 from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk, read_whole

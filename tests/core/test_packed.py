@@ -1,0 +1,91 @@
+"""Packed columns: they read like lists, whatever they are packed in."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.tools.packing import packed_maps, rows
+from twisted_msgproto.core.packed import (
+    PACKED_MIN,
+    Packed,
+    PackedNumbers,
+    PackedOctets,
+    kept_packed,
+    listed,
+)
+
+COLUMNS: list[tuple[Packed[Any], list[Any]]] = [
+    (PackedOctets(rows([b"12a", b"12", b"12ccc"], b"??"), 2), [b"a", b"", b"ccc"]),
+    (PackedOctets(rows([])), []),
+    (
+        PackedNumbers(rows([b"h" + struct.pack(">I", n) + b"rest" for n in (0, 7, 2**32 - 1)]), 1),
+        [0, 7, 2**32 - 1],
+    ),
+    (PackedNumbers(rows([]), 2), []),
+    (packed_maps([{"a": "1", "b": "é"}, {}, {"a": ""}]), [{"a": "1", "b": "é"}, {}, {"a": ""}]),
+    (packed_maps([]), []),
+]
+
+
+@pytest.mark.parametrize(("column", "values"), COLUMNS)
+def test_a_packed_column_reads_like_a_list(column: Packed[Any], values: list[Any]) -> None:
+    assert len(column) == len(values)
+    assert list(column) == column.values() == values
+    assert repr(column) == repr(values)
+    for place in range(-len(values), len(values)):
+        assert column[place] == values[place]
+    for places in (slice(None), slice(1, None), slice(None, None, -1), slice(5, 9)):
+        assert column[places] == values[places]
+    for beyond in (len(values), -len(values) - 1):
+        with pytest.raises(IndexError):
+            column[beyond]
+
+
+@pytest.mark.parametrize(("column", "values"), COLUMNS)
+def test_a_packed_column_equals_any_sequence_of_the_same_values(
+    column: Packed[Any], values: list[Any]
+) -> None:
+    assert column == values
+    assert column == tuple(values)
+    assert column == column[:]
+    assert column != [*values, 1]
+    assert column != 1
+    assert column != ""
+    assert column != b""
+
+
+def test_a_packed_column_cannot_be_a_key() -> None:
+    """It may be equal to a list, so it has no hash, as lists have none."""
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(COLUMNS[0][0])
+
+
+def test_the_shape_of_a_packed_column_says_what_to_write() -> None:
+    bare: Packed[int] = Packed()
+    for missing in (lambda: len(bare), lambda: bare.value(0)):
+        with pytest.raises(NotImplementedError):
+            missing()
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        (PackedOctets(rows([b"x"] * PACKED_MIN)), True),
+        (PackedOctets(rows([b"x"] * (PACKED_MIN - 1))), False),
+        ([b"x"] * PACKED_MIN, False),
+        (None, False),
+    ],
+)
+def test_only_long_packed_columns_stay_apart(values: Sequence[bytes] | None, kept: bool) -> None:
+    assert kept_packed(values) is kept
+
+
+def test_a_list_is_added_to_as_it_is_and_anything_else_as_a_copy() -> None:
+    values = [1]
+    assert listed(values) is values
+    assert listed(PackedOctets(rows([b"a"]))) == [b"a"]
+    assert type(listed((1,))) is list

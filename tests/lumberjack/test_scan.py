@@ -1,0 +1,225 @@
+"""The two forms of the loops which find frames: the compiled one agrees with Python's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from twisted_msgproto.lumberjack import scan, wire
+from twisted_msgproto.lumberjack.scan import DataLimits
+from twisted_msgproto.lumberjack.wire import encode_data, encode_json
+
+needs_compiled = pytest.mark.skipif(
+    not scan.COMPILED,
+    reason="the compiled scan was not built: pip install -e . with a C compiler at hand",
+)
+FORMS = [
+    pytest.param("python", id="python"),
+    pytest.param("compiled", id="compiled", marks=needs_compiled),
+]
+LIMITS = DataLimits(pairs=8, key_octets=10, value_octets=300, octets=400)
+
+
+@pytest.fixture(params=FORMS)
+def json_bounds(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(scan, f"json_bounds_{request.param}")
+    return found
+
+
+@pytest.fixture(params=FORMS)
+def data_run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(scan, f"data_run_{request.param}")
+    return found
+
+
+# ── J frames ────────────────────────────────────────────────────────────────────────────────────
+
+THREE = b"??" + encode_json([1, 2, 3], [b"a", b"", b"ccc"])  # bounds 2, 13, 23, 36
+
+
+@pytest.mark.parametrize(
+    ("octets", "stop", "count_max", "bounds", "position"),
+    [
+        (THREE, 36, 9, [2, 13, 23, 36], 36),
+        (THREE + b"2", 37, 9, [2, 13, 23, 36], 36),  # less than a header is left
+        (THREE + b"2W00000000", 46, 9, [2, 13, 23, 36], 36),  # another type
+        (THREE + encode_json([4], [b""], 0x31), 46, 9, [2, 13, 23, 36], 36),  # another version
+        (THREE, 36, 2, [2, 13, 23], 23),  # no more frames than asked for
+        (THREE, 14, 9, [2, 13, 23], 23),  # the first to reach the stop is the last
+        (THREE, 13, 9, [2, 13], 13),
+        (THREE[:-1], 35, 9, [2, 13, 23], 36),  # the last is not whole
+        (THREE[:14], 14, 9, [2, 13], 13),
+        (THREE[:12], 12, 9, [2], 13),
+        (b"2J" + b"\xff" * 8, 10, 9, [0], 10 + 0xFFFFFFFF),  # a length of 4 GiB
+    ],
+)
+def test_a_run_of_j_frames_is_found(
+    json_bounds: Callable[..., Any],
+    octets: bytes,
+    stop: int,
+    count_max: int,
+    bounds: list[int],
+    position: int,
+) -> None:
+    """LJ-04."""
+    start = 2 if octets.startswith(b"??") else 0
+    found, end = json_bounds(octets, start, stop, count_max)
+    assert found.typecode == "i"
+    assert (found.tolist(), end) == (bounds, position)
+
+
+def test_many_j_frames_are_found(json_bounds: Callable[..., Any]) -> None:
+    """LJ-04: more than what any first buffer holds."""
+    octets = encode_json(range(5000), [b"x"] * 5000)
+    found, position = json_bounds(octets, 0, len(octets), 6000)
+    assert found.tolist() == list(range(0, 5001 * 11, 11))
+    assert position == len(octets)
+
+
+# ── D frames ────────────────────────────────────────────────────────────────────────────────────
+
+FIRST = {"a": "1", "é": "ü" * 9}
+TWO = encode_data([1, 2], [FIRST, {}])
+
+
+@pytest.mark.parametrize(
+    ("last", "unusual"),
+    [
+        (b"", False),
+        (b"1D", False),  # less than a header is left
+        (b"1W00000000", False),
+        (encode_data([3], [{"a": "b"}])[:-1], True),  # cut short in a value,
+        (encode_data([3], [{"abcd": "b"}])[:-6], True),  # in a key,
+        (encode_data([3], [{"a": ""}])[:-1], True),  # in the length of a value,
+        (encode_data([3], [{"a": ""}])[:12], True),  # in the length of a key
+        (encode_data([3], [{str(key): "" for key in range(9)}]), True),  # above each limit
+        (encode_data([3], [{"k" * 11: ""}]), True),
+        (encode_data([3], [{"k": "v" * 301}]), True),
+        (encode_data([3], [{"a": "v" * 200, "b": "v" * 200}]), True),
+        (encode_data([3], [{"k": "\udcff"}]), True),  # not UTF-8
+        (encode_data([3], [{"\udcff": "v"}]), True),
+        (encode_data([3], [{"k": "long before it\udce9"}]), True),
+    ],
+)
+def test_a_run_of_d_frames_ends_before_what_is_unusual(
+    data_run: Callable[..., Any], last: bytes, unusual: bool
+) -> None:
+    """LJ-03."""
+    octets = b"?" + TWO + last
+    run = data_run(octets, 1, len(octets), LIMITS, [])
+    assert run.position == 1 + len(TWO)
+    assert run.sequences == [1, 2]
+    assert run.pairs == [FIRST, {}]
+    assert run.unusual is unusual
+
+
+def test_a_run_of_d_frames_ends_with_the_first_to_reach_the_stop(
+    data_run: Callable[..., Any],
+) -> None:
+    run = data_run(TWO, 0, 1, LIMITS, [])
+    assert (run.sequences, run.unusual) == ([1], False)
+
+
+def test_keys_may_differ_from_frame_to_frame(data_run: Callable[..., Any]) -> None:
+    """LJ-03: the keys of the frame before are only a guess."""
+    pairs = [{"a": "1", "b": "2"}, {"b": "1", "a": "2"}, {"a": "1"}, {}, {"aa": "", "": "x"}] * 40
+    octets = encode_data(range(200), pairs)
+    run = data_run(octets, 0, len(octets), LIMITS, [])
+    assert (run.sequences, run.pairs) == (list(range(200)), pairs)
+
+
+@needs_compiled
+def test_the_compiled_form_leaves_repeated_keys_and_very_many_to_python() -> None:
+    """LJ-03: a repeated key keeps the last value, which packed maps cannot tell."""
+    repeated = encode_data([3], [{"a": "1", "b": "2"}]).replace(b"b", b"a")
+    many = encode_data([3], [{str(key): "" for key in range(65)}])
+    for octets in (repeated, many):
+        run = scan.data_run_compiled(octets, 0, len(octets), LIMITS._replace(pairs=100), [])
+        assert (run.position, run.sequences, run.unusual) == (0, [], True)
+
+
+# ── the two forms against each other ────────────────────────────────────────────────────────────
+
+
+def streams(count: int, seed: int) -> list[bytes]:
+    """Frames of all kinds, many of them spoilt somewhere."""
+    source = random.Random(seed)
+    keys = ["a", "bb", "é", "key", "k" * 11, "\udcff"]
+    found = []
+    for _ in range(count):
+        octets = bytearray()
+        for _ in range(source.randrange(1, 6)):
+            sequences = [source.getrandbits(32) for _ in range(source.randrange(1, 5))]
+            if source.random() < 0.5:
+                bodies = [source.randbytes(source.randrange(12)) for _ in sequences]
+                octets += encode_json(sequences, bodies, source.choice((0x31, 0x32)))
+            else:
+                pairs = [
+                    {
+                        key: source.choice(("", "v", "ü" * 200, "w" * 12))
+                        for key in source.sample(keys, source.randrange(4))
+                    }
+                    for _ in sequences
+                ]
+                octets += encode_data(sequences, pairs)
+        for _ in range(source.choice((0, 0, 1, 2))):
+            place = source.randrange(len(octets))
+            octets[place] = source.choice((0, 1, 0xFF, ord("J"), octets[place] ^ 1))
+        found.append(bytes(octets))
+    return found
+
+
+@needs_compiled
+def test_both_forms_find_the_same_j_frames_wherever_they_begin() -> None:
+    """LJ-04."""
+    for octets in streams(300, 1):
+        for start in range(0, len(octets) - 1, 3):
+            for stop in (len(octets), start + 5):
+                work = (octets, start, min(stop, len(octets)), 3)
+                assert scan.json_bounds_compiled(*work) == scan.json_bounds_python(*work)
+
+
+@needs_compiled
+def test_both_forms_find_the_same_d_frames_wherever_they_begin() -> None:
+    """LJ-03."""
+    for octets in streams(300, 2):
+        for start in range(0, len(octets) - 1, 3):
+            work = (octets, start, len(octets), LIMITS)
+            compiled = scan.data_run_compiled(*work, [])
+            python = scan.data_run_python(*work, [])
+            # Where a key is repeated the compiled form stops earlier.
+            count = len(compiled.sequences)
+            assert compiled.sequences == python.sequences[:count]
+            assert compiled.pairs == python.pairs[:count]
+            if compiled.position == python.position:
+                assert compiled.unusual is python.unusual
+            else:
+                assert compiled.unusual
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", ["json_bounds", "data_columns"])
+@pytest.mark.parametrize(
+    ("octets", "position", "stop"),
+    [(b"2J", -1, 2), (b"2J", 1, 2), (b"2J", 5, 2), (b"2J", 0, 3), (b"", 0, 0)],
+)
+def test_positions_outside_of_the_octets_are_a_programmer_s_fault(
+    name: str, octets: bytes, position: int, stop: int
+) -> None:
+    from twisted_msgproto.lumberjack import _scan
+
+    more = (1,) if name == "json_bounds" else (1, 1, 1, 1)
+    with pytest.raises(ValueError, match="outside"):
+        getattr(_scan, name)(octets, position, stop, *more)
+    with pytest.raises(TypeError):
+        getattr(_scan, name)("text", 0, 0, *more)
+
+
+def test_the_decoder_uses_the_compiled_form_where_there_is_one() -> None:
+    decoder = wire.Decoder()
+    run = decoder.feed(encode_data([1], [{"a": "b"}]))[0]
+    assert isinstance(run, wire.Data)
+    assert (type(run.pairs) is list) is not scan.COMPILED

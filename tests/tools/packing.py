@@ -1,0 +1,36 @@
+"""Packed columns out of lists."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+
+from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, Rows
+
+
+def rows(texts: Sequence[bytes], before: bytes = b"") -> Rows:
+    """The texts one behind another, between octets which belong to none of them."""
+    bounds = array("i", [len(before)])
+    for text in texts:
+        bounds.append(bounds[-1] + len(text))
+    return Rows(before + b"".join(texts) + b"behind", bounds)
+
+
+def packed_frames(
+    numbers: Sequence[int], bodies: Sequence[bytes]
+) -> tuple[PackedNumbers, PackedOctets]:
+    """Numbers and bodies which stand in the same rows, as in frames."""
+    pairs = zip(numbers, bodies, strict=True)
+    frames = rows([b"h" + struct.pack(">I", number) + body for number, body in pairs], b"??")
+    return PackedNumbers(frames, 1), PackedOctets(frames, 5)
+
+
+def packed_maps(values: Sequence[Mapping[str, str]]) -> PackedMaps:
+    """Maps whose texts stand one behind another."""
+    bounds = array("i", [0])
+    for value in values:
+        bounds.append(bounds[-1] + len(value))
+    keys = rows([key.encode() for value in values for key in value])
+    items = rows([item.encode() for value in values for item in value.values()])
+    return PackedMaps(bounds, keys, items)

@@ -1,0 +1,174 @@
+"""Columns which stand in one buffer as they came from the wire.
+
+A peer which sends in bulk sends one frame behind another.  Where each begins is all that has to be
+found out at once; what stands in it is cut out when somebody asks, and the queue copies whole
+columns without asking.  So a message in bulk is no Python object at all on its way to the disk.
+
+Packed columns are sequences like any list, and equal to a list of the same values.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, TypeVar, overload
+
+PACKED_MIN = 64
+"""A shorter packed column costs more on its own than as a part of its neighbours' list."""
+
+_NUMBER = struct.Struct(">I")
+
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows which touch each other in a buffer; they are never changed.
+
+    Row ``k`` stands in ``octets[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
+    they are signed 32-bit integers (``array("i")``), which never fall.
+    """
+
+    octets: bytes
+    bounds: array[int]
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def text(self, row: int) -> str:
+        """Row ``row`` as UTF-8."""
+        return self.octets[self.bounds[row] : self.bounds[row + 1]].decode()
+
+
+class Packed(Sequence[V], Generic[V]):
+    """A column of values which stand in :class:`Rows`; read-only."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def value(self, row: int) -> V:
+        """The value at ``row``, 0 ≤ row < len."""
+        raise NotImplementedError
+
+    def values(self) -> list[V]:
+        """All values, cut out."""
+        return [self.value(row) for row in range(len(self))]
+
+    @overload
+    def __getitem__(self, place: int) -> V: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[V]: ...
+    def __getitem__(self, place: int | slice) -> V | list[V]:
+        """The value at ``place``, a list for a slice; IndexError beyond."""
+        rows = range(len(self))[place]
+        return self.value(rows) if isinstance(rows, int) else [self.value(row) for row in rows]
+
+    def __iter__(self) -> Iterator[V]:
+        return iter(self.values())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, (str, bytes)):
+            return NotImplemented
+        return self.values() == list(other)
+
+    def __repr__(self) -> str:
+        return repr(self.values())
+
+
+class PackedOctets(Packed[bytes]):
+    """Each row's octets, but for the first ``skip`` of them."""
+
+    __slots__ = ("rows", "skip")
+
+    def __init__(self, rows: Rows, skip: int = 0) -> None:
+        """No row is shorter than ``skip`` octets."""
+        self.rows = rows
+        self.skip = skip
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def value(self, row: int) -> bytes:
+        """The octets at ``row``, 0 ≤ row < len."""
+        bounds = self.rows.bounds
+        return self.rows.octets[bounds[row] + self.skip : bounds[row + 1]]
+
+    def values(self) -> list[bytes]:
+        """All values, cut out."""
+        octets, skip = self.rows.octets, self.skip
+        return [octets[start + skip : end] for start, end in pairwise(self.rows.bounds)]
+
+
+class PackedNumbers(Packed[int]):
+    """A 32-bit unsigned number in network order, ``at`` octets behind each row's start."""
+
+    __slots__ = ("at", "rows")
+
+    def __init__(self, rows: Rows, at: int = 0) -> None:
+        """Every row has four octets from ``at`` on."""
+        self.rows = rows
+        self.at = at
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def value(self, row: int) -> int:
+        """The number at ``row``, 0 ≤ row < len."""
+        number: int = _NUMBER.unpack_from(self.rows.octets, self.rows.bounds[row] + self.at)[0]
+        return number
+
+    def values(self) -> list[int]:
+        """All values as integers."""
+        octets, at, unpack = self.rows.octets, self.at, _NUMBER.unpack_from
+        return [unpack(octets, start + at)[0] for start in self.rows.bounds[:-1]]
+
+
+class PackedMaps(Packed[dict[str, str]]):
+    """Maps of texts: map ``k`` holds the pairs ``bounds[k]`` … ``bounds[k + 1] - 1``.
+
+    ``keys`` and ``items`` have a row for each pair; all are UTF-8, and no map has a key twice.
+    """
+
+    __slots__ = ("bounds", "items", "keys")
+
+    def __init__(self, bounds: array[int], keys: Rows, items: Rows) -> None:
+        """``bounds`` are signed 32-bit integers from 0 on, one more than maps."""
+        self.bounds = bounds
+        self.keys = keys
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def value(self, row: int) -> dict[str, str]:
+        """The map at ``row``, 0 ≤ row < len."""
+        pairs = range(self.bounds[row], self.bounds[row + 1])
+        return {self.keys.text(pair): self.items.text(pair) for pair in pairs}
+
+
+def kept_packed(values: object) -> bool:
+    """Whether a column is packed and long enough to be worth it: it is not put to others then."""
+    return isinstance(values, Packed) and len(values) >= PACKED_MIN
+
+
+def listed(values: Sequence[V]) -> list[V]:
+    """A column as a list which may be added to: ``values`` itself if it is one."""
+    return values if isinstance(values, list) else list(values)
+
+
+__all__ = [
+    "PACKED_MIN",
+    "Packed",
+    "PackedMaps",
+    "PackedNumbers",
+    "PackedOctets",
+    "Rows",
+    "kept_packed",
+    "listed",
+]

@@ -1,0 +1,243 @@
+/* Finds whole frames in octets: the compiled form of the two loops of scan.py in which a reader
+ * spends its time.  scan.py is the reference, says what the functions mean, and does the work
+ * where this module was not built; the tests hold both to the same answers.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+enum { HEADER_OCTETS = 10, LENGTH_OCTETS = 4, PAIRS_MAX = 64, FIRST_OCTETS = 1024 };
+
+/* Octets which are gathered. */
+typedef struct {
+    unsigned char *octets;
+    size_t size, room;
+} Gathered;
+
+static int
+gather(Gathered *into, const void *octets, size_t size)
+{
+    if (into->size + size > into->room) {
+        size_t room = into->room ? into->room : FIRST_OCTETS;
+        while (room < into->size + size)
+            room *= 2;
+        void *larger = PyMem_Realloc(into->octets, room);
+        if (!larger) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        into->octets = larger;
+        into->room = room;
+    }
+    memcpy(into->octets + into->size, octets, size);
+    into->size += size;
+    return 0;
+}
+
+static int
+gather_bound(Gathered *into, size_t bound)
+{
+    int32_t number = (int32_t)bound;
+    return gather(into, &number, sizeof number);
+}
+
+static PyObject *
+taken(Gathered *from)
+{
+    return PyBytes_FromStringAndSize((char *)from->octets, (Py_ssize_t)from->size);
+}
+
+static uint32_t
+number_at(const unsigned char *octets)
+{
+    return (uint32_t)octets[0] << 24 | (uint32_t)octets[1] << 16 | (uint32_t)octets[2] << 8
+           | octets[3];
+}
+
+/* 1 for UTF-8, 0 for what is none, -1 with an exception set. */
+static int
+is_utf8(const unsigned char *octets, size_t size)
+{
+    size_t at = 0;
+    for (; at + 8 <= size; at += 8) {
+        uint64_t word;
+        memcpy(&word, octets + at, 8);
+        if (word & UINT64_C(0x8080808080808080))
+            break;
+    }
+    while (at < size && octets[at] < 0x80)
+        at++;
+    if (at == size)
+        return 1;
+    PyObject *text = PyUnicode_DecodeUTF8((const char *)octets, (Py_ssize_t)size, NULL);
+    if (text) {
+        Py_DECREF(text);
+        return 1;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+static PyObject *
+json_bounds(PyObject *module, PyObject *arguments)
+{
+    Py_buffer given;
+    Py_ssize_t position, stop, count_max;
+    if (!PyArg_ParseTuple(arguments, "y*nnn", &given, &position, &stop, &count_max))
+        return NULL;
+    const unsigned char *octets = given.buf;
+    Py_ssize_t end = given.len;
+    Gathered bounds = {0};
+    PyObject *result = NULL;
+    if (position < 0 || position + 2 > end || stop > end) {
+        PyErr_SetString(PyExc_ValueError, "positions outside of the octets");
+        goto done;
+    }
+    const unsigned char version = octets[position], kind = octets[position + 1];
+    if (gather_bound(&bounds, (size_t)position))
+        goto done;
+    for (; count_max > 0 && position + HEADER_OCTETS <= end; count_max--) {
+        const unsigned char *frame = octets + position;
+        if (frame[0] != version || frame[1] != kind)
+            break;
+        position += HEADER_OCTETS + (Py_ssize_t)number_at(frame + 6);
+        if (position <= end && gather_bound(&bounds, (size_t)position))
+            goto done;
+        if (position >= stop)
+            break;
+    }
+    PyObject *found = taken(&bounds);
+    if (found)
+        result = Py_BuildValue("(Nn)", found, position);
+done:
+    PyMem_Free(bounds.octets);
+    PyBuffer_Release(&given);
+    return result;
+}
+
+/* One text of a pair: where it stands. */
+typedef struct {
+    const unsigned char *octets;
+    uint32_t size;
+} Text;
+
+/* Read the text at *position and go behind it: 1 if it is whole, within its limit and UTF-8. */
+static int
+read_text(const unsigned char *octets, Py_ssize_t end, Py_ssize_t *position, Py_ssize_t size_max,
+          Text *text)
+{
+    if (end - *position < LENGTH_OCTETS)
+        return 0;
+    text->size = number_at(octets + *position);
+    text->octets = octets + *position + LENGTH_OCTETS;
+    if ((Py_ssize_t)text->size > size_max
+        || (Py_ssize_t)text->size > end - *position - LENGTH_OCTETS)
+        return 0;
+    *position += LENGTH_OCTETS + (Py_ssize_t)text->size;
+    return is_utf8(text->octets, text->size);
+}
+
+static int
+is_among(const Text *text, const Text *others, uint32_t count)
+{
+    for (uint32_t row = 0; row < count; row++)
+        if (others[row].size == text->size
+            && !memcmp(others[row].octets, text->octets, text->size))
+            return 1;
+    return 0;
+}
+
+static PyObject *
+data_columns(PyObject *module, PyObject *arguments)
+{
+    Py_buffer given;
+    Py_ssize_t position, stop, pairs_max, key_max, value_max, size_max;
+    if (!PyArg_ParseTuple(arguments, "y*nnnnnn", &given, &position, &stop, &pairs_max, &key_max,
+                          &value_max, &size_max))
+        return NULL;
+    const unsigned char *octets = given.buf;
+    Py_ssize_t end = given.len;
+    enum { SEQUENCES, PAIRS, KEY_BOUNDS, KEYS, VALUE_BOUNDS, VALUES, COLUMNS };
+    Gathered columns[COLUMNS] = {{0}};
+    Text keys[PAIRS_MAX], values[PAIRS_MAX];
+    size_t pairs = 0;
+    int unusual = 0;
+    PyObject *result = NULL, *found[COLUMNS] = {0};
+    if (position < 0 || position + 2 > end || stop > end) {
+        PyErr_SetString(PyExc_ValueError, "positions outside of the octets");
+        goto done;
+    }
+    if (pairs_max > PAIRS_MAX)
+        pairs_max = PAIRS_MAX;
+    const unsigned char version = octets[position], kind = octets[position + 1];
+    if (gather_bound(&columns[PAIRS], 0) || gather_bound(&columns[KEY_BOUNDS], 0)
+        || gather_bound(&columns[VALUE_BOUNDS], 0))
+        goto done;
+    while (position < stop && position + HEADER_OCTETS <= end) {
+        const unsigned char *frame = octets + position;
+        if (frame[0] != version || frame[1] != kind)
+            break;
+        uint32_t count = number_at(frame + 6);
+        Py_ssize_t at = position + HEADER_OCTETS;
+        unusual = (Py_ssize_t)count > pairs_max;
+        for (uint32_t pair = 0; !unusual && pair < count; pair++) {
+            int usual = read_text(octets, end, &at, key_max, &keys[pair]);
+            if (usual > 0)
+                usual = read_text(octets, end, &at, value_max, &values[pair]);
+            if (usual < 0)
+                goto done;
+            unusual = !usual || is_among(&keys[pair], keys, pair);
+        }
+        if (unusual || at - position > size_max) {
+            unusual = 1;
+            break;
+        }
+        for (uint32_t pair = 0; pair < count; pair++) {
+            if (gather(&columns[KEYS], keys[pair].octets, keys[pair].size)
+                || gather_bound(&columns[KEY_BOUNDS], columns[KEYS].size)
+                || gather(&columns[VALUES], values[pair].octets, values[pair].size)
+                || gather_bound(&columns[VALUE_BOUNDS], columns[VALUES].size))
+                goto done;
+        }
+        pairs += count;
+        position = at;
+        if (gather_bound(&columns[SEQUENCES], number_at(frame + 2))
+            || gather_bound(&columns[PAIRS], pairs))
+            goto done;
+    }
+    for (int column = 0; column < COLUMNS; column++)
+        if (!(found[column] = taken(&columns[column])))
+            goto done;
+    result = Py_BuildValue("(nOOOOOOO)", position, found[SEQUENCES], found[PAIRS],
+                           found[KEY_BOUNDS], found[KEYS], found[VALUE_BOUNDS], found[VALUES],
+                           unusual ? Py_True : Py_False);
+done:
+    for (int column = 0; column < COLUMNS; column++) {
+        Py_XDECREF(found[column]);
+        PyMem_Free(columns[column].octets);
+    }
+    PyBuffer_Release(&given);
+    return result;
+}
+
+static PyMethodDef functions[] = {
+    {"json_bounds", json_bounds, METH_VARARGS, "See scan.py."},
+    {"data_columns", data_columns, METH_VARARGS, "See scan.py."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_scan", "See scan.py.", 0, functions, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit__scan(void)
+{
+    return PyModuleDef_Init(&definition);
+}

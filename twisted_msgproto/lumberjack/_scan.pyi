@@ -1,0 +1,15 @@
+"""The compiled form of scan.py; not there where it could not be built."""
+
+def json_bounds(
+    octets: bytes, position: int, stop: int, count_max: int, /
+) -> tuple[bytes, int]: ...
+def data_columns(
+    octets: bytes,
+    position: int,
+    stop: int,
+    pairs_max: int,
+    key_max: int,
+    value_max: int,
+    size_max: int,
+    /,
+) -> tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bool]: ...

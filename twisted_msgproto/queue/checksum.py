@@ -1,0 +1,19 @@
+"""CRC-32, by the fastest library which is installed; all of them give the same number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32 as zlib_crc32
+
+crc32: Callable[..., int] = zlib_crc32
+"""``crc32(octets, start=0)``: the CRC-32 of ``octets``, continuing from ``start``."""
+
+try:
+    # Three times as fast: it uses the processor's carry-less multiplication.
+    from isal import isal_zlib
+
+    _isal: Any = isal_zlib
+    crc32 = _isal.crc32
+except ImportError:  # pragma: no cover - the tests run with the extra
+    pass
