@@ -24,9 +24,9 @@ _NUMBER = struct.Struct(">I")
 V = TypeVar("V")
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Rows:
-    """Rows which touch each other in a buffer.
+    """Rows which touch each other in a buffer; they are never changed.
 
     Row ``k`` stands in ``octets[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
     they are signed 32-bit integers (``array("i")``), which never fall.

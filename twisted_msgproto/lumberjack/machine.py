@@ -161,6 +161,8 @@ class Reader:
         counters: plain integers for metrics.
         fault: what the writer did wrong; look at it after ``tick``, which returns no events.
         decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities which are no faults.
+        shortest_deadline: ``tick`` need not be called sooner than so many seconds after any other
+            call; None if it need never be called.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -169,6 +171,9 @@ class Reader:
         self._idle_ack = limits["idle-ack"]
         self._keepalive = limits["keepalive"]
         self._idle_close = limits["idle-close"]
+
+        times = (self._idle_ack, self._keepalive, self._idle_close)
+        self.shortest_deadline = min(filter(None, times), default=None)
 
         self.counters = ReaderCounters()
         self.decoder = Decoder(limits)
@@ -250,21 +255,22 @@ class Reader:
     def _receive(self, run: Json | Data, events: list[ReaderEvent]) -> None:
         """Count a run of data frames, and put them to the event before if they are of its kind."""
         window, sequences = self._window, run.sequences
-        start = window.received
-        window.receive(len(sequences))
-        self.counters.events += len(sequences)
+        start, count = window.received, len(sequences)
+        window.receive(count)
+        self.counters.events += count
         if not (events and self._extend(events[-1], run)):
             if type(run) is Json:
                 events.append(JsonReceived(sequences, run.bodies, run.octets, window.slice()))
             else:
                 assert type(run) is Data
                 events.append(DataReceived(sequences, run.pairs, run.octets, window.slice()))
-        self._last = _DueAck(sequences[-1], run.version)
+        self._last = last = _DueAck(sequences[count - 1], run.version)
         # Windows follow each other without further W frames: count through all which end here.
         first = self._size - self._count
-        for end in range(first, len(sequences) + 1, self._size):
-            self._mark(_DueAck(sequences[end - 1], run.version), start + end, run.compressed)
-        completed, self._count = divmod(self._count + len(sequences), self._size)
+        for end in range(first, count + 1, self._size):
+            ack = last if end == count else _DueAck(sequences[end - 1], run.version)
+            self._mark(ack, start + end, run.compressed)
+        completed, self._count = divmod(self._count + count, self._size)
         if completed:
             self.counters.windows += completed
             self._machine.step(WindowCompleted)

@@ -81,6 +81,7 @@ class LumberjackServer(IngestHooks, Protocol):
         self.reader = Reader(factory.limits)
         self._established = False
         self._ended = False  # we have asked the transport to close
+        self._taking = False  # what happens meanwhile is settled once, at the end of the read
         self._halfClosed = False
         self._control = ReadControl(transport, self._readingChanged)
         self._delivery = Delivery(
@@ -90,7 +91,7 @@ class LumberjackServer(IngestHooks, Protocol):
             factory.limits.integer("unsafe-octets"),
             self._notSafe,
         )
-        self._timer = MachineTimer(factory.clock, self._tick)
+        self._timer = MachineTimer(factory.clock, self._tick, self.reader.shortest_deadline)
         self._guard = OutputGuard(
             transport, self._control, factory.clock, factory.limits["unread-seconds"], self._abort
         )
@@ -155,16 +156,18 @@ class LumberjackServer(IngestHooks, Protocol):
             self._take(self.reader.receive_data(data, self.factory.clock.seconds()))
 
     def _take(self, events: list[ReaderEvent]) -> None:
+        self._taking = True
         for event in events:
             if type(event) is Fault:
+                self._taking = False
                 self._close(event)
                 return
             self._deliver(event)  # type: ignore[arg-type]
+        self._taking = False
         if self.reader.unfinished:
             self._control.pause("decoding")
             self._lookDecoding()
-        self._write()
-        self._timer.look()
+        self._settle()
 
     def _lookDecoding(self) -> None:
         """Decode the next slice in the next turn, unless too much waits for the sink already.
@@ -226,9 +229,14 @@ class LumberjackServer(IngestHooks, Protocol):
         if self._ended:
             return
         self.reader.made_safe(place, self.factory.clock.seconds())
+        if not self._taking:
+            self._settle()
+            self._closeIfDrained()
+
+    def _settle(self) -> None:
+        """Write what is due now, and come back for what will be."""
         self._write()
         self._timer.look()
-        self._closeIfDrained()
 
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe: no ack for it or for what follows (LJ-13)."""

@@ -284,10 +284,6 @@ class _Level:
     position: int = 0
     version: int = 0  # of the C frame around it
 
-    @property
-    def available(self) -> int:
-        return len(self.octets) - self.position
-
 
 @dataclass(slots=True)
 class _PartialData:
@@ -362,7 +358,7 @@ class Decoder:
             or self._partial is not None
             or self._inflation is not None
             or len(self._levels) > 1
-            or self._levels[0].available > 0
+            or self._levels[0].position < len(self._levels[0].octets)
         )
 
     @property
@@ -392,7 +388,7 @@ class Decoder:
         while more and self._budget > 0:
             more = self._step()
         outer = self._levels[0]
-        if not outer.available:
+        if outer.position == len(outer.octets):
             outer.octets, outer.position = b"", 0
         # Not when the last step could do no more: then only further octets help.
         self.unfinished = more and self.incomplete
@@ -429,21 +425,21 @@ class Decoder:
         level = self._levels[-1]
         if self._partial is not None:
             return self._scan_pairs(level, self._partial)
-        if not level.available:
+        octets, position = level.octets, level.position
+        available = len(octets) - position
+        if not available:
             return len(self._levels) > 1 and self._leave_level()
-        version = level.octets[level.position]
-        if version not in VERSIONS:
-            return self._fault("version", f"version octet {version:#04x}, not '1' or '2'")
-        if level.available < 2:
+        if octets[position] not in VERSIONS:
+            return self._fault("version", f"version octet {octets[position]:#04x}, not '1' or '2'")
+        if available < 2:
             return self._incomplete(level, 2)
-        frame_type = level.octets[level.position + 1]
-        scan = self._SCANS.get(frame_type)
-        if scan is None:
-            return self._fault("frame-type", f"frame type {frame_type:#04x}")
-        needed = _LONG.size if frame_type in (_JSON, _DATA) else _SHORT.size
-        if level.available < needed:
+        known = self._SCANS.get(octets[position + 1])
+        if known is None:
+            return self._fault("frame-type", f"frame type {octets[position + 1]:#04x}")
+        needed, scan_frames = known
+        if available < needed:
             return self._incomplete(level, needed)
-        return scan(self, level)
+        return scan_frames(self, level)
 
     def _fault(self, reason: str, text: str) -> bool:
         level = self._levels[-1]
@@ -509,7 +505,7 @@ class Decoder:
         ``needed`` octets has the frame behind the last bound, if it is not all here.
         """
         size_max = self._json_octets_max + _LONG.size
-        if bounds[-1] - bounds[0] > size_max:
+        if bounds[-1] - bounds[0] > size_max:  # or all of them together are not above it
             for row, (start, end) in enumerate(pairwise(bounds), 1):
                 if end - start > size_max:
                     del bounds[row:]
@@ -641,7 +637,7 @@ class Decoder:
         if len(self._levels) > COMPRESSION_DEPTH_MAX:
             depth = COMPRESSION_DEPTH_MAX
             return self._fault("compressed-depth", f"compressed frames deeper than {depth}")
-        if level.available < _SHORT.size + length:
+        if len(level.octets) - level.position < _SHORT.size + length:
             return self._incomplete(level, _SHORT.size + length)
         if len(self._levels) == 1:
             self._inflated_octets = 0
@@ -683,11 +679,13 @@ class Decoder:
         return True
 
     _SCANS = {  # noqa: RUF012 - a table of the class, never changed
-        _WINDOW: _scan_window,
-        _ACK: _scan_ack,
-        _JSON: _scan_json,
-        _DATA: _scan_data,
-        _COMPRESSED: _begin_compressed,
+        _WINDOW: (_SHORT.size, _scan_window),
+        _ACK: (_SHORT.size, _scan_ack),
+        _JSON: (_LONG.size, _scan_json),
+        _DATA: (_LONG.size, _scan_data),
+        _COMPRESSED: (_SHORT.size, _begin_compressed),
     }
+    """By type: the octets of a frame's header, and what reads on from there."""
+
     TYPES: Final = frozenset(_SCANS)
     """The type octets of all frames."""

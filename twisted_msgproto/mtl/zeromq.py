@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -30,7 +31,17 @@ READ_OCTETS_PER_TURN: Final = 4 << 20
 """After so many octets a turn reads no further message, either."""
 
 RETRY_SECONDS: Final = 0.02
-"""How often a peer whose pipe was full is tried again: ROUTER does not say when it has room."""
+"""How often a peer whose pipe was full is tried again at least.
+
+ROUTER does not say who has room again, but whenever somebody has, there is something to do for the
+socket; so peers are tried whenever it was read, too.
+"""
+
+RETRIES_PER_TURN: Final = 64
+"""Peers which are tried when the socket was read, those first which wait for their turn longest."""
+
+KERNEL_OCTETS: Final = 1 << 20
+"""What the kernel is asked to hold of a connection each way; Linux takes twice as much."""
 
 LINGER_MILLISECONDS: Final = 500
 """How long a closed socket goes on sending what waits in it."""
@@ -46,12 +57,21 @@ Routed = Callable[[list[list[bytes]], Mapping[bytes, str]], None]
 :func:`peer_address`."""
 
 
+def messages_within(octets: int, frame_octets: int, most: int) -> int:
+    """How many messages, ``most`` at most, weigh at most ``octets``; one in any case."""
+    return max(1, min(most, octets // frame_octets))
+
+
 @dataclass(slots=True)
 class Bounds:
-    """What bounds a socket: octets of a frame, what a peer may leave unread, times in seconds."""
+    """What bounds a socket: octets of a frame, what a peer may leave unread, times in seconds.
+
+    libzmq counts what it holds for a peer in messages, whatever they weigh.  So ``peer_messages``,
+    for each direction, are no more than may have the largest frame each.
+    """
 
     frame_octets: int
-    peer_messages: int = 1000  # which libzmq holds for one peer in each direction
+    peer_messages: int = 1000
     unread_messages: int = 10_000
     unread_octets: int = 16 << 20
     unread_seconds: float = 30.0
@@ -59,14 +79,15 @@ class Bounds:
 
 
 class _Backlog:
-    """What one peer has not taken yet."""
+    """What one peer has not taken yet, beside what libzmq holds for it."""
 
-    __slots__ = ("messages", "octets", "since")
+    __slots__ = ("full", "messages", "octets", "since")
 
     def __init__(self, since: float) -> None:
         self.messages: deque[list[bytes]] = deque()
         self.octets = 0
         self.since = since
+        self.full = False  # the caller knows that there should be no more now
 
 
 # ── Addresses ───────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +194,8 @@ class _Bounded:
 
         ``received(messages)``, of a ROUTER ``received(messages, addresses)``, is called once for
         each read.  ``lost(peer)``: the peer is not there
-        or left too much unread; ``blocked(peer, full)``: its pipe is full, or has room again.
+        or left too much unread; ``blocked(peer, full)``: much waits for it (a tenth of the messages
+        which may, half of the octets), or nothing any more.
         ``with_keys``: the first frame becomes the identity bound to the peer's CURVE key.
         ``prepare(socket)`` sets more options before anything is connected.
         """
@@ -190,6 +212,8 @@ class _Bounded:
         super().__init__(factory)  # type: ignore[call-arg]
         socket = self.socket
         socket.set(zmq.MAXMSGSIZE, bounds.frame_octets)
+        socket.set(zmq.RCVBUF, KERNEL_OCTETS)
+        socket.set(zmq.SNDBUF, KERNEL_OCTETS)
         if self.socketType == zmq.ROUTER:
             socket.set(zmq.ROUTER_MANDATORY, 1)
             socket.set(zmq.HANDSHAKE_IVL, int(bounds.handshake_seconds * 1000))
@@ -224,6 +248,8 @@ class _Bounded:
         messages: list[list[bytes]] = []
         if self._slice(messages):
             self._readSoon()
+        if self._backlogs:
+            self._sendWaiting(RETRIES_PER_TURN)
         if messages:
             self._deliver(messages)
 
@@ -267,7 +293,6 @@ class _Bounded:
             elif not self._sent(peer, parts):
                 backlog = self._backlogs[peer] = _Backlog(self.factory.reactor.seconds())
                 self._wait(peer, backlog, parts)
-                self._blocked(peer, True)
         # Touching the socket may have swallowed the edge which says that there is something.
         self._readSoon()
 
@@ -289,10 +314,16 @@ class _Bounded:
         backlog.messages.append(parts)
         backlog.octets += sum(map(len, parts))
         bounds = self._bounds
-        if len(backlog.messages) > bounds.unread_messages or backlog.octets > bounds.unread_octets:
+        messages, octets = len(backlog.messages), backlog.octets
+        if messages > bounds.unread_messages or octets > bounds.unread_octets:
             self._giveUp(peer)
-        elif self._retry is None:
+            return
+        if self._retry is None:
             self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
+        full = messages > bounds.unread_messages // 10 or octets > bounds.unread_octets // 2
+        if full and not backlog.full:
+            backlog.full = True
+            self._blocked(peer, True)
 
     def _giveUp(self, peer: bytes) -> None:
         if self._backlogs.pop(peer, None) is not None:
@@ -300,24 +331,35 @@ class _Bounded:
 
     def _tryAgain(self) -> None:
         self._retry = None
+        self._sendWaiting(len(self._backlogs))
+        if self._backlogs and self._retry is None:
+            self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
+        self._readSoon()
+
+    def _sendWaiting(self, peers: int) -> None:
+        """Try the next ``peers`` which wait."""
         now = self.factory.reactor.seconds()
-        for peer, backlog in list(self._backlogs.items()):
+        some = False
+        for peer in list(islice(self._backlogs, peers)):
+            backlog = self._backlogs.pop(peer)
+            self._backlogs[peer] = backlog  # the last one now
             messages = backlog.messages
             for _ in range(READS_PER_TURN):
                 if not messages or not self._sent(peer, messages[0]):
                     break
                 backlog.octets -= sum(map(len, messages.popleft()))
                 backlog.since = now
+                some = True
             if self._backlogs.get(peer) is not backlog:
                 continue
             if not messages:
                 del self._backlogs[peer]
-                self._blocked(peer, False)
+                if backlog.full:
+                    self._blocked(peer, False)
             elif backlog.since + self._bounds.unread_seconds <= now:
                 self._giveUp(peer)
-        if self._backlogs and self._retry is None:
-            self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
-        self._readSoon()
+        if some:
+            self._readSoon()
 
     @property
     def unread(self) -> int:

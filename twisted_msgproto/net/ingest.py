@@ -103,8 +103,8 @@ class Delivery:
         except Exception:
             result = Deferred()
             result.errback(Failure())
-        if result is None:
-            safe()
+        if result is None or (result.called and not result.paused and result.result is None):
+            safe()  # at once, without a callback
             self._settled()
             return
         octets = batch.octets

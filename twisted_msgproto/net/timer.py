@@ -13,16 +13,36 @@ class MachineTimer:
     and finds out by itself, when it fires, that there is nothing to do yet.
     """
 
-    __slots__ = ("_call", "_clock", "_tick")
+    __slots__ = ("_call", "_clock", "_shortest", "_tick")
 
-    def __init__(self, clock: Any, tick: Callable[[float], float | None]) -> None:
-        """``clock`` has ``seconds()`` and ``callLater()``; ``tick`` may be called at any time."""
+    def __init__(
+        self,
+        clock: Any,
+        tick: Callable[[float], float | None],
+        shortest: float | None = None,
+    ) -> None:
+        """``clock`` has ``seconds()`` and ``callLater()``; ``tick`` may be called at any time.
+
+        ``shortest``: what happens never makes a deadline nearer than so many seconds.  The machine
+        need not be asked each time then: a timer which fires that soon is early enough.
+        """
         self._clock = clock
         self._tick = tick
+        self._shortest = shortest
         self._call: Any = None
 
     def look(self) -> None:
-        """Something happened: tick now, and come back when the machine says so."""
+        """Something happened: come back when the machine says so."""
+        shortest = self._shortest
+        if shortest is None:
+            self._ask()
+        elif self._call is None:
+            self._call = self._clock.callLater(shortest, self._fired)
+        elif self._call.getTime() > self._clock.seconds() + shortest:
+            self._call.reset(shortest)
+
+    def _ask(self) -> None:
+        """Tick now, and come back when the machine says so."""
         now = self._clock.seconds()
         deadline = self._tick(now)
         call = self._call
@@ -35,7 +55,7 @@ class MachineTimer:
 
     def _fired(self) -> None:
         self._call = None
-        self.look()
+        self._ask()
 
     def stop(self) -> None:
         """The connection is gone."""

@@ -46,12 +46,15 @@ from ..machine.sessions import (
     SessionOpened,
     key_of,
 )
-from ..zeromq import Bounds, Sockets, check_address, is_local, port_of
+from ..zeromq import Bounds, Sockets, check_address, is_local, messages_within, port_of
 
 PROTOCOL: Final = "mtl"
 
 CONTROL_OCTETS_OVER_JSON: Final = 1024
 """What a control frame may have above the JSON limit, so that too large a body gets its 400."""
+
+CONTROL_MESSAGES: Final = 16
+"""What libzmq holds of one client's requests, of which one is out at a time, and of its replies."""
 
 log = Logger(namespace="twisted_msgproto.mtl")
 
@@ -237,13 +240,18 @@ class MtlServerFactory(MsgprotoServerFactory):
         bounds: dict[str, Any] = {
             "unread_seconds": limits["unread-seconds"],
             "handshake_seconds": limits["handshake"],
-            "peer_messages": limits.integer("peer-messages"),
         }
+        peer_octets, most = limits.integer("peer-octets"), limits.integer("peer-messages")
         json_octets = limits.integer("json-octets") + CONTROL_OCTETS_OVER_JSON
+        if data is None:
+            content_octets = max(content_octets, json_octets)
+        data_bounds = Bounds(
+            content_octets, messages_within(peer_octets, content_octets, most), **bounds
+        )
         if data is None:
             self._control = self._data = sockets.router(
                 partial(self._receive, Channel.SHARED),
-                Bounds(max(content_octets, json_octets), **bounds),
+                data_bounds,
                 blocked=self._blocked,
                 **options,
             )
@@ -252,12 +260,12 @@ class MtlServerFactory(MsgprotoServerFactory):
         else:
             self._control = sockets.router(
                 partial(self._receive, Channel.CONTROL),
-                Bounds(json_octets, unread_messages=100, **bounds),
+                Bounds(json_octets, CONTROL_MESSAGES, unread_messages=100, **bounds),
                 **options,
             )
             self._data = sockets.router(
                 partial(self._receive, Channel.DATA),
-                Bounds(content_octets, **bounds),
+                data_bounds,
                 blocked=self._blocked,
                 **options,
             )
