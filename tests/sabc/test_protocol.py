@@ -13,7 +13,7 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.net.authentication import portal_over
 from twisted_msgproto.sabc import Response, SabcClient, SabcServer
-from twisted_msgproto.sabc.session import octets_of
+from twisted_msgproto.sabc.exchange import octets_of
 
 from .pairs import Case, HeldCase, Transport
 from .vectors import crlf
