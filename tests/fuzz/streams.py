@@ -52,6 +52,8 @@ class Target:
     reasons: frozenset[str]
     held: int
     tokens: tuple[bytes, ...]
+    one_of: int = 1
+    """A slow target gets one of so many of the streams."""
 
 
 def mutate(octets: bytes, source: Random, tokens: tuple[bytes, ...]) -> bytes:

@@ -7,6 +7,12 @@ import zlib
 from random import Random
 from typing import Any
 
+import autobahn.websocket.protocol
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack import scan
@@ -16,6 +22,11 @@ from twisted_msgproto.micromsg2 import wire as micromsg2
 from twisted_msgproto.mtl.wire import control as mtl_control
 from twisted_msgproto.mtl.wire import data as mtl_data
 from twisted_msgproto.mtl.wire import fields as mtl_fields
+from twisted_msgproto.net.websocket import (
+    WEBSOCKET_LIMITS,
+    BoundedServerFactory,
+    WebSocketServerConnection,
+)
 from twisted_msgproto.sabc import framing as sabc
 from twisted_msgproto.sabc.wire import Bounds
 from twisted_msgproto.umq import wire as umq
@@ -369,6 +380,89 @@ def umq_read(pieces: list[bytes], source: Random) -> Reading:
     return Reading(flat, 0)
 
 
+# ── WebSocket, below UMQ and sABC ────────────────────────────────────────────────────────────────
+
+WEBSOCKET_OPTIONS = Limits.of(WEBSOCKET_LIMITS).replace(
+    {"websocket-message-octets": 2000, "websocket-message-frames": 20}
+)
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+# A page of debug text for each connection, whether anybody logs it or not.
+autobahn.websocket.protocol.pformat = lambda value: ""
+
+CLOSE_CODES = frozenset([f"close {code}" for code in (1000, 1002, 1007, 1009)])
+
+
+class Messages(WebSocketServerConnection):
+    """Notes what comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[Any] = []
+
+    def messageReceived(self, payload: bytes, binary: bool) -> None:
+        self.got.append((binary, bytes(payload)))
+
+
+def websocket_frame(source: Random, opcode: int, final: bool, payload: bytes) -> bytes:
+    mask = source.randbytes(4)
+    masked = bytes(octet ^ mask[at % 4] for at, octet in enumerate(payload))
+    length = len(payload)
+    size = bytes([0x80 | length]) if length < 126 else b"\xfe" + length.to_bytes(2, "big")
+    return bytes([(0x80 if final else 0) | opcode]) + size + mask + masked
+
+
+def websocket_stream(source: Random) -> bytes:
+    frames = []
+    for _ in range(source.randint(1, 6)):
+        text = source.random() < 0.6
+        payload = word(source, 30).encode() * source.choice((1, 1, 8, 40))
+        match source.randrange(8):
+            case 0:
+                frames.append(websocket_frame(source, 9, True, payload[:125]))
+            case 1 | 2:
+                parts = [payload[:5], payload[5:9], payload[9:]]
+                for place, part in enumerate(parts):
+                    opcode = 0 if place else (1 if text else 2)
+                    frames.append(websocket_frame(source, opcode, place == 2, part))
+            case 3 if not source.randrange(4):
+                frames.append(websocket_frame(source, 8, True, b"\x03\xe8bye"))
+            case 4 if not source.randrange(4):
+                frames.append(websocket_frame(source, 1, True, b"\xff\xfe"))
+            case _:
+                frames.append(websocket_frame(source, 1 if text else 2, True, payload))
+    return b"".join(frames)
+
+
+def websocket_read(pieces: list[bytes], source: Random) -> Reading:
+    factory = BoundedServerFactory(Clock(), WEBSOCKET_OPTIONS)
+    factory.protocol = Messages
+    connection: Any = factory.buildProtocol(None)
+    transport = StringTransport(lenient=True)
+    connection.makeConnection(transport)
+    connection.dataReceived(UPGRADE)
+    transport.clear()
+    held = 0
+    for piece in pieces:
+        connection.dataReceived(piece)
+        gathered = [
+            *(getattr(connection, "message_data", None) or []),
+            *(getattr(connection, "frame_data", None) or []),
+        ]
+        held = max(held, len(connection.data or b"") + sum(map(len, gathered)))
+    flat = connection.got
+    said = transport.value()
+    while said:  # what a server writes here is short: pongs, and at the end a close
+        opcode, length = said[0] & 15, said[1]
+        if opcode == 8:
+            flat.append(("fault", f"close {int.from_bytes(said[2:4], 'big')}"))
+        said = said[2 + length :]
+    connection.connectionLost(Failure(ConnectionDone()))
+    return Reading(flat, held - max(map(len, pieces), default=0))
+
+
 # ── MTL ─────────────────────────────────────────────────────────────────────────────────────────
 
 MTL_LIMITS = Limits.of(mtl_control.LIMITS).replace({"json-octets": 400, "lease-resources": 4})
@@ -494,6 +588,14 @@ TARGETS: dict[str, Target] = {
     ),
     "umq": Target(
         umq_stream, umq_read, UMQ_REASONS, 0, (b"A1:", b"C", b":", b"\n", b"!", b"a", b"Z" * 14)
+    ),
+    "websocket": Target(
+        websocket_stream,
+        websocket_read,
+        CLOSE_CODES,
+        2 * 2000 + 200,
+        (b"\x81\x80", b"\x82\xfe", b"\x00\x80", b"\x80\x80", b"\x88\x80", b"\x89\xff"),
+        one_of=20,
     ),
     "mtl-data": Target(
         mtl_data_stream,
