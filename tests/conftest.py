@@ -21,7 +21,7 @@ KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--worlds N``: how many simulated worlds each protocol has to survive."""
-    parser.addoption("--worlds", type=int, default=200, help="simulated worlds a protocol")
+    parser.addoption("--worlds", type=int, default=3000, help="simulated worlds a protocol")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

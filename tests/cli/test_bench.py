@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import sys
 import time
 from argparse import Namespace
@@ -262,6 +263,55 @@ def test_growth_is_ten_times_of_one_thing(monkeypatch: pytest.MonkeyPatch) -> No
     assert once.windows * once.size == more.windows * more.size
 
 
+def test_a_gateway_with_nothing_to_do_is_measured(launch: Launcher) -> None:
+    rows = rows_of(launch, "idle", scale=0.01)
+    memory, cpu, good, after, listening = rows.values()
+    assert memory["name"] == "100 idle connections, memory above start"
+    assert memory["mark"] == pytest.approx(57.2, abs=0.1)  # 60 MB
+    assert (cpu["mark"], good["mark"], after["mark"], listening["mark"]) == (2.0, 5.0, None, 2.0)
+    assert memory["notes"]["connections"] == 100
+    assert memory["notes"]["MiB before"] > 10
+    assert good["value"] >= good["notes"]["p50 ms"] > 0
+    assert listening["value"] > 0 and listening["notes"]["MiB in the queue"] > 10
+
+
+def test_connections_are_counted_when_they_were_accepted() -> None:
+    from twisted_msgproto.cli.benches import idle
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            assert idle.accepted(port) == 0
+            with server.accept()[0]:
+                assert idle.accepted(port) == 1
+
+
+def test_too_few_open_files_are_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from twisted_msgproto.cli.benches import idle
+
+    monkeypatch.setattr(idle.resource, "getrlimit", lambda which: (100, 1000))
+    assert cli.main(["bench", "idle"]) == 2
+    assert capsys.readouterr().err == (
+        "msgproto bench: idle: 10200 open files are needed, ulimit -n allows 1000\n"
+    )
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from twisted_msgproto.cli.benches import idle
+
+    limits: list[object] = []
+    monkeypatch.setattr(idle.resource, "getrlimit", lambda which: (100, 1000))
+    monkeypatch.setattr(idle.resource, "setrlimit", lambda which, pair: limits.append(pair))
+    idle.need_files(50)
+    assert limits == []
+    idle.need_files(500)
+    assert limits == [(500, 1000)]
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_the_way_into_the_table_is_measured(launch: Launcher) -> None:
@@ -343,7 +393,10 @@ def test_a_peer_does_the_same_work_in_the_same_run(launch: Launcher) -> None:
     [
         ("reader --port 5044", "--against 'reader --port 5044': no {port} in it for the port"),
         ("reader 'x {port}", '--against "reader \'x {port}": No closing quotation'),
-        ("/no/such/reader {port}", "cannot start /no/such/reader: No such file or directory"),
+        (
+            "/no/such/reader {port}",
+            "the peer does not start: /no/such/reader: No such file or directory",
+        ),
         (
             f"{sys.executable} -c 'raise SystemExit(\"no window for\\n {{port}}\")'",
             "the peer ended with status 1 and did not listen on port ",

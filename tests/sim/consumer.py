@@ -10,6 +10,14 @@ from twisted_msgproto.queue import QueueReader
 
 NAME = "spark"
 
+COLUMNS = ["offset", "session", "message_id", "body", "attachments"]
+"""What a world looks at; the other columns have tests of their own, and take their time."""
+
+
+def rows_of(reader: QueueReader, start: int, end: int) -> list[dict[str, Any]]:
+    """The rows start ≤ offset < end, as far as a world looks at them."""
+    return [row for batch in reader.read(start, end) for row in batch.select(COLUMNS).to_pylist()]
+
 
 class Consumer:
     """Micro-batches: what a batch holds is written down before it is written to the table.
@@ -24,6 +32,7 @@ class Consumer:
         self.table: dict[int, list[dict[str, Any]]] = {}
         self.finished = -1  # the last batch whose commit is in the log
         self.registered = False
+        self.stopped = False
 
     @property
     def landed(self) -> int:
@@ -37,6 +46,8 @@ class Consumer:
     def run(self) -> None:
         """One micro-batch; comes back by itself."""
         world = self._world
+        if self.stopped:
+            return
         world.clock.callLater(world.options["trigger"], self.run)
         if world.queue_exists() and (
             not self.registered or self.finished + 1 in self.intents or self._news()
@@ -75,7 +86,7 @@ class Consumer:
 
     def read(self, reader: QueueReader, start: int, end: int) -> list[dict[str, Any]]:
         """The rows of a batch."""
-        return [row for table in reader.read(start, end) for row in table.to_pylist()]
+        return rows_of(reader, start, end)
 
     def write(self, batch: int, rows: list[dict[str, Any]]) -> None:
         """Put a batch into the table; a batch which comes again changes nothing."""

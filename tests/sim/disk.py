@@ -13,9 +13,12 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from twisted_msgproto.core.errors import QueueLocked
+
+split = lru_cache(maxsize=10_000)(os.path.split)
 
 
 class Content:
@@ -151,11 +154,12 @@ class SimulatedDisk:
         self._faults.clear()
 
     def note(self, operation: str, path: str) -> None:
-        self.journal.append((operation, os.path.basename(path)))
-        for index, (wanted, name, number) in enumerate(self._faults):
-            if wanted == operation and name in path:
-                del self._faults[index]
-                raise OSError(number, os.strerror(number), path)
+        self.journal.append((operation, split(path)[1]))
+        if self._faults:
+            for index, (wanted, name, number) in enumerate(self._faults):
+                if wanted == operation and name in path:
+                    del self._faults[index]
+                    raise OSError(number, os.strerror(number), path)
 
     def room(self) -> int | None:
         """Octets left, or None."""
@@ -200,7 +204,7 @@ class SimulatedDisk:
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory of this name."""
-        directory, name = os.path.split(path)
+        directory, name = split(path)
         return path in self._names or name in self._names.get(directory, {})
 
     def spoil(self, path: str, octets: bytes) -> None:
@@ -238,7 +242,7 @@ class SimulatedDisk:
         return names
 
     def _content(self, path: str) -> Content:
-        directory, name = os.path.split(path)
+        directory, name = split(path)
         content = self._directory(directory).get(name)
         if content is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -273,7 +277,7 @@ class SimulatedDisk:
     def open(self, path: str, *, write: bool = False) -> SimulatedFile:
         with self.mutex:
             self.note("open", path)
-            directory, name = os.path.split(path)
+            directory, name = split(path)
             if write and name not in self._directory(directory):
                 self._change(directory, [(name, Content())])
             return SimulatedFile(self, path, self._content(path))
@@ -282,7 +286,7 @@ class SimulatedDisk:
         with self.mutex:
             self.note("rename", new)
             content = self._content(old)
-            (source, old_name), (target, new_name) = os.path.split(old), os.path.split(new)
+            (source, old_name), (target, new_name) = split(old), split(new)
             if source == target:
                 self._change(source, [(old_name, None), (new_name, content)])
             else:
@@ -293,7 +297,7 @@ class SimulatedDisk:
         with self.mutex:
             self.note("remove", path)
             self._content(path)
-            directory, name = os.path.split(path)
+            directory, name = split(path)
             self._change(directory, [(name, None)])
 
     def sync_directory(self, path: str) -> None:

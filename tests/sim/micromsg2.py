@@ -1,4 +1,8 @@
-"""MicroMsg2 in the simulated world: our client, or one which repeats itself; our server."""
+"""MicroMsg2 in the simulated world: our client, or one which repeats itself; our server.
+
+In some worlds the destination is a queue of the broker with consumers, and in some the numbers of
+both directions begin shortly before 65535, so that they wrap within the world.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,24 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
+from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 
 from tests.sim.bugs import Bug
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from twisted_msgproto.core.window import ReceiveWindow, SendWindow
 from twisted_msgproto.micromsg2 import (
     MicroMsg2Client,
     MicroMsg2ClientFactory,
+    MicroMsg2Server,
     MicroMsg2ServerFactory,
     Offer,
     Proposal,
 )
+from twisted_msgproto.micromsg2.broker import Broker
 from twisted_msgproto.micromsg2.machine import inbox, session
 from twisted_msgproto.micromsg2.wire import (
     LIMITS,
@@ -37,8 +45,30 @@ AGAIN_SECONDS = 0.5
 """How long a client waits before it connects again."""
 
 
+STARTS = (0, 0, 65_520, 65_533, 65_535)
+"""So many messages went before the first of a connection, in each direction."""
+
+
+def begun(machine: Any, before: int) -> Any:
+    """A machine which has sent and received, and settled, ``before`` messages."""
+    machine._last_sent = machine._inbox._last = machine._inbox._sliced = before
+    window = machine._inbox.window
+    window.received = window.safe = window.acknowledged = window.marked = before
+    return machine
+
+
+class Server(MicroMsg2Server):
+    """Our server; its factory says where numbers begin."""
+
+    def makeMachine(self) -> Any:
+        return begun(super().makeMachine(), self.factory.before)  # type: ignore[attr-defined]
+
+
 class Sender(MicroMsg2Client):
     """Our client; its factory's owner says what to send."""
+
+    def makeMachine(self) -> Any:
+        return begun(super().makeMachine(), self.factory.owner.before)  # type: ignore[attr-defined]
 
     def sessionEstablished(self) -> None:
         self.factory.owner.established(self)  # type: ignore[attr-defined]
@@ -51,10 +81,11 @@ class Sender(MicroMsg2Client):
 class OurClient:
     """Sends what is not acknowledged, in order, on each new connection."""
 
-    def __init__(self, world: World, bodies: list[bytes]) -> None:
+    def __init__(self, world: World, bodies: list[bytes], before: int) -> None:
         source = world.source
         self._world = world
         self._bodies = bodies
+        self.before = before
         self._done = 0
         self._stopped = False
         self._live: Sender | None = None
@@ -144,12 +175,13 @@ class Repeating(Protocol):
 class ForeignClient:
     """As the reference implementation: one window, repeated on a timer and on partial acks."""
 
-    def __init__(self, world: World, bodies: list[bytes]) -> None:
+    def __init__(self, world: World, bodies: list[bytes], before: int) -> None:
         source = world.source
         self._world = world
         self._bodies = bodies
+        self._before = before
         self._done = 0
-        self._first = 0  # index of the message with number 1 on this connection
+        self._first = 0  # index of the first message on this connection
         self._sent = 0
         self._line: Repeating | None = None
         self._timer: Any = None
@@ -188,7 +220,7 @@ class ForeignClient:
             self._send()
         elif isinstance(frame, ExtensionFrame):
             sequence = int.from_bytes(frame.payload, "big")
-            newest = self._first + sequence
+            newest = self._first + SPACE.steps(self._before or SPACE.last, sequence)
             if not self._first < newest <= self._sent:
                 raise Violation(f"an ack of {sequence}, sent {self._sent - self._first}")
             if newest <= self._done:
@@ -207,7 +239,8 @@ class ForeignClient:
         self._sent = max(self._sent, end)
         address = encode_address("orders")
         for index in range(self._done, end):
-            (frame,) = encode_message(index - self._first + 1, address, self._bodies[index])
+            number = SPACE.after(self._before or SPACE.last, index - self._first + 1)
+            (frame,) = encode_message(number, address, self._bodies[index])
             self._write(frame)
         if end > self._done:
             self._timer = self._world.client_clock.callLater(self._patience, self._repeat)
@@ -239,6 +272,101 @@ class ForeignClient:
     repeats = 1
 
 
+class Taking(MicroMsg2Client):
+    """A connection of a consumer."""
+
+    def makeMachine(self) -> Any:
+        return begun(super().makeMachine(), self.factory.owner.before)  # type: ignore[attr-defined]
+
+    def sessionEstablished(self) -> None:
+        self.subscribe("orders")
+
+    def messageReceived(self, message: Any) -> Any:
+        return self.factory.owner.took(message.body)  # type: ignore[attr-defined]
+
+    def connectionLost(self, reason: Any = None) -> None:
+        super().connectionLost(reason)
+        self.factory.owner.lost()  # type: ignore[attr-defined]
+
+
+class ConsumingClient:
+    """Consumes the queue ``orders``: takes a while for each message, and connects again."""
+
+    def __init__(self, world: World, before: int) -> None:
+        source = world.source
+        self._world = world
+        self.before = before
+        self._stopped = False
+        self._live: Any = None
+        self._seconds = source.choice((0.0, 0.0, 0.3))
+        offers = (
+            Offer("batch-ack", {"max-count": str(source.choice((1, 3, 20)))}),
+            Offer("pub-sub"),
+        )
+        self.factory = MicroMsg2ClientFactory(
+            proposal=Proposal(required=offers),
+            limits={"handshake": 1000.0, "idle-close": 1000.0},
+            clock=world.client_clock,
+            wallClock=lambda: 0.0,
+        )
+        self.factory.protocol = Taking  # type: ignore[assignment]
+        self.factory.owner = self  # type: ignore[attr-defined]
+
+    def start(self) -> None:
+        way = self._world.endpoint(self._world.client_clock)
+        way.connect(self.factory).addCallbacks(self._connected, lambda failure: self.lost())
+
+    def _connected(self, client: Any) -> None:
+        self._live = client
+        if self._stopped:
+            client.close()
+
+    def lost(self) -> None:
+        self._live = None
+        if not self._stopped:
+            self._world.client_clock.callLater(AGAIN_SECONDS, self.start)
+
+    def took(self, body: bytes) -> Deferred[None] | None:
+        self._world.handed_over(body)
+        if not self._seconds:
+            return None
+        done: Deferred[None] = Deferred()
+        self._world.client_clock.callLater(
+            self._world.source.random() * self._seconds, done.callback, None
+        )
+        return done
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._live is not None:
+            self._live.close()
+
+    def check(self) -> None:
+        counters = self.factory.counters
+        if counters["faults"]:
+            raise Violation(f"a consumer reports faults: {counters}")
+
+
+class Together:
+    """A sender, and the consumers of what it sends."""
+
+    def __init__(self, sender: Any, consumers: list[ConsumingClient]) -> None:
+        self._all = [*consumers, sender]
+        self.window, self.repeats = sender.window, sender.repeats
+
+    def start(self) -> None:
+        for client in self._all:
+            client.start()
+
+    def stop(self) -> None:
+        for client in self._all:
+            client.stop()
+
+    def check(self) -> None:
+        for client in self._all:
+            client.check()
+
+
 class MicroMsg2:
     """The adapter."""
 
@@ -246,13 +374,18 @@ class MicroMsg2:
 
     def __init__(self) -> None:
         self._kind: Any = None
+        self._consumers = 0
+        self._acknowledged: dict[bytes, int] = {}
 
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
         source = world.source
         if self._kind is None:
             self._kind = OurClient if source.random() < 0.6 else ForeignClient
-        return MicroMsg2ServerFactory(
+            self._before = source.choice(STARTS)
+            self._consumers = source.choice((0, 0, 1, 2))
+        factory = MicroMsg2ServerFactory(
             sink,
+            brokerQueues=["orders"] if self._consumers else [],
             limits={
                 "unsafe-octets": source.choice((500, 64 << 20)),
                 "drain": 100.0,
@@ -262,10 +395,28 @@ class MicroMsg2:
             clock=clock,
             wallClock=lambda: 1_700_000_000.0 + clock.seconds(),
         )
+        factory.protocol = Server  # type: ignore[assignment]
+        factory.before = self._before  # type: ignore[attr-defined]
+        return factory
 
     def make_client(self, world: World, bodies: list[bytes]) -> Any:
-        self.client = self._kind(world, bodies)
+        self._world = world
+        consumers = [ConsumingClient(world, self._before) for _ in range(self._consumers)]
+        self.client = Together(self._kind(world, bodies, self._before), consumers)
         return self.client
+
+    def acknowledged(self, body: bytes) -> None:
+        """Which life of the gateway has accepted this: its broker has no longer a memory."""
+        self._acknowledged[body] = self._world.crashes
+
+    def handed_on(self) -> bool:
+        """Whether what the living broker has accepted has come to a consumer."""
+        world = self._world
+        return not self._consumers or all(
+            body in world.handed_on
+            for body, life in self._acknowledged.items()
+            if life == world.crashes
+        )
 
     def duplicates_max(self, world: World) -> int:
         return len(world.pipes) * (self.client.window + self.client.repeats)
@@ -348,7 +499,54 @@ def later_slice_acks_all() -> AbstractContextManager[object]:
     return patched()
 
 
+def compared_by_size() -> AbstractContextManager[object]:
+    """A number which is not larger than the last one is a repeat."""
+
+    def smaller(self: Any, sequence: int) -> bool:
+        if sequence > self._last:
+            return False
+        self.repeat_seen = True
+        return True
+
+    return mock.patch.object(inbox.Inbox, "_is_repeat", smaller)
+
+
+def published_before_stored() -> AbstractContextManager[object]:
+    """Consumers get what is not safe yet."""
+    deliver = MicroMsg2Server._deliver
+
+    def early(self: Any, event: Any) -> None:
+        broker = self.factory.broker
+        if broker.concerns(event.destinations):
+            broker.publish(
+                event.destinations,
+                event.properties,
+                event.texts,
+                event.bodies,
+                [{}] * len(event.bodies),
+                lambda: None,
+            )
+        deliver(self, event)
+
+    return mock.patch.object(MicroMsg2Server, "_deliver", early)
+
+
+def lost_with_their_consumer() -> AbstractContextManager[object]:
+    """What a consumer had and did not acknowledge is gone when it is gone."""
+    lost = Broker.lost
+
+    def forgetting(self: Broker, consumer: Any) -> None:
+        if consumer in self._subscribers:
+            self._subscribers[consumer].in_flight.clear()
+        lost(self, consumer)
+
+    return mock.patch.object(Broker, "lost", forgetting)
+
+
 MICROMSG2_BUGS: dict[str, Bug] = {
+    "micromsg2-compared-by-size": compared_by_size,
+    "micromsg2-published-before-stored": published_before_stored,
+    "micromsg2-lost-with-their-consumer": lost_with_their_consumer,
     "micromsg2-ack-off-by-one": ack_off_by_one,
     "micromsg2-ack-what-arrived": ack_what_arrived,
     "micromsg2-no-idle-ack": no_idle_ack,

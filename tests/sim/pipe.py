@@ -18,6 +18,9 @@ from zope.interface import implementer
 BUFFER_OCTETS = 65_536
 """Unread octets above which the writing side is told to pause."""
 
+FRAGMENTS_MAX = 5
+"""So many pieces of one write are cut off it; the rest arrives as a whole."""
+
 
 @implementer(ITransport, IPushProducer)
 class End:
@@ -46,14 +49,21 @@ class End:
         pipe, source = self._pipe, self._pipe.source
         if not self.open or not data:
             return
+        data = bytes(data)
         self.unread += len(data)
+        # Where in a long write it is cut into crumbs: at its beginning, at its end, or between.
+        crumbs = FRAGMENTS_MAX
         position = 0
+        if len(data) > crumbs * pipe.fragment and source.random() < 0.5:
+            position = source.randrange(1, len(data))
+            self._send(data[:position])
         while position < len(data):
             rest = len(data) - position
-            whole = source.random() < pipe.whole
+            whole = not crumbs or source.random() < pipe.whole
             size = rest if whole else source.randint(1, min(rest, pipe.fragment))
-            self._send(bytes(data[position : position + size]))
+            self._send(data[position : position + size])
             position += size
+            crumbs -= 1
         if self._producer is not None and self.unread > self.bufferSize:
             self._pause_producer()
 

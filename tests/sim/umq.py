@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
+import autobahn.websocket.protocol
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -13,6 +14,10 @@ from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.umq import UmqClient, UmqClientFactory, UmqClientService, UmqServerFactory
 from twisted_msgproto.umq.session import UmqSession
+
+# autobahn formats a page of debug text for each connection, whether anybody logs it or not: a tenth
+# of a world's time.
+autobahn.websocket.protocol.pformat = lambda value: ""
 
 PATIENCE = {"call-seconds": 100_000.0, "hello-seconds": 1000.0}
 """A call ends with its answer or its connection here: one repeated in a session is out of order.

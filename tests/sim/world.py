@@ -3,7 +3,8 @@
 ``World(seed, protocol).run()`` is the same to the octet for the same seed.  Faults happen until
 ``fault_seconds``; after that everything must arrive (liveness).  What must hold always:
 
-* what was acknowledged is durable, after every crash and at the end;
+* what was acknowledged is durable, after every crash and at the end, and so is what the server has
+  handed on to others (where an adapter has subscribers);
 * the table is what the queue holds: each offset once, without a gap;
 * everything sent is in the table at the end, at least once; nothing else is;
 * the events of one session stand in the queue in the order of sending, without a gap;
@@ -27,7 +28,7 @@ from twisted.logger import LogLevel, globalLogPublisher
 from zope.interface import implementer
 
 from tests.sim.clock import HeapClock, ProcessClock
-from tests.sim.consumer import Consumer
+from tests.sim.consumer import Consumer, rows_of
 from tests.sim.disk import SimulatedDisk
 from tests.sim.gateway import DIRECTORY, GatewayProcess
 from tests.sim.pipe import Pipe
@@ -39,6 +40,10 @@ LIVENESS_SECONDS = 3000.0
 
 STEPS_MAX = 400_000
 """A world which takes more steps does not end."""
+
+EVENTS = (1, 2, 3, 5, 8, 12, 20, 60)
+EVENTS_WEIGHTS = (4, 4, 4, 6, 6, 5, 3, 1)
+"""How many events are sent: most faults show with few of them, and few are soon sent."""
 
 
 class Violation(AssertionError):
@@ -72,12 +77,16 @@ class Adapter(Protocol):
     def duplicates_max(self, world: World) -> int:
         """How many rows may stand in the table more than once."""
 
+    # An adapter may also have ``in_order(numbers) -> bool``, and ``handed_on() -> bool``: whether
+    # subscribers of its own have got all which they must get before the world may end.
+
 
 def options_of(source: random.Random) -> dict[str, Any]:
     """The options of a world: how the pipe, the disk and the processes behave."""
     choice = source.choice
+    (events,) = source.choices(EVENTS, EVENTS_WEIGHTS)
     return {
-        "events": choice((1, 3, 20, 60)),
+        "events": events,
         "whole": choice((0.0, 0.5, 0.9, 1.0)),
         "fragment": choice((1, 7, 64, 4096)),
         "delay": choice((0.0, 0.01, 0.5)),
@@ -90,8 +99,8 @@ def options_of(source: random.Random) -> dict[str, Any]:
         "io_error": choice((0.0, 0.0, 0.05)),
         "consumer_crash": choice((0.0, 0.1, 0.4)),
         "trigger": choice((0.5, 2.0)),
-        "batch": choice((1, 7, 1000)),
-        "fault_seconds": choice((0.0, 5.0, 20.0)),
+        "batch": max(choice((1, 7, 1000)), events // 8),
+        "fault_seconds": choice((0.0, 3.0, 8.0)),
     }
 
 
@@ -150,10 +159,15 @@ class World:
             b'{"event":%d,"text":"%s"}' % (number, b"x" * (number % 50))
             for number in range(self.options["events"])
         ]
+        self.sent = set(self.bodies)
         self.acks: set[bytes] = set()
+        self.handed_on: set[bytes] = set()
         self.errors: list[str] = []
         self.expected_errors = 0
         self.consumer = Consumer(self)
+        self._on_acknowledged: Callable[[bytes], None] | None = getattr(
+            adapter, "acknowledged", None
+        )
 
     # ── what adapters use ───────────────────────────────────────────────────────────────────────
 
@@ -166,6 +180,14 @@ class World:
         if body in self.acks:
             raise Violation(f"{body!r} was acknowledged twice")
         self.acks.add(body)
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(body)
+
+    def handed_over(self, body: bytes) -> None:
+        """A subscriber got this event from the gateway."""
+        if body not in self.sent:
+            raise Violation(f"{body!r} was never sent")
+        self.handed_on.add(body)
 
     def queue_exists(self) -> bool:
         """Whether a queue can be read."""
@@ -214,10 +236,17 @@ class World:
             and self.clock.now >= self.options["fault_seconds"]
             and self.gateway is not None
             and self.consumer.landed >= self.gateway.log.end
+            and self._handed_on()
         )
+
+    def _handed_on(self) -> bool:
+        """Whether an adapter's subscribers have got what they must get."""
+        complete: Callable[[], bool] | None = getattr(self.adapter, "handed_on", None)
+        return complete is None or complete()
 
     def _end(self, client_clock: ProcessClock) -> None:
         assert self.gateway is not None
+        self.consumer.stopped = True
         drained = self.gateway.factory.drain()
         until = self.clock.now + 200
         while self.clock.now < until and self.clock.step():
@@ -312,12 +341,10 @@ class World:
         if start > landed:
             raise Violation(f"trimmed up to {start}, landed only up to {landed}")
         rows = [row for row in rows if row["offset"] < landed]
-        return rows + [
-            row for table in reader.read(start, reader.end()) for row in table.to_pylist()
-        ]
+        return rows + rows_of(reader, start, reader.end())
 
     def _check_acknowledged(self) -> None:
-        lost = self.acks - {row["body"] for row in self.durable()}
+        lost = (self.acks | self.handed_on) - {row["body"] for row in self.durable()}
         if lost:
             raise Violation(f"acknowledged and not durable: {sorted(lost)[:3]}")
 
