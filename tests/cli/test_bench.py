@@ -4,10 +4,13 @@ import json
 import os
 import shlex
 import signal
+import socket
 import sys
+import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import islice, pairwise
 from pathlib import Path
 from types import ModuleType
@@ -19,9 +22,12 @@ from tests.tools.processes import Launcher
 from twisted_msgproto import cli
 from twisted_msgproto.cli import bench, peers
 from twisted_msgproto.cli.bench import chosen, describe
-from twisted_msgproto.cli.benches import raw
+from twisted_msgproto.cli.benches import queue, raw
 from twisted_msgproto.cli.measuring import Comparison, Figures, Gauge, Reading, measure, read
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.lumberjack import bench as lumberjack_bench
+from twisted_msgproto.lumberjack.bench import drive, json_window
+from twisted_msgproto.queue import QueueReader
 
 
 def rows_of(launch: Launcher, *words: str | Path, scale: float = 0.02) -> dict[str, Any]:
@@ -262,6 +268,55 @@ def test_growth_is_ten_times_of_one_thing(monkeypatch: pytest.MonkeyPatch) -> No
     assert once.windows * once.size == more.windows * more.size
 
 
+def test_a_gateway_with_nothing_to_do_is_measured(launch: Launcher) -> None:
+    rows = rows_of(launch, "idle", scale=0.01)
+    memory, cpu, good, after, listening = rows.values()
+    assert memory["name"] == "100 idle connections, memory above start"
+    assert memory["mark"] == pytest.approx(57.2, abs=0.1)  # 60 MB
+    assert (cpu["mark"], good["mark"], after["mark"], listening["mark"]) == (2.0, 5.0, None, 2.0)
+    assert memory["notes"]["connections"] == 100
+    assert memory["notes"]["MiB before"] > 10
+    assert good["value"] >= good["notes"]["p50 ms"] > 0
+    assert listening["value"] > 0 and listening["notes"]["MiB in the queue"] > 10
+
+
+def test_connections_are_counted_when_they_were_accepted() -> None:
+    from twisted_msgproto.cli.benches import idle
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            assert idle.accepted(port) == 0
+            with server.accept()[0]:
+                assert idle.accepted(port) == 1
+
+
+def test_too_few_open_files_are_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from twisted_msgproto.cli.benches import idle
+
+    monkeypatch.setattr(idle.resource, "getrlimit", lambda which: (100, 1000))
+    assert cli.main(["bench", "idle"]) == 2
+    assert capsys.readouterr().err == (
+        "msgproto bench: idle: 10200 open files are needed, ulimit -n allows 1000\n"
+    )
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from twisted_msgproto.cli.benches import idle
+
+    limits: list[object] = []
+    monkeypatch.setattr(idle.resource, "getrlimit", lambda which: (100, 1000))
+    monkeypatch.setattr(idle.resource, "setrlimit", lambda which, pair: limits.append(pair))
+    idle.need_files(50)
+    assert limits == []
+    idle.need_files(500)
+    assert limits == [(500, 1000)]
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_the_way_into_the_table_is_measured(launch: Launcher) -> None:
@@ -343,7 +398,10 @@ def test_a_peer_does_the_same_work_in_the_same_run(launch: Launcher) -> None:
     [
         ("reader --port 5044", "--against 'reader --port 5044': no {port} in it for the port"),
         ("reader 'x {port}", '--against "reader \'x {port}": No closing quotation'),
-        ("/no/such/reader {port}", "cannot start /no/such/reader: No such file or directory"),
+        (
+            "/no/such/reader {port}",
+            "the peer does not start: /no/such/reader: No such file or directory",
+        ),
         (
             f"{sys.executable} -c 'raise SystemExit(\"no window for\\n {{port}}\")'",
             "the peer ended with status 1 and did not listen on port ",
@@ -409,3 +467,69 @@ def test_what_a_peers_children_take_is_counted(tmp_path: Path) -> None:
     finally:
         peer.close()
     assert peer.usage()["cpu"] == 0
+
+
+def test_what_the_bench_appends_is_a_queue_like_any_other(tmp_path: Path) -> None:
+    load = queue.Load(10, 10, 20, (None, None), (None, None))
+    with closing(queue.Bed(tmp_path, load, 20)) as bed:
+        for _ in range(3):
+            assert bed.append().groups == bed.raw().groups == 2
+        rows = [
+            row for batch in QueueReader(tmp_path / "log").read(0, 60) for row in batch.to_pylist()
+        ]
+    assert [row["offset"] for row in rows] == list(range(60))
+    assert [row["body"] for row in rows[:20]] == [row["body"] for row in rows[40:]]
+
+
+# ── The load generator ──────────────────────────────────────────────────────────────────────────
+
+
+def answering(answers: Sequence[bytes]) -> tuple[socket.socket, threading.Thread]:
+    """A server which reads a window of ten events, then says each of ``answers``, and closes."""
+    server = socket.create_server(("127.0.0.1", 0))
+    length = len(json_window(10))
+
+    def serve() -> None:
+        connection = server.accept()[0]
+        with server, connection:
+            connection.recv(length, socket.MSG_WAITALL)
+            for answer in answers:
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return server, thread
+
+
+def ack(sequence: int) -> bytes:
+    return b"2A" + sequence.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("answers", "done"),
+    [
+        ([ack(10)], True),
+        ([ack(0), ack(4), ack(9), ack(10)[:3], ack(10)[3:]], True),
+        ([ack(0), ack(9)], False),
+    ],
+)
+def test_a_window_is_done_when_its_last_event_is_acked(answers: list[bytes], done: bool) -> None:
+    server, thread = answering(answers)
+    port = server.getsockname()[1]
+    try:
+        if done:
+            assert len(drive(port, json_window(10), 1)) == 1
+        else:
+            with pytest.raises(RuntimeError, match="closed the connection"):
+                drive(port, json_window(10), 1)
+    finally:
+        thread.join()
+
+
+def test_a_server_which_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lumberjack_bench, "SILENT_SECONDS_MAX", 0.05)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(RuntimeError, match="silent for"),
+    ):
+        drive(server.getsockname()[1], json_window(10), 1)

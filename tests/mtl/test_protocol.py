@@ -713,6 +713,13 @@ class Curve(MtlCase):
             changed = [octets if at == place else part for at, part in enumerate(request)]
             self.assertEqual(zap_reply(changed, {public: "x"})[4], b"400")
         self.assertEqual(zap_reply(request[:8], {public: "x"})[4], b"400")
+        self.assertEqual(zap_reply([*request, b"x"], {public: "x"})[4], b"400")
+        # Without CURVE keys say nothing.
+        self.assertEqual(zap_reply(request, None), bad)
+        plain = [*request[:7], b"NULL"]
+        self.assertEqual(zap_reply(plain, None), [*head, b"200", b"OK", b"", b""])
+        self.assertEqual(zap_reply(plain, {public: "x"}), bad)
+        self.assertEqual(zap_reply(plain[:7], None), bad)
 
 
 class Survival(MtlCase):

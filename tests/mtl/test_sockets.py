@@ -7,7 +7,7 @@ from typing import Any
 import zmq
 from twisted.internet.threads import deferToThread
 
-from tests.mtl.cases import HeldSink, MtlCase, run, until
+from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, until
 from tests.mtl.plain import CONTENT, RESPONSE, Flow, Plain, short
 from twisted_msgproto.mtl.wire.data import PONG
 from twisted_msgproto.mtl.zeromq import READ_OCTETS_PER_TURN, READS_PER_TURN, _Routing
@@ -107,6 +107,55 @@ class Peers(MtlCase):
         writer = await client.writer(["a"])
         await writer.send("a", b"x")
         self.assertRegex(str(sink.batches[0].peer), r"^localhost:\d+:\d+:\d+$")
+
+
+class Bounded(MtlCase):
+    def test_what_libzmq_holds_of_a_peer_follows_from_octets(self) -> None:
+        """MT-24, MT-29: both ways; one message at least, and no default of libzmq's is left."""
+        mib = 1 << 20
+        for limits, messages in (
+            ({}, 32),
+            ({"content-octets": mib}, 256),
+            ({"content-octets": 1000}, 1000),
+            ({"content-octets": 1000, "peer-messages": 7}, 7),
+            ({"content-octets": 300 * mib}, 1),
+            ({"peer-octets": 8 * mib, "content-octets": mib // 4}, 32),
+        ):
+            for data in (LOOPBACK, None):
+                factory = self.server(limits=limits, data=data)
+                options = {
+                    name: factory._data.socket.get(getattr(zmq, name))
+                    for name in ("RCVHWM", "SNDHWM", "MAXMSGSIZE", "RCVBUF", "SNDBUF")
+                }
+                octets = factory.limits.integer("content-octets")
+                if data is None:
+                    octets = max(octets, factory.limits.integer("json-octets") + 1024)
+                    messages = max(
+                        1, min(messages, factory.limits.integer("peer-octets") // octets)
+                    )
+                self.assertEqual(
+                    options,
+                    {"RCVHWM": messages, "SNDHWM": messages, "MAXMSGSIZE": octets,
+                     "RCVBUF": mib, "SNDBUF": mib},
+                )  # fmt: skip
+                if data is not None:
+                    self.assertEqual(factory._control.socket.get(zmq.RCVHWM), 16)
+                    self.assertEqual(factory._control.socket.get(zmq.SNDHWM), 16)
+
+    @run
+    async def test_more_contents_than_libzmq_holds_for_a_reader_reach_it(self) -> None:
+        """MT-25, MT-27: what waits for it beside is sent as soon as it has room."""
+        factory = self.server(limits={"peer-messages": 2, "unread-seconds": 1000})
+        client = await self.ready(factory, "test")
+        got: list[bytes] = []
+        reader = await client.reader(["resource"], "none", lambda content: got.append(content.body))
+        await reader.summon("resource")
+        writer = await client.writer(["resource"], "none")
+        sent = [b"%d" % number + bytes(20_000) for number in range(300)]
+        await writer.sendMany("resource", sent)
+        await until(lambda: len(got) == len(sent))
+        self.assertEqual(got, sent)
+        self.assertEqual(factory.machine.profiles["test"].counters["missed"], 0)
 
 
 class Frame:

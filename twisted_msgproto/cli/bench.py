@@ -3,9 +3,10 @@
 Real sockets, real processes, a real queue on a real disk.  Nearly every figure is a ratio to
 something measured beside it in the same round; see :mod:`.measuring`.
 
-The subjects are the protocols, ``queue``, ``spark``, and ``growth`` (what a message costs when
-there is ten times more of something); ``lumberjack`` brings the latter with it, because together
-they are the whole way of a message from the wire into the table.
+The subjects are the protocols, ``queue``, ``spark``, ``growth`` (what a message costs when there is
+ten times more of something) and ``idle`` (what a gateway costs with nothing to do).
+``lumberjack`` brings the first three of these with it, because together they are the whole way of
+a message from the wire into the table.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ SUBJECTS: Mapping[str, str] = {
     "queue": "twisted_msgproto.cli.benches.queue",
     "spark": "twisted_msgproto.cli.benches.spark",
     "growth": "twisted_msgproto.cli.benches.growth",
+    "idle": "twisted_msgproto.cli.benches.idle",
 }
 """Subject → the module with its rows, in the order in which they are measured.
 
@@ -157,7 +159,7 @@ def describe(result: Result | Readings) -> str:
 def _bounds(result: Result | Readings, sign: str) -> str:
     row = result.row
     kept = {True: "kept", False: "MISSED", None: "no mark"}[result.keeps(row.mark)]
-    told = "" if row.mark is None else f", mark {sign} {row.mark:g} {kept}"
+    told = "" if row.mark is None else f", mark {sign} {row.mark:.3g} {kept}"
     if row.goal is not None:
         told += f", goal {sign} {row.goal:g}" + (" kept" if result.keeps(row.goal) else "")
     return told
@@ -201,6 +203,10 @@ def _shown(result: Readings) -> str:
         f"{row.name}: {result.value:.3g} {row.unit} ({low:.3g}-{high:.3g}{_bounds(result, '≤')})"
         + (f"\n    {notes}" if notes else "")
     )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:.3g}"
 
 
 def plot(results: Sequence[Result | Readings], file: Path) -> None:

@@ -1,6 +1,7 @@
-"""Another program's server on the same work: ``msgproto bench --against COMMAND``.
+"""A server which is measured from outside: another program's (``msgproto bench --against COMMAND``)
+or our own as users start it.
 
-Nothing is asked of the peer but that it listens on the port it is told; what it costs is read from
+Nothing is asked of it but that it listens on the port it is told; what it costs is read from
 ``/proc``, its children's time with it.
 """
 
@@ -26,7 +27,7 @@ PORT = "{port}"
 
 START_SECONDS_MAX = 30.0
 END_SECONDS_MAX = 5.0
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.01
 UTIME = 14 - 3
 """Field 14 of ``/proc/PID/stat`` (see proc(5)), where the first after the name is number 3."""
 
@@ -37,14 +38,15 @@ class Peer(Measured):
     Raises ConfigurationError, in one line, if it does not begin to listen.
     """
 
-    def __init__(self, command: str, directory: Path) -> None:
+    def __init__(self, command: str, directory: Path, title: str = "--against: the peer") -> None:
         """``command`` is one line with ``{port}`` in it; its output goes to a file in
-        ``directory``.
+        ``directory``.  ``title`` is what messages call it.
         """
-        self.name = command
         self.port = free_port()
+        self._title = title
         words = _words(command, self.port)
         self._log = directory / "peer.log"
+        began = time.perf_counter()
         try:
             with self._log.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -56,10 +58,13 @@ class Peer(Measured):
                 )
         except OSError as error:
             raise ConfigurationError(
-                f"--against: cannot start {words[0]}: {error.strerror}"
+                f"{title} does not start: {words[0]}: {error.strerror}"
             ) from None
+        self.pid = self._process.pid
         try:
             self._await()
+            self.start_seconds = time.perf_counter() - began
+            """From its start to its open port."""
         except BaseException:
             self.close()
             raise
@@ -74,12 +79,12 @@ class Peer(Measured):
             status = self._process.poll()
             if status is not None:
                 raise ConfigurationError(
-                    f"--against: the peer ended with status {status} and did not listen on port "
+                    f"{self._title} ended with status {status} and did not listen on port "
                     f"{self.port}{self._last_words()}"
                 )
             if time.monotonic() > deadline:
                 raise ConfigurationError(
-                    f"--against: the peer does not listen on port {self.port} after "
+                    f"{self._title} does not listen on port {self.port} after "
                     f"{START_SECONDS_MAX:g} s{self._last_words()}"
                 )
             time.sleep(LOOK_SECONDS)
@@ -91,7 +96,7 @@ class Peer(Measured):
 
     def usage(self) -> dict[str, Any]:
         """``cpu`` seconds of the process and all it has started, ``rss`` octets of them."""
-        pids = [self._process.pid, *descendants(self._process.pid)]
+        pids = [self.pid, *descendants(self.pid)]
         return {"cpu": sum(map(cpu_seconds, pids)), "rss": sum(map(resident_octets, pids))}
 
     def close(self) -> None:
@@ -105,7 +110,7 @@ class Peer(Measured):
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+            os.killpg(self.pid, number)
 
 
 def _words(command: str, port: int) -> list[str]:

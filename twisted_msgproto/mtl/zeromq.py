@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ import zmq
 
 from ..core.errors import ConfigurationError
 from .curve import ZAP_DOMAIN, CurveClient, CurveServer, zap_reply
+from .door import EVENTS, Door
 from .machine.sessions import bound_identity, plain_identity
 
 READS_PER_TURN: Final = 256
@@ -30,7 +32,17 @@ READ_OCTETS_PER_TURN: Final = 4 << 20
 """After so many octets a turn reads no further message, either."""
 
 RETRY_SECONDS: Final = 0.02
-"""How often a peer whose pipe was full is tried again: ROUTER does not say when it has room."""
+"""How often a peer whose pipe was full is tried again at least.
+
+ROUTER does not say who has room again, but whenever somebody has, there is something to do for the
+socket; so peers are tried whenever it was read, too.
+"""
+
+RETRIES_PER_TURN: Final = 64
+"""Peers which are tried when the socket was read, those first which wait for their turn longest."""
+
+KERNEL_OCTETS: Final = 1 << 20
+"""What the kernel is asked to hold of a connection each way; Linux takes twice as much."""
 
 LINGER_MILLISECONDS: Final = 500
 """How long a closed socket goes on sending what waits in it."""
@@ -46,12 +58,21 @@ Routed = Callable[[list[list[bytes]], Mapping[bytes, str]], None]
 :func:`peer_address`."""
 
 
+def messages_within(octets: int, frame_octets: int, most: int) -> int:
+    """How many messages, ``most`` at most, weigh at most ``octets``; one in any case."""
+    return max(1, min(most, octets // frame_octets))
+
+
 @dataclass(slots=True)
 class Bounds:
-    """What bounds a socket: octets of a frame, what a peer may leave unread, times in seconds."""
+    """What bounds a socket: octets of a frame, what a peer may leave unread, times in seconds.
+
+    libzmq counts what it holds for a peer in messages, whatever they weigh.  So ``peer_messages``,
+    for each direction, are no more than may have the largest frame each.
+    """
 
     frame_octets: int
-    peer_messages: int = 1000  # which libzmq holds for one peer in each direction
+    peer_messages: int = 1000
     unread_messages: int = 10_000
     unread_octets: int = 16 << 20
     unread_seconds: float = 30.0
@@ -59,14 +80,15 @@ class Bounds:
 
 
 class _Backlog:
-    """What one peer has not taken yet."""
+    """What one peer has not taken yet, beside what libzmq holds for it."""
 
-    __slots__ = ("messages", "octets", "since")
+    __slots__ = ("full", "messages", "octets", "since")
 
     def __init__(self, since: float) -> None:
         self.messages: deque[list[bytes]] = deque()
         self.octets = 0
         self.since = since
+        self.full = False  # the caller knows that there should be no more now
 
 
 # ── Addresses ───────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +169,10 @@ def _txzmq() -> Any:
     class Dealer(Connection):
         socketType = zmq.DEALER
 
-    return Factory, Router, Dealer
+    class Monitor(Connection):
+        socketType = zmq.PAIR
+
+    return Factory, Router, Dealer, Monitor
 
 
 class _Bounded:
@@ -173,7 +198,8 @@ class _Bounded:
 
         ``received(messages)``, of a ROUTER ``received(messages, addresses)``, is called once for
         each read.  ``lost(peer)``: the peer is not there
-        or left too much unread; ``blocked(peer, full)``: its pipe is full, or has room again.
+        or left too much unread; ``blocked(peer, full)``: much waits for it (a tenth of the messages
+        which may, half of the octets), or nothing any more.
         ``with_keys``: the first frame becomes the identity bound to the peer's CURVE key.
         ``prepare(socket)`` sets more options before anything is connected.
         """
@@ -190,6 +216,8 @@ class _Bounded:
         super().__init__(factory)  # type: ignore[call-arg]
         socket = self.socket
         socket.set(zmq.MAXMSGSIZE, bounds.frame_octets)
+        socket.set(zmq.RCVBUF, KERNEL_OCTETS)
+        socket.set(zmq.SNDBUF, KERNEL_OCTETS)
         if self.socketType == zmq.ROUTER:
             socket.set(zmq.ROUTER_MANDATORY, 1)
             socket.set(zmq.HANDSHAKE_IVL, int(bounds.handshake_seconds * 1000))
@@ -224,6 +252,8 @@ class _Bounded:
         messages: list[list[bytes]] = []
         if self._slice(messages):
             self._readSoon()
+        if self._backlogs:
+            self._sendWaiting(RETRIES_PER_TURN)
         if messages:
             self._deliver(messages)
 
@@ -267,7 +297,6 @@ class _Bounded:
             elif not self._sent(peer, parts):
                 backlog = self._backlogs[peer] = _Backlog(self.factory.reactor.seconds())
                 self._wait(peer, backlog, parts)
-                self._blocked(peer, True)
         # Touching the socket may have swallowed the edge which says that there is something.
         self._readSoon()
 
@@ -289,10 +318,16 @@ class _Bounded:
         backlog.messages.append(parts)
         backlog.octets += sum(map(len, parts))
         bounds = self._bounds
-        if len(backlog.messages) > bounds.unread_messages or backlog.octets > bounds.unread_octets:
+        messages, octets = len(backlog.messages), backlog.octets
+        if messages > bounds.unread_messages or octets > bounds.unread_octets:
             self._giveUp(peer)
-        elif self._retry is None:
+            return
+        if self._retry is None:
             self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
+        full = messages > bounds.unread_messages // 10 or octets > bounds.unread_octets // 2
+        if full and not backlog.full:
+            backlog.full = True
+            self._blocked(peer, True)
 
     def _giveUp(self, peer: bytes) -> None:
         if self._backlogs.pop(peer, None) is not None:
@@ -300,24 +335,35 @@ class _Bounded:
 
     def _tryAgain(self) -> None:
         self._retry = None
+        self._sendWaiting(len(self._backlogs))
+        if self._backlogs and self._retry is None:
+            self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
+        self._readSoon()
+
+    def _sendWaiting(self, peers: int) -> None:
+        """Try the next ``peers`` which wait."""
         now = self.factory.reactor.seconds()
-        for peer, backlog in list(self._backlogs.items()):
+        some = False
+        for peer in list(islice(self._backlogs, peers)):
+            backlog = self._backlogs.pop(peer)
+            self._backlogs[peer] = backlog  # the last one now
             messages = backlog.messages
             for _ in range(READS_PER_TURN):
                 if not messages or not self._sent(peer, messages[0]):
                     break
                 backlog.octets -= sum(map(len, messages.popleft()))
                 backlog.since = now
+                some = True
             if self._backlogs.get(peer) is not backlog:
                 continue
             if not messages:
                 del self._backlogs[peer]
-                self._blocked(peer, False)
+                if backlog.full:
+                    self._blocked(peer, False)
             elif backlog.since + self._bounds.unread_seconds <= now:
                 self._giveUp(peer)
-        if self._backlogs and self._retry is None:
-            self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
-        self._readSoon()
+        if some:
+            self._readSoon()
 
     @property
     def unread(self) -> int:
@@ -396,10 +442,9 @@ class Sockets:
     """A ZeroMQ context in a reactor; makes sockets and closes them all."""
 
     def __init__(self, reactor: Any) -> None:
-        factory, self._router, self._dealer = _txzmq()
+        factory, self._router, self._dealer, self._monitor = _txzmq()
         self._factory = factory()
         self._factory.reactor = reactor
-        self._zap: Any = None
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
         """A ROUTER socket; the arguments are those of :class:`_Bounded`."""
@@ -421,27 +466,39 @@ class Sockets:
 
         return self._dealer(self._factory, received, bounds, prepare=prepare)
 
-    def authenticate(self, curve: CurveServer) -> Callable[[Any], None]:
-        """Answer ZAP requests for these keys; what to do with each socket before it listens.
+    def admit(self, door: Door, curve: CurveServer | None) -> Callable[[Any], None]:
+        """Let in only who may connect; what to do with each socket before it listens.
 
-        The User-Id of a connection becomes its public key in Z85.
+        Connections go through ``door``.  With ``curve`` they need one of its keys, which in Z85
+        becomes the connection's User-Id.
         """
-        self._zap = self._router(self._factory, self._answerZap(curve), Bounds(1 << 16))
-        self._zap.bind(ZAP_ADDRESS)
+        monitors: list[Any] = []
+        authorized = None if curve is None else curve.authorized
+
+        def asked(messages: list[list[bytes]], addresses: Mapping[bytes, str]) -> None:
+            # libzmq has told of a connection before it asks about it, and nothing goes through it
+            # before the answer: so whoever is turned away is gone by then.
+            for monitor in monitors:
+                monitor.doRead()
+            zap.sendAll([zap_reply(parts, authorized) for parts in messages])
+
+        zap = self._router(self._factory, asked, Bounds(1 << 16))
+        zap.bind(ZAP_ADDRESS)
 
         def prepare(socket: Any) -> None:
-            socket.curve_secretkey = curve.secret
-            socket.curve_publickey = zmq.curve_public(curve.secret)
-            socket.curve_server = True
             socket.zap_domain = ZAP_DOMAIN
+            if curve is not None:
+                socket.curve_secretkey = curve.secret
+                socket.curve_publickey = zmq.curve_public(curve.secret)
+                socket.curve_server = True
+            address = f"inproc://door-{socket.fd}"
+            socket.monitor(address, EVENTS)
+            # Without a bound of messages: libzmq's own thread would wait for us at it.
+            monitor = self._monitor(self._factory, door.happened, Bounds(1 << 16, 0))
+            monitor.connect(address)
+            monitors.append(monitor)
 
         return prepare
-
-    def _answerZap(self, curve: CurveServer) -> Routed:
-        def received(messages: list[list[bytes]], addresses: Mapping[bytes, str]) -> None:
-            self._zap.sendAll([zap_reply(parts, curve.authorized) for parts in messages])
-
-        return received
 
     def shutdown(self) -> None:
         """Close all sockets and end the context."""

@@ -16,7 +16,14 @@ SHARED_LIMITS: Final = (
 
 SERVER_LIMITS: Final = (
     *SHARED_LIMITS,
-    Limit("peer-messages", 1000, "messages", "libzmq holds for one peer, each way", 1),
+    Limit(
+        "peer-octets",
+        256 << 20,
+        "octets",
+        "libzmq holds for one peer, each way, at content-octets a message; one message at least",
+        1,
+    ),
+    Limit("peer-messages", 1000, "messages", "libzmq holds for one peer, each way, at most", 1),
     Limit("sessions", 10_000, "sessions", "open at a time; a further Open gets 403", 1),
     Limit("session-leases", 64, "leases", "of one session; a further request gets 403", 1),
     Limit("session-idle", 300.0, "s", "a session without any traffic ends (MT-30)", 0.001),

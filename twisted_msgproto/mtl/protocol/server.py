@@ -34,6 +34,7 @@ from ...net.ingest import Delivery, IngestHooks
 from ...net.timer import MachineTimer
 from .. import sasl
 from ..curve import CurveServer
+from ..door import Door
 from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
 from ..machine.server import Server
 from ..machine.sessions import (
@@ -46,12 +47,15 @@ from ..machine.sessions import (
     SessionOpened,
     key_of,
 )
-from ..zeromq import Bounds, Sockets, check_address, is_local, port_of
+from ..zeromq import Bounds, Sockets, check_address, is_local, messages_within, port_of
 
 PROTOCOL: Final = "mtl"
 
 CONTROL_OCTETS_OVER_JSON: Final = 1024
 """What a control frame may have above the JSON limit, so that too large a body gets its 400."""
+
+CONTROL_MESSAGES: Final = 16
+"""What libzmq holds of one client's requests, of which one is out at a time, and of its replies."""
 
 log = Logger(namespace="twisted_msgproto.mtl")
 
@@ -169,6 +173,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._sockets: Any = None
         self._control: Any = None
         self._data: Any = None
+        self._door: Door | None = None
         self._hook: Callable[[MessageBatch], Deferred[Any] | None] = lambda batch: None
         self._refilling: Any = None
         self._stopped = False
@@ -227,23 +232,32 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> None:
         limits = self.limits
+        self._door = Door(
+            limits.integer("connections"),
+            limits.integer("connections-per-address"),
+            self._turnedAway,
+        )
         options: dict[str, Any] = {
             "lost": self._peerLost,
+            "prepare": sockets.admit(self._door, self._curve),
             "with_keys": self._curve is not None,
         }
-        if self._curve is not None:
-            options["prepare"] = sockets.authenticate(self._curve)
         content_octets = limits.integer("content-octets")
         bounds: dict[str, Any] = {
             "unread_seconds": limits["unread-seconds"],
             "handshake_seconds": limits["handshake"],
-            "peer_messages": limits.integer("peer-messages"),
         }
+        peer_octets, most = limits.integer("peer-octets"), limits.integer("peer-messages")
         json_octets = limits.integer("json-octets") + CONTROL_OCTETS_OVER_JSON
+        if data is None:
+            content_octets = max(content_octets, json_octets)
+        data_bounds = Bounds(
+            content_octets, messages_within(peer_octets, content_octets, most), **bounds
+        )
         if data is None:
             self._control = self._data = sockets.router(
                 partial(self._receive, Channel.SHARED),
-                Bounds(max(content_octets, json_octets), **bounds),
+                data_bounds,
                 blocked=self._blocked,
                 **options,
             )
@@ -252,12 +266,12 @@ class MtlServerFactory(MsgprotoServerFactory):
         else:
             self._control = sockets.router(
                 partial(self._receive, Channel.CONTROL),
-                Bounds(json_octets, unread_messages=100, **bounds),
+                Bounds(json_octets, CONTROL_MESSAGES, unread_messages=100, **bounds),
                 **options,
             )
             self._data = sockets.router(
                 partial(self._receive, Channel.DATA),
-                Bounds(content_octets, **bounds),
+                data_bounds,
                 blocked=self._blocked,
                 **options,
             )
@@ -490,4 +504,8 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def snapshot(self) -> Mapping[str, object]:
         """The broker's figures as plain values, for status pages."""
-        return {**self.machine.snapshot(), "counters": dict(self.counters)}
+        return {
+            "connections": 0 if self._door is None else len(self._door.connections),
+            **self.machine.snapshot(),
+            "counters": dict(self.counters),
+        }
