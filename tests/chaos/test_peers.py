@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,8 @@ from tests.chaos.shippers import Shipper
 from tests.tools.certificates import Authority
 from tests.tools.processes import PATIENCE_SECONDS
 from twisted_msgproto.lumberjack.wire import encode_window
+from twisted_msgproto.micromsg2 import Proposal
+from twisted_msgproto.micromsg2.wire import encode_handshake
 
 pytestmark = pytest.mark.slow
 
@@ -144,6 +147,40 @@ def test_peers_gone_in_the_middle_of_a_frame_are_closed_and_others_are_served(la
     served(port)
     server.line("closed without ack", nth=30)
     assert descriptors(server) <= before + 1
+
+
+GREETINGS = {
+    "lumberjack": encode_window(0),
+    "micromsg2": encode_handshake(Proposal().opening()),
+    "sabc": b"CONNECT\r\nclient-id::me\r\n\r\n\0",
+    "umq": UPGRADE
+    + b"x\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+}
+"""What a server answers without closing."""
+
+
+def timer(ours, theirs):
+    """The kernel's timer for the connection between these ports: "02" is keep-alive."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if [int(words[at].partition(":")[2], 16) for at in (1, 2)] == [ours, theirs]:
+            return words[5].partition(":")[0]
+    raise AssertionError("no such connection")
+
+
+@needs_proc
+@pytest.mark.parametrize("protocol", ["lumberjack", "micromsg2", "sabc", "umq"])
+def test_the_system_asks_whether_a_silent_peer_is_still_there(launch, protocol):
+    """FAULTS, half-open peers: with nothing owed only TCP's keep-alive can tell."""
+    server = launch(protocol, "-e", LISTEN, module="twisted")
+    port = server.port(protocol)
+    with connected(port) as line:
+        line.sendall(GREETINGS[protocol])
+        assert line.recv(1000), "an answer says that the connection was taken on"
+        # Until its answer is acknowledged the timer is the one for sending it again.
+        while (running := timer(port, line.getsockname()[1])) == "01":
+            pass
+        assert running == "02"
 
 
 # ── Slow readers ────────────────────────────────────────────────────────────────────────────────
