@@ -1,12 +1,14 @@
 """Peers which misbehave by what they do not do: slow, silent, not reading, too many, or cut off."""
 
 import contextlib
+import re
 import resource
 import select
 import signal
 import socket
 import ssl
 import struct
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tests.chaos.gateways import (
     most_resident,
     needs_proc,
     resident,
+    rows,
     served,
 )
 from tests.chaos.shippers import Shipper
@@ -269,3 +272,42 @@ def test_sigterm_under_load_ends_before_a_supervisor_kills(launch, tmp_path):
             shipper.finish()
             assert shipper.acknowledged <= found
         assert "Traceback" not in server.output
+
+
+ADDRESSES = {
+    "micromsg2": "tcp:127.0.0.1:{}",
+    "sabc": "tcp:127.0.0.1:{}",
+    "umq": "ws://127.0.0.1:{}",
+}
+
+
+def test_sigterm_to_a_gateway_under_load_of_many_protocols(launch, tmp_path):
+    """FAULTS, SIGTERM under load: what any of its servers has acknowledged is on disk."""
+    queue = tmp_path / "queue"
+    names = ["lumberjack", *ADDRESSES]
+    tables = "".join(f'[{name}]\nendpoint = "{LISTEN}"\n' for name in names)
+    (tmp_path / "gateway.toml").write_text(f'[queue]\ndirectory = "{queue}"\n{tables}')
+    server = launch("gateway", "--config", tmp_path / "gateway.toml")
+    shipper = Shipper("a", server.port("lumberjack"), pace=0)
+    shipper.start()
+    senders = {}
+    for name, address in ADDRESSES.items():
+        destination = ["--destination", "x"] if name == "micromsg2" else []
+        senders[name] = launch(
+            *("send", name, address.format(server.port(name)), "--count", "1000000"),
+            *("--json", *destination),
+        )
+    kept = Counter()
+    while len(kept) < len(names) or min(kept.values()) < 500:
+        kept.update(row["protocol"] for row in rows(queue, kept.total()))
+        assert server.process.poll() is None, server.output
+    assert server.end(seconds=SUPERVISOR_SECONDS) in (0, -signal.SIGTERM), server.output
+    kept.update(row["protocol"] for row in rows(queue, kept.total()))
+    shipper.finish()
+    assert shipper.acknowledged <= set(bodies(queue))
+    for name, sender in senders.items():
+        assert sender.wait() != 0, "what it had to send was more"
+        told = re.search(r'"acknowledged": (\d+)', sender.output)
+        assert told is not None, sender.output
+        assert 0 < int(told[1]) <= kept[name], name
+    assert "Traceback" not in server.output
