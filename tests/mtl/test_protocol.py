@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -12,6 +14,7 @@ from twisted.cred.checkers import (
     InMemoryUsernamePasswordDatabaseDontUse,
 )
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import (
     IMPATIENT,
@@ -24,6 +27,7 @@ from tests.mtl.cases import (
     taking,
     until,
 )
+from tests.tools.processes import launching
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -34,9 +38,11 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, sasl
 from twisted_msgproto.mtl.curve import CurveClient, CurveServer, zap_reply
+from twisted_msgproto.mtl.machine.client_flow import ClientFlowState
 from twisted_msgproto.mtl.protocol.client import Received
 from twisted_msgproto.mtl.sasl import credentials
 from twisted_msgproto.net.authentication import portal_over
+from twisted_msgproto.queue import QueueReader
 
 
 def checkers() -> list[Any]:
@@ -763,6 +769,41 @@ class Survival(MtlCase):
         await writer.send("a", b"after")
         await until(lambda: {b"between", b"after"} <= set(got))
         self.assertEqual(second.machine.snapshot()["readers"], 1)
+
+    @run
+    async def test_flows_survive_a_server_which_stands_still(self) -> None:
+        """MT-21, MT-28: its process is stopped; both sides take each other for dead, then go on."""
+        path = Path(self.mktemp())
+        path.mkdir(parents=True)
+        with launching(path) as launch:
+            server = launch(
+                *("mtl", "-e", "tcp://127.0.0.1:*", "--queue", "queue"),
+                *("--limit", "heartbeat=0.1", "--limit", "liveness=0.6"),
+                module="twisted",
+            )
+            address = await deferToThread(server.address, "mtl")
+            client = self.client(address, limits={**IMPATIENT, "window": 10})
+            await client.open("host")
+            await client.profile("ingest")
+            writer = await client.writer(["a"])
+            await writer.sendMany("a", [b"%d" % n for n in range(20)])
+            server.signal(signal.SIGSTOP)
+            sent = writer.sendMany("a", [b"%d" % n for n in range(20, 40)])
+            await until(lambda: writer.machine.state is ClientFlowState.LOST)
+            self.assertNoResult(sent)
+            server.signal(signal.SIGCONT)
+            await sent
+            await writer.send("a", b"40")
+            await client.close()
+        reader = QueueReader(path / "queue")
+        rows = [r for batch in reader.read(0, reader.end()) for r in batch.to_pylist()]
+        sessions: dict[str, list[int]] = {}
+        for row in rows:
+            sessions.setdefault(row["session"], []).append(int(row["body"]))
+        self.assertEqual({n for numbers in sessions.values() for n in numbers}, set(range(41)))
+        for numbers in sessions.values():
+            for place, number in enumerate(numbers[1:]):
+                self.assertLessEqual(number, max(numbers[: place + 1]) + 1)
 
     @run
     async def test_a_client_which_is_not_persistent_gives_up(self) -> None:
