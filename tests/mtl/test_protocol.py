@@ -13,7 +13,8 @@ from twisted.cred.checkers import (
     AllowAnonymousAccess,
     InMemoryUsernamePasswordDatabaseDontUse,
 )
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.cred.credentials import UsernamePassword
+from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import (
@@ -555,6 +556,64 @@ class Authentication(MtlCase):
         self.assertEqual(undone, ["late"])
         await client.close()
         await asked
+
+    @run
+    async def test_a_mechanism_of_ones_own(self) -> None:
+        """MT-08: on both sides, with a challenge; whoever fails is told nothing."""
+
+        class Riddle(sasl.SaslMechanism):
+            name = "RIDDLE"
+
+            def begin(self, login: sasl.Login) -> sasl.SaslCycle:
+                class Cycle(sasl.SaslCycle):
+                    user = b""
+
+                    def respond(
+                        self, response: bytes
+                    ) -> Deferred[sasl.Challenge | sasl.Authenticated]:
+                        if not self.user:
+                            self.user = response
+                            return succeed(sasl.Challenge(b"what is it?"))
+                        if response != b"time":
+                            raise sasl.SaslRefused("wrong")
+                        return login(
+                            UsernamePassword(self.user, b"secret"), self.user.decode()
+                        ).addCallback(sasl.Authenticated)
+
+                return Cycle()
+
+        class Guess:
+            mechanism = "RIDDLE"
+
+            def __init__(self, user: bytes, guess: bytes) -> None:
+                self.says = [user, guess]
+                self.heard: list[bytes | None] = []
+
+            @property
+            def finished(self) -> bool:
+                return not self.says
+
+            def respond(self, challenge: bytes | None) -> bytes:
+                self.heard.append(challenge)
+                return self.says.pop(0)
+
+        factory = self.authenticating(mechanisms=[Riddle()])
+        self.assertEqual(factory.machine._mechanisms, ("RIDDLE",))
+        for user, guess, good in (
+            (b"me", b"time", True), (b"me", b"a shoe", False), (b"nobody", b"time", False),
+        ):  # fmt: skip
+            client = self.client(factory.addresses[0])
+            cycle = Guess(user, guess)
+            await client.open("host")
+            asked = client.authorize(lambda names, cycle=cycle: cycle)  # type: ignore[misc]
+            if good:
+                self.assertEqual(len(await asked), 3)
+                self.assertEqual([s.clientId for s in factory.liveConnections], ["me"])
+            else:
+                error = await self.assertFailure(asked, Refused)
+                self.assertEqual(error.code, 401)
+            self.assertEqual(cycle.heard, [None, b"what is it?"])
+            await client.close()
 
     def test_plain_is_for_protected_transports_unless_forced(self) -> None:
         """MT-08"""

@@ -112,7 +112,7 @@ class Peers(MtlCase):
 class Broken(MtlCase):
     @run
     async def test_a_client_of_the_text_learns_that_its_content_was_lost(self) -> None:
-        """MT-14, MT-19, MT-30: a Reject for all that arrived, then 403 until it has another lease."""
+        """MT-14, MT-19, MT-30: a Reject for all that arrived, then 403, but not on another flow."""
         sink = HeldSink(at_once=False)
         factory = self.server(sink, limits={"liveness": 1000})
         client = Plain(factory.addresses[0])
