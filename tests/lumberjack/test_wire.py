@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tools.events import flatten, splits
-from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.errors import ConfigurationError, Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack import wire
 from twisted_msgproto.lumberjack.wire import (
@@ -301,6 +301,25 @@ def test_octets_which_arrive_while_a_compressed_frame_is_read_come_after_it():
         ("C", V2),
         ("W", V2, 7),
     ]
+
+
+def test_empty_data_frames_count_too_where_a_turn_ends():
+    """LJ-13: a D frame of ten octets is a mapping in memory, so its weight ends the turn."""
+    decoder = Decoder(limits(slice_octets=10_000))
+    turns = [decoder.feed(encode_data([7] * 500, [{}] * 500))]
+    while decoder.unfinished:
+        turns.append(decoder.feed(b""))
+    counts = [sum(len(item.pairs) for item in turn) for turn in turns]
+    assert sum(counts) == 500
+    assert max(counts) <= 10_000 / 100 + 1
+
+
+@pytest.mark.parametrize("limit", wire.LIMITS)
+def test_what_bounds_octets_fits_into_31_bits(limit):
+    """LJ-17: places in octets are 31-bit numbers, so no operator may allow more."""
+    if limit.name != "window":
+        with pytest.raises(ConfigurationError, match="at most 1073741824"):
+            Limits.of(wire.LIMITS).replace({limit.name: 1 << 31})
 
 
 def test_data_frames_too_are_read_in_slices():

@@ -89,9 +89,9 @@ LIMITS: Final = (
         OCTETS_MAX,
     ),
     Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1, OCTETS_MAX),
-    Limit("pairs", 1024, "pairs", "the pairs of one D frame (LJ-17)"),
-    Limit("key-octets", 1 << 10, "octets", "a key of a D frame (LJ-17)", 1),
-    Limit("value-octets", 1 << 20, "octets", "a value of a D frame (LJ-17)", 1),
+    Limit("pairs", 1024, "pairs", "the pairs of one D frame (LJ-17)", 0, OCTETS_MAX),
+    Limit("key-octets", 1 << 10, "octets", "a key of a D frame (LJ-17)", 1, OCTETS_MAX),
+    Limit("value-octets", 1 << 20, "octets", "a value of a D frame (LJ-17)", 1, OCTETS_MAX),
     Limit(
         "data-octets",
         64 << 20,
@@ -539,7 +539,8 @@ class Decoder:
         """
         start = level.position
         stop = min(len(level.octets), start + self._budget)
-        run = scan.data_run(level.octets, start, stop, self._data_limits, self._keys)
+        count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
+        run = scan.data_run(level.octets, start, stop, count_max, self._data_limits, self._keys)
         level.position = run.position
         if run.sequences:
             size = run.position - start
