@@ -20,8 +20,9 @@ KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--worlds N``: how many simulated worlds each protocol has to survive."""
+    """``--worlds N`` and ``--fuzz N``: simulated worlds a protocol, spoiled streams a decoder."""
     parser.addoption("--worlds", type=int, default=3000, help="simulated worlds a protocol")
+    parser.addoption("--fuzz", type=int, default=50_000, help="spoiled streams a decoder")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -56,6 +56,31 @@ def test_the_extra_all_holds_every_extra_that_a_user_may_need() -> None:
     assert set(inner) == set(extras) - {"all", "java", "dev", "docs"}
 
 
+def test_a_python_without_the_stable_abi_can_make_a_wheel_too() -> None:
+    """Free-threaded Pythons refuse a wheel which is said to be for every Python."""
+    pytest.importorskip("setuptools", minversion="75")
+    code = (
+        "import sys, sysconfig\n"
+        "sysconfig.get_config_vars()['Py_GIL_DISABLED'] = int(sys.argv[1])\n"
+        "from setuptools import Distribution\n"
+        "from distutils.core import run_setup\n"
+        "wheel = run_setup('setup.py', [], 'init').get_command_obj('bdist_wheel')\n"
+        "wheel.ensure_finalized()\n"
+        "print(wheel.py_limited_api)\n"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code, disabled],
+            cwd=PROJECT,
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout.strip()
+        for disabled in "01"
+    ]
+    assert said == ["cp311", "False"]
+
+
 @pytest.mark.slow
 def test_a_wheel_installed_elsewhere_brings_the_plugins(tmp_path: Path) -> None:
     """The wheel is the only thing on the path there: no working tree, no PYTHONPATH."""

@@ -6,9 +6,11 @@ import shlex
 import signal
 import socket
 import sys
+import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import islice, pairwise
 from pathlib import Path
 from types import ModuleType
@@ -20,9 +22,12 @@ from tests.tools.processes import Launcher
 from twisted_msgproto import cli
 from twisted_msgproto.cli import bench, peers
 from twisted_msgproto.cli.bench import chosen, describe
-from twisted_msgproto.cli.benches import raw
+from twisted_msgproto.cli.benches import queue, raw
 from twisted_msgproto.cli.measuring import Comparison, Figures, Gauge, Reading, measure, read
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.lumberjack import bench as lumberjack_bench
+from twisted_msgproto.lumberjack.bench import drive, json_window
+from twisted_msgproto.queue import QueueReader
 
 
 def rows_of(launch: Launcher, *words: str | Path, scale: float = 0.02) -> dict[str, Any]:
@@ -323,7 +328,7 @@ def test_the_way_into_the_table_is_measured(launch: Launcher) -> None:
     assert delay["mark"] == 1.0 and delay["unit"] == "s (p95)"
     notes = delay["notes"]
     assert 0 < notes["p50_seconds"] <= notes["p95_seconds"] == delay["value"]
-    assert notes["groups"] > 50
+    assert notes["groups"] > 0 and notes["batches"] >= 6
 
 
 # ── Groups ──────────────────────────────────────────────────────────────────────────────────────
@@ -462,3 +467,69 @@ def test_what_a_peers_children_take_is_counted(tmp_path: Path) -> None:
     finally:
         peer.close()
     assert peer.usage()["cpu"] == 0
+
+
+def test_what_the_bench_appends_is_a_queue_like_any_other(tmp_path: Path) -> None:
+    load = queue.Load(10, 10, 20, (None, None), (None, None))
+    with closing(queue.Bed(tmp_path, load, 20)) as bed:
+        for _ in range(3):
+            assert bed.append().groups == bed.raw().groups == 2
+        rows = [
+            row for batch in QueueReader(tmp_path / "log").read(0, 60) for row in batch.to_pylist()
+        ]
+    assert [row["offset"] for row in rows] == list(range(60))
+    assert [row["body"] for row in rows[:20]] == [row["body"] for row in rows[40:]]
+
+
+# ── The load generator ──────────────────────────────────────────────────────────────────────────
+
+
+def answering(answers: Sequence[bytes]) -> tuple[socket.socket, threading.Thread]:
+    """A server which reads a window of ten events, then says each of ``answers``, and closes."""
+    server = socket.create_server(("127.0.0.1", 0))
+    length = len(json_window(10))
+
+    def serve() -> None:
+        connection = server.accept()[0]
+        with server, connection:
+            connection.recv(length, socket.MSG_WAITALL)
+            for answer in answers:
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return server, thread
+
+
+def ack(sequence: int) -> bytes:
+    return b"2A" + sequence.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("answers", "done"),
+    [
+        ([ack(10)], True),
+        ([ack(0), ack(4), ack(9), ack(10)[:3], ack(10)[3:]], True),
+        ([ack(0), ack(9)], False),
+    ],
+)
+def test_a_window_is_done_when_its_last_event_is_acked(answers: list[bytes], done: bool) -> None:
+    server, thread = answering(answers)
+    port = server.getsockname()[1]
+    try:
+        if done:
+            assert len(drive(port, json_window(10), 1)) == 1
+        else:
+            with pytest.raises(RuntimeError, match="closed the connection"):
+                drive(port, json_window(10), 1)
+    finally:
+        thread.join()
+
+
+def test_a_server_which_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lumberjack_bench, "SILENT_SECONDS_MAX", 0.05)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(RuntimeError, match="silent for"),
+    ):
+        drive(server.getsockname()[1], json_window(10), 1)

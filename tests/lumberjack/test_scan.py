@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -109,7 +111,7 @@ def test_a_run_of_d_frames_ends_before_what_is_unusual(
 ) -> None:
     """LJ-03."""
     octets = b"?" + TWO + last
-    run = data_run(octets, 1, len(octets), LIMITS, [])
+    run = data_run(octets, 1, len(octets), 9, LIMITS, [])
     assert run.position == 1 + len(TWO)
     assert run.sequences == [1, 2]
     assert run.pairs == [FIRST, {}]
@@ -119,15 +121,41 @@ def test_a_run_of_d_frames_ends_before_what_is_unusual(
 def test_a_run_of_d_frames_ends_with_the_first_to_reach_the_stop(
     data_run: Callable[..., Any],
 ) -> None:
-    run = data_run(TWO, 0, 1, LIMITS, [])
+    run = data_run(TWO, 0, 1, 9, LIMITS, [])
     assert (run.sequences, run.unusual) == ([1], False)
+
+
+@pytest.mark.parametrize("count_max", [0, 1, 2])
+def test_a_run_of_d_frames_has_no_more_than_asked_for(
+    data_run: Callable[..., Any], count_max: int
+) -> None:
+    run = data_run(TWO, 0, len(TWO), count_max, LIMITS, [])
+    assert (run.sequences, run.unusual) == ([1, 2][:count_max], False)
+
+
+@pytest.mark.parametrize("length", [0x7FFFFFFF, 0x80000000, 0xFFFFFFF2, 0xFFFFFFFF])
+@pytest.mark.parametrize("at", [6, 10, 15])
+def test_a_length_which_turns_negative_in_31_bits_is_unusual(
+    data_run: Callable[..., Any], at: int, length: int
+) -> None:
+    """LJ-17: the count of pairs, the length of a key and that of a value."""
+    octets = bytearray(encode_data([1], [{"a": "1"}]))
+    octets[at : at + 4] = length.to_bytes(4)
+    run = data_run(bytes(octets), 0, len(octets), 9, LIMITS, [])
+    assert (run.position, run.sequences, run.unusual) == (0, [], True)
+
+
+def test_a_first_key_and_value_may_be_empty(data_run: Callable[..., Any]) -> None:
+    """LJ-03."""
+    octets = encode_data([1], [{"": ""}])
+    assert data_run(octets, 0, len(octets), 9, LIMITS, []).pairs == [{"": ""}]
 
 
 def test_keys_may_differ_from_frame_to_frame(data_run: Callable[..., Any]) -> None:
     """LJ-03: the keys of the frame before are only a guess."""
     pairs = [{"a": "1", "b": "2"}, {"b": "1", "a": "2"}, {"a": "1"}, {}, {"aa": "", "": "x"}] * 40
     octets = encode_data(range(200), pairs)
-    run = data_run(octets, 0, len(octets), LIMITS, [])
+    run = data_run(octets, 0, len(octets), 300, LIMITS, [])
     assert (run.sequences, run.pairs) == (list(range(200)), pairs)
 
 
@@ -137,7 +165,7 @@ def test_the_compiled_form_leaves_repeated_keys_and_very_many_to_python() -> Non
     repeated = encode_data([3], [{"a": "1", "b": "2"}]).replace(b"b", b"a")
     many = encode_data([3], [{str(key): "" for key in range(65)}])
     for octets in (repeated, many):
-        run = scan.data_run_compiled(octets, 0, len(octets), LIMITS._replace(pairs=100), [])
+        run = scan.data_run_compiled(octets, 0, len(octets), 9, LIMITS._replace(pairs=100), [])
         assert (run.position, run.sequences, run.unusual) == (0, [], True)
 
 
@@ -187,7 +215,7 @@ def test_both_forms_find_the_same_d_frames_wherever_they_begin() -> None:
     """LJ-03."""
     for octets in streams(300, 2):
         for start in range(0, len(octets) - 1, 3):
-            work = (octets, start, len(octets), LIMITS)
+            work = (octets, start, len(octets), 9, LIMITS)
             compiled = scan.data_run_compiled(*work, [])
             python = scan.data_run_python(*work, [])
             # Where a key is repeated the compiled form stops earlier.
@@ -204,18 +232,39 @@ def test_both_forms_find_the_same_d_frames_wherever_they_begin() -> None:
 @pytest.mark.parametrize("name", ["json_bounds", "data_columns"])
 @pytest.mark.parametrize(
     ("octets", "position", "stop"),
-    [(b"2J", -1, 2), (b"2J", 1, 2), (b"2J", 5, 2), (b"2J", 0, 3), (b"", 0, 0)],
+    [
+        (b"2J", -1, 2),
+        (b"2J", 1, 2),
+        (b"2J", 5, 2),
+        (b"2J", 0, 3),
+        (b"", 0, 0),
+        (b"2J", sys.maxsize, 2),
+        (b"2J", -sys.maxsize, 2),
+    ],
 )
 def test_positions_outside_of_the_octets_are_a_programmer_s_fault(
     name: str, octets: bytes, position: int, stop: int
 ) -> None:
     from twisted_msgproto.lumberjack import _scan
 
-    more = (1,) if name == "json_bounds" else (1, 1, 1, 1)
+    more = (1,) if name == "json_bounds" else (1,) * 5
     with pytest.raises(ValueError, match="outside"):
         getattr(_scan, name)(octets, position, stop, *more)
     with pytest.raises(TypeError):
         getattr(_scan, name)("text", 0, 0, *more)
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", ["json_bounds", "data_columns"])
+@pytest.mark.skipif(sys.maxsize < 1 << 32, reason="nobody has so many octets on such a machine")
+def test_octets_whose_places_need_more_than_31_bits_are_a_programmer_s_fault(name: str) -> None:
+    """Bounds are 31-bit numbers; one that had wrapped would make Arrow read anywhere."""
+    from twisted_msgproto.lumberjack import _scan
+
+    more = (1,) if name == "json_bounds" else (1,) * 5
+    octets = mmap.mmap(-1, (1 << 31) + 12)  # none of it is touched
+    with octets, pytest.raises(OverflowError, match="31"):
+        getattr(_scan, name)(octets, 1 << 31, len(octets), *more)
 
 
 def test_the_decoder_uses_the_compiled_form_where_there_is_one() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tools.events import flatten, splits
-from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.errors import ConfigurationError, Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack import wire
 from twisted_msgproto.lumberjack.wire import (
@@ -301,6 +301,48 @@ def test_octets_which_arrive_while_a_compressed_frame_is_read_come_after_it():
         ("C", V2),
         ("W", V2, 7),
     ]
+
+
+def test_empty_data_frames_count_too_where_a_turn_ends():
+    """LJ-13: a D frame of ten octets is a mapping in memory, so its weight ends the turn."""
+    decoder = Decoder(limits(slice_octets=10_000))
+    turns = [decoder.feed(encode_data([7] * 500, [{}] * 500))]
+    while decoder.unfinished:
+        turns.append(decoder.feed(b""))
+    counts = [sum(len(item.pairs) for item in turn) for turn in turns]
+    assert sum(counts) == 500
+    assert max(counts) <= 10_000 / 100 + 1
+
+
+@pytest.mark.parametrize("limit", wire.LIMITS)
+def test_what_bounds_octets_fits_into_31_bits(limit):
+    """LJ-17: places in octets are 31-bit numbers, so no operator may allow more."""
+    if limit.name != "window":
+        with pytest.raises(ConfigurationError, match="at most 1073741824"):
+            Limits.of(wire.LIMITS).replace({limit.name: 1 << 31})
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        encode_window(5),
+        encode_ack(5),
+        encode_compressed(b""),
+        encode_window(1) + encode_json([1], [b""]),
+        encode_data([1], [{}]) + encode_json([1], [b""]),
+        encode_data([1], [{str(key): "" for key in range(65)}]),
+    ],
+)
+def test_frames_which_make_no_runs_end_a_turn_by_their_number(frames):
+    """LJ-13: six octets may cost as much time as a run of thousands, so they weigh as much."""
+    decoder = Decoder()
+    slice_octets = Limits.of(wire.LIMITS).integer("slice-octets")
+    turns = [decoder.feed(encode_compressed(frames * 10_000))]
+    while decoder.unfinished:
+        turns.append(decoder.feed(b""))
+    assert simple(turns[-1])[-1] == ("C", V2)
+    assert len(turns) >= 10_000 * wire.STEP_WEIGHT_OCTETS / slice_octets
+    assert max(map(len, turns)) <= slice_octets / wire.STEP_WEIGHT_OCTETS + 1
 
 
 def test_data_frames_too_are_read_in_slices():

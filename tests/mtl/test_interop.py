@@ -196,6 +196,13 @@ def test_identities_of_ones_own_are_turned_away(address: str) -> None:
     """MT-30"""
     with Plain(address, identity=b"me") as client:
         assert client.open()[0] == "401"
+        # While its owner is there, libzmq does not listen to a second one of the same name.
+        second = client._socket(zmq.DEALER)
+        second.set(zmq.IDENTITY, b"me")
+        second.connect(address)
+        second.send_multipart([b"", b"Connection.Open", b"{}"])
+        assert not second.poll(300)
+        assert client.open()[0] == "401"
     with Plain(address) as client:
         client.ready("queue")
 
@@ -219,7 +226,7 @@ def test_wrong_frame_counts_and_non_json_get_no_reply(address: str) -> None:
     with Plain(address) as client:
         dealer = client._socket(zmq.DEALER)
         dealer.connect(address)
-        for count in (1, 2, 4, 5, 9, 50, 100):
+        for count in range(1, 101):
             dealer.send_multipart([b"x"] * count)
         dealer.send_multipart([b"", b"Connection.Open", b"{"])
         dealer.send_multipart([b"", b"Connection.Open", b"{}", b"", b"more"])
@@ -227,7 +234,7 @@ def test_wrong_frame_counts_and_non_json_get_no_reply(address: str) -> None:
         # Only the last one is well-formed.
         assert dealer.recv_multipart()[:4] == [b"1", b"2", b"", b"401"]
         data = client.ready("queue").flow("Reader", ["frames"])
-        for count in (1, 3, 4, 10, 100):
+        for count in (1, *range(3, 101)):
             data.socket.send_multipart([b"\x08"] * count)
         data.send(SUMMON, b"\0")
         data.send(99)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -11,7 +13,9 @@ from twisted.cred.checkers import (
     AllowAnonymousAccess,
     InMemoryUsernamePasswordDatabaseDontUse,
 )
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.cred.credentials import UsernamePassword
+from twisted.internet.defer import Deferred, ensureDeferred, succeed
+from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import (
     IMPATIENT,
@@ -24,6 +28,7 @@ from tests.mtl.cases import (
     taking,
     until,
 )
+from tests.tools.processes import launching
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -34,9 +39,11 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, sasl
 from twisted_msgproto.mtl.curve import CurveClient, CurveServer, zap_reply
+from twisted_msgproto.mtl.machine.client_flow import ClientFlowState
 from twisted_msgproto.mtl.protocol.client import Received
 from twisted_msgproto.mtl.sasl import credentials
 from twisted_msgproto.net.authentication import portal_over
+from twisted_msgproto.queue import QueueReader
 
 
 def checkers() -> list[Any]:
@@ -550,6 +557,64 @@ class Authentication(MtlCase):
         await client.close()
         await asked
 
+    @run
+    async def test_a_mechanism_of_ones_own(self) -> None:
+        """MT-08: on both sides, with a challenge; whoever fails is told nothing."""
+
+        class Riddle(sasl.SaslMechanism):
+            name = "RIDDLE"
+
+            def begin(self, login: sasl.Login) -> sasl.SaslCycle:
+                class Cycle(sasl.SaslCycle):
+                    user = b""
+
+                    def respond(
+                        self, response: bytes
+                    ) -> Deferred[sasl.Challenge | sasl.Authenticated]:
+                        if not self.user:
+                            self.user = response
+                            return succeed(sasl.Challenge(b"what is it?"))
+                        if response != b"time":
+                            raise sasl.SaslRefused("wrong")
+                        return login(
+                            UsernamePassword(self.user, b"secret"), self.user.decode()
+                        ).addCallback(sasl.Authenticated)
+
+                return Cycle()
+
+        class Guess:
+            mechanism = "RIDDLE"
+
+            def __init__(self, user: bytes, guess: bytes) -> None:
+                self.says = [user, guess]
+                self.heard: list[bytes | None] = []
+
+            @property
+            def finished(self) -> bool:
+                return not self.says
+
+            def respond(self, challenge: bytes | None) -> bytes:
+                self.heard.append(challenge)
+                return self.says.pop(0)
+
+        factory = self.authenticating(mechanisms=[Riddle()])
+        self.assertEqual(factory.machine._mechanisms, ("RIDDLE",))
+        for user, guess, good in (
+            (b"me", b"time", True), (b"me", b"a shoe", False), (b"nobody", b"time", False),
+        ):  # fmt: skip
+            client = self.client(factory.addresses[0])
+            cycle = Guess(user, guess)
+            await client.open("host")
+            asked = client.authorize(lambda names, cycle=cycle: cycle)  # type: ignore[misc]
+            if good:
+                self.assertEqual(len(await asked), 3)
+                self.assertEqual([s.clientId for s in factory.liveConnections], ["me"])
+            else:
+                error = await self.assertFailure(asked, Refused)
+                self.assertEqual(error.code, 401)
+            self.assertEqual(cycle.heard, [None, b"what is it?"])
+            await client.close()
+
     def test_plain_is_for_protected_transports_unless_forced(self) -> None:
         """MT-08"""
         portal = portal_over(checkers())
@@ -713,6 +778,13 @@ class Curve(MtlCase):
             changed = [octets if at == place else part for at, part in enumerate(request)]
             self.assertEqual(zap_reply(changed, {public: "x"})[4], b"400")
         self.assertEqual(zap_reply(request[:8], {public: "x"})[4], b"400")
+        self.assertEqual(zap_reply([*request, b"x"], {public: "x"})[4], b"400")
+        # Without CURVE keys say nothing.
+        self.assertEqual(zap_reply(request, None), bad)
+        plain = [*request[:7], b"NULL"]
+        self.assertEqual(zap_reply(plain, None), [*head, b"200", b"OK", b"", b""])
+        self.assertEqual(zap_reply(plain, {public: "x"}), bad)
+        self.assertEqual(zap_reply(plain[:7], None), bad)
 
 
 class Survival(MtlCase):
@@ -756,6 +828,41 @@ class Survival(MtlCase):
         await writer.send("a", b"after")
         await until(lambda: {b"between", b"after"} <= set(got))
         self.assertEqual(second.machine.snapshot()["readers"], 1)
+
+    @run
+    async def test_flows_survive_a_server_which_stands_still(self) -> None:
+        """MT-21, MT-28: its process is stopped; both sides take each other for dead, then go on."""
+        path = Path(self.mktemp())
+        path.mkdir(parents=True)
+        with launching(path) as launch:
+            server = launch(
+                *("mtl", "-e", "tcp://127.0.0.1:*", "--queue", "queue"),
+                *("--limit", "heartbeat=0.1", "--limit", "liveness=0.6"),
+                module="twisted",
+            )
+            address = await deferToThread(server.address, "mtl")
+            client = self.client(address, limits={**IMPATIENT, "window": 10})
+            await client.open("host")
+            await client.profile("ingest")
+            writer = await client.writer(["a"])
+            await writer.sendMany("a", [b"%d" % n for n in range(20)])
+            server.signal(signal.SIGSTOP)
+            sent = writer.sendMany("a", [b"%d" % n for n in range(20, 40)])
+            await until(lambda: writer.machine.state is ClientFlowState.LOST)
+            self.assertNoResult(sent)
+            server.signal(signal.SIGCONT)
+            await sent
+            await writer.send("a", b"40")
+            await client.close()
+        reader = QueueReader(path / "queue")
+        rows = [r for batch in reader.read(0, reader.end()) for r in batch.to_pylist()]
+        sessions: dict[str, list[int]] = {}
+        for row in rows:
+            sessions.setdefault(row["session"], []).append(int(row["body"]))
+        self.assertEqual({n for numbers in sessions.values() for n in numbers}, set(range(41)))
+        for numbers in sessions.values():
+            for place, number in enumerate(numbers[1:]):
+                self.assertLessEqual(number, max(numbers[: place + 1]) + 1)
 
     @run
     async def test_a_client_which_is_not_persistent_gives_up(self) -> None:

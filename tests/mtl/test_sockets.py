@@ -8,7 +8,7 @@ import zmq
 from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, until
-from tests.mtl.plain import CONTENT, RESPONSE, Flow, Plain, short
+from tests.mtl.plain import CONTENT, REJECT, RESPONSE, Flow, Plain, short
 from twisted_msgproto.mtl.wire.data import PONG
 from twisted_msgproto.mtl.zeromq import READ_OCTETS_PER_TURN, READS_PER_TURN, _Routing
 
@@ -107,6 +107,41 @@ class Peers(MtlCase):
         writer = await client.writer(["a"])
         await writer.send("a", b"x")
         self.assertRegex(str(sink.batches[0].peer), r"^localhost:\d+:\d+:\d+$")
+
+
+class Broken(MtlCase):
+    @run
+    async def test_a_client_of_the_text_learns_that_its_content_was_lost(self) -> None:
+        """MT-14, MT-19, MT-30: a Reject for all that arrived, then 403, but not on another flow."""
+        sink = HeldSink(at_once=False)
+        factory = self.server(sink, limits={"liveness": 1000})
+        client = Plain(factory.addresses[0])
+        self.addCleanup(client.__exit__)
+
+        def write() -> tuple[Flow, int]:
+            flow = client.ready("ingest").flow("Writer", ["a"])
+            for number in range(5):
+                last = flow.content("a", b"%d" % number)
+            return flow, last
+
+        flow, last = await deferToThread(write)
+        await until(lambda: sum(batch.count for batch in sink.batches) == 5)
+        for held in sink.held:
+            held.errback(OSError("disk"))
+        sink.at_once, sink.batches = True, []
+
+        def go_on() -> None:
+            assert flow.receive() == [bytes([REJECT]) + last.to_bytes(8, "big") + b"\1\0", b""]
+            assert flow.response(flow.content("a", b"5")) == b"403"
+            assert flow.pong()
+            again = client.flow("Writer", ["a"])
+            for number in range(6):
+                last_one = again.content("a", b"%d" % number)
+            again.confirmed(last_one)
+
+        await deferToThread(go_on)
+        self.assertEqual(sink.bodies, [b"%d" % number for number in range(6)])
+        self.assertTrue(self.flushLoggedErrors(OSError))
 
 
 class Bounded(MtlCase):

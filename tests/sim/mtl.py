@@ -213,6 +213,9 @@ class SimulatedSockets:
         self._made.append(SimulatedRouter(self._world, self._clock, received, lost))
         return self._made[-1]
 
+    def admit(self, door: Any, curve: Any) -> None:
+        """Whoever comes may connect."""
+
     def dealer(self, received: Any, bounds: Any, curve: Any) -> Any:
         self._made.append(SimulatedDealer(self._world, self._clock, received))
         return self._made[-1]

@@ -1,6 +1,10 @@
 /* Finds whole frames in octets: the compiled form of the two loops of scan.py in which a reader
  * spends its time.  scan.py is the reference, says what the functions mean, and does the work
  * where this module was not built; the tests hold both to the same answers.
+ *
+ * Octets are peers': a length among them is any number below 2^32.  So places and limits are
+ * `long long` on every machine.  No place is above 2^31 + 2^32 + 10, and no sum or difference of
+ * places overflows.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -21,6 +25,8 @@ typedef struct {
 static int
 gather(Gathered *into, const void *octets, size_t size)
 {
+    if (!size)
+        return 0;
     if (into->size + size > into->room) {
         size_t room = into->room ? into->room : FIRST_OCTETS;
         while (room < into->size + size)
@@ -39,10 +45,16 @@ gather(Gathered *into, const void *octets, size_t size)
 }
 
 static int
+gather_number(Gathered *into, uint32_t number)
+{
+    return gather(into, &number, sizeof number);
+}
+
+/* Bounds are signed 32-bit numbers for Arrow; `are_within` keeps larger ones away. */
+static int
 gather_bound(Gathered *into, size_t bound)
 {
-    int32_t number = (int32_t)bound;
-    return gather(into, &number, sizeof number);
+    return gather_number(into, (uint32_t)bound);
 }
 
 static PyObject *
@@ -56,6 +68,21 @@ number_at(const unsigned char *octets)
 {
     return (uint32_t)octets[0] << 24 | (uint32_t)octets[1] << 16 | (uint32_t)octets[2] << 8
            | octets[3];
+}
+
+/* Whether a frame's version and type stand at the position; 0 with an exception set if not. */
+static int
+are_within(const Py_buffer *octets, long long position, long long stop)
+{
+    if (octets->len > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "more octets than 31-bit places can tell apart");
+        return 0;
+    }
+    if (position < 0 || position > octets->len - 2 || stop > octets->len) {
+        PyErr_SetString(PyExc_ValueError, "positions outside of the octets");
+        return 0;
+    }
+    return 1;
 }
 
 /* 1 for UTF-8, 0 for what is none, -1 with an exception set. */
@@ -88,17 +115,15 @@ static PyObject *
 json_bounds(PyObject *module, PyObject *arguments)
 {
     Py_buffer given;
-    Py_ssize_t position, stop, count_max;
-    if (!PyArg_ParseTuple(arguments, "y*nnn", &given, &position, &stop, &count_max))
+    long long position, stop, count_max;
+    if (!PyArg_ParseTuple(arguments, "y*LLL", &given, &position, &stop, &count_max))
         return NULL;
     const unsigned char *octets = given.buf;
-    Py_ssize_t end = given.len;
+    const long long end = given.len;
     Gathered bounds = {0};
     PyObject *result = NULL;
-    if (position < 0 || position + 2 > end || stop > end) {
-        PyErr_SetString(PyExc_ValueError, "positions outside of the octets");
+    if (!are_within(&given, position, stop))
         goto done;
-    }
     const unsigned char version = octets[position], kind = octets[position + 1];
     if (gather_bound(&bounds, (size_t)position))
         goto done;
@@ -106,7 +131,7 @@ json_bounds(PyObject *module, PyObject *arguments)
         const unsigned char *frame = octets + position;
         if (frame[0] != version || frame[1] != kind)
             break;
-        position += HEADER_OCTETS + (Py_ssize_t)number_at(frame + 6);
+        position += HEADER_OCTETS + (long long)number_at(frame + 6);
         if (position <= end && gather_bound(&bounds, (size_t)position))
             goto done;
         if (position >= stop)
@@ -114,7 +139,7 @@ json_bounds(PyObject *module, PyObject *arguments)
     }
     PyObject *found = taken(&bounds);
     if (found)
-        result = Py_BuildValue("(Nn)", found, position);
+        result = Py_BuildValue("(NL)", found, position);
 done:
     PyMem_Free(bounds.octets);
     PyBuffer_Release(&given);
@@ -129,17 +154,16 @@ typedef struct {
 
 /* Read the text at *position and go behind it: 1 if it is whole, within its limit and UTF-8. */
 static int
-read_text(const unsigned char *octets, Py_ssize_t end, Py_ssize_t *position, Py_ssize_t size_max,
+read_text(const unsigned char *octets, long long end, long long *position, long long size_max,
           Text *text)
 {
     if (end - *position < LENGTH_OCTETS)
         return 0;
     text->size = number_at(octets + *position);
     text->octets = octets + *position + LENGTH_OCTETS;
-    if ((Py_ssize_t)text->size > size_max
-        || (Py_ssize_t)text->size > end - *position - LENGTH_OCTETS)
+    if (text->size > size_max || text->size > end - *position - LENGTH_OCTETS)
         return 0;
-    *position += LENGTH_OCTETS + (Py_ssize_t)text->size;
+    *position += LENGTH_OCTETS + (long long)text->size;
     return is_utf8(text->octets, text->size);
 }
 
@@ -157,35 +181,33 @@ static PyObject *
 data_columns(PyObject *module, PyObject *arguments)
 {
     Py_buffer given;
-    Py_ssize_t position, stop, pairs_max, key_max, value_max, size_max;
-    if (!PyArg_ParseTuple(arguments, "y*nnnnnn", &given, &position, &stop, &pairs_max, &key_max,
-                          &value_max, &size_max))
+    long long position, stop, count_max, pairs_max, key_max, value_max, size_max;
+    if (!PyArg_ParseTuple(arguments, "y*LLLLLLL", &given, &position, &stop, &count_max, &pairs_max,
+                          &key_max, &value_max, &size_max))
         return NULL;
     const unsigned char *octets = given.buf;
-    Py_ssize_t end = given.len;
+    const long long end = given.len;
     enum { SEQUENCES, PAIRS, KEY_BOUNDS, KEYS, VALUE_BOUNDS, VALUES, COLUMNS };
     Gathered columns[COLUMNS] = {{0}};
     Text keys[PAIRS_MAX], values[PAIRS_MAX];
     size_t pairs = 0;
     int unusual = 0;
     PyObject *result = NULL, *found[COLUMNS] = {0};
-    if (position < 0 || position + 2 > end || stop > end) {
-        PyErr_SetString(PyExc_ValueError, "positions outside of the octets");
+    if (!are_within(&given, position, stop))
         goto done;
-    }
     if (pairs_max > PAIRS_MAX)
         pairs_max = PAIRS_MAX;
     const unsigned char version = octets[position], kind = octets[position + 1];
     if (gather_bound(&columns[PAIRS], 0) || gather_bound(&columns[KEY_BOUNDS], 0)
         || gather_bound(&columns[VALUE_BOUNDS], 0))
         goto done;
-    while (position < stop && position + HEADER_OCTETS <= end) {
+    for (; count_max > 0 && position < stop && position + HEADER_OCTETS <= end; count_max--) {
         const unsigned char *frame = octets + position;
         if (frame[0] != version || frame[1] != kind)
             break;
         uint32_t count = number_at(frame + 6);
-        Py_ssize_t at = position + HEADER_OCTETS;
-        unusual = (Py_ssize_t)count > pairs_max;
+        long long at = position + HEADER_OCTETS;
+        unusual = count > pairs_max;
         for (uint32_t pair = 0; !unusual && pair < count; pair++) {
             int usual = read_text(octets, end, &at, key_max, &keys[pair]);
             if (usual > 0)
@@ -207,14 +229,14 @@ data_columns(PyObject *module, PyObject *arguments)
         }
         pairs += count;
         position = at;
-        if (gather_bound(&columns[SEQUENCES], number_at(frame + 2))
+        if (gather_number(&columns[SEQUENCES], number_at(frame + 2))
             || gather_bound(&columns[PAIRS], pairs))
             goto done;
     }
     for (int column = 0; column < COLUMNS; column++)
         if (!(found[column] = taken(&columns[column])))
             goto done;
-    result = Py_BuildValue("(nOOOOOOO)", position, found[SEQUENCES], found[PAIRS],
+    result = Py_BuildValue("(LOOOOOOO)", position, found[SEQUENCES], found[PAIRS],
                            found[KEY_BOUNDS], found[KEYS], found[VALUE_BOUNDS], found[VALUES],
                            unusual ? Py_True : Py_False);
 done:

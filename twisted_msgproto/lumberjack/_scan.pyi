@@ -7,6 +7,7 @@ def data_columns(
     octets: bytes,
     position: int,
     stop: int,
+    count_max: int,
     pairs_max: int,
     key_max: int,
     value_max: int,

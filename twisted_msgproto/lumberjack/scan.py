@@ -101,9 +101,16 @@ class DataRun(NamedTuple):
 
 
 def data_run_python(
-    octets: bytes, position: int, stop: int, limits: DataLimits, keys: list[KnownKey]
+    octets: bytes,
+    position: int,
+    stop: int,
+    count_max: int,
+    limits: DataLimits,
+    keys: list[KnownKey],
 ) -> DataRun:
-    """The run of D frames which begins at ``position``; none of them begins at or after ``stop``.
+    """The run of D frames which begins at ``position``.
+
+    They are at most ``count_max``, and none of them begins at or after ``stop``.
 
     Frames which are cut short, above a limit or not UTF-8 are not for a run.  Frames which follow
     each other mostly have the same keys in the same order, so the keys of the last frame are
@@ -118,7 +125,9 @@ def data_run_python(
     known_keys = keys
     unusual = False
     try:
-        while position < stop:
+        for _ in repeat(None, count_max):
+            if position >= stop:
+                break
             head, sequence, count = unpack_header(octets, position)
             if head != run_head:
                 break
@@ -168,11 +177,16 @@ def _known_key(key: str) -> KnownKey:
 
 
 def data_run_compiled(
-    octets: bytes, position: int, stop: int, limits: DataLimits, keys: list[KnownKey]
+    octets: bytes,
+    position: int,
+    stop: int,
+    count_max: int,
+    limits: DataLimits,
+    keys: list[KnownKey],
 ) -> DataRun:
     """See :func:`data_run_python`.  Its pairs are packed; repeated keys are not for a run."""
     position, sequences, pairs, key_bounds, key_octets, value_bounds, value_octets, unusual = (
-        _compiled.data_columns(octets, position, stop, *limits)
+        _compiled.data_columns(octets, position, stop, count_max, *limits)
     )
     return DataRun(
         position,

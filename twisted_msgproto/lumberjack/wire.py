@@ -72,6 +72,10 @@ COMPRESSION_DEPTH_MAX: Final = 3
 MESSAGE_WEIGHT_OCTETS: Final = 100
 """What a message weighs beside its payload: millions of empty ones must count as well."""
 
+STEP_WEIGHT_OCTETS: Final = 1000
+"""What a run of data frames, or a frame of another type, weighs beside all that: a turn may decode
+many octets, but a stream of empty frames must not make it long."""
+
 OCTETS_MAX: Final = 1 << 30
 """What limits of octets may be raised to: places in octets are 31-bit integers."""
 
@@ -89,9 +93,9 @@ LIMITS: Final = (
         OCTETS_MAX,
     ),
     Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1, OCTETS_MAX),
-    Limit("pairs", 1024, "pairs", "the pairs of one D frame (LJ-17)"),
-    Limit("key-octets", 1 << 10, "octets", "a key of a D frame (LJ-17)", 1),
-    Limit("value-octets", 1 << 20, "octets", "a value of a D frame (LJ-17)", 1),
+    Limit("pairs", 1024, "pairs", "the pairs of one D frame (LJ-17)", 0, OCTETS_MAX),
+    Limit("key-octets", 1 << 10, "octets", "a key of a D frame (LJ-17)", 1, OCTETS_MAX),
+    Limit("value-octets", 1 << 20, "octets", "a value of a D frame (LJ-17)", 1, OCTETS_MAX),
     Limit(
         "data-octets",
         64 << 20,
@@ -384,9 +388,10 @@ class Decoder:
         self._frames = frames
         self._budget = self._slice_octets
         # Each step either moves on and returns True, or can do no more and returns False.
-        more = self._step()
+        more = True
         while more and self._budget > 0:
             more = self._step()
+            self._budget -= STEP_WEIGHT_OCTETS
         outer = self._levels[0]
         if outer.position == len(outer.octets):
             outer.octets, outer.position = b"", 0
@@ -539,7 +544,8 @@ class Decoder:
         """
         start = level.position
         stop = min(len(level.octets), start + self._budget)
-        run = scan.data_run(level.octets, start, stop, self._data_limits, self._keys)
+        count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
+        run = scan.data_run(level.octets, start, stop, count_max, self._data_limits, self._keys)
         level.position = run.position
         if run.sequences:
             size = run.position - start

@@ -301,7 +301,7 @@ class Authenticator:
     def _login(
         self, session: Session, credentials: ICredentials, name: str | None
     ) -> Deferred[LoggedIn]:
-        """ZeroMQ knows no addresses: failures are counted for the session and the name."""
+        """Failures count for the name and the session; many share an address on this machine."""
         assert self._authentication is not None
         return self._authentication.login(credentials, session.name, name)
 

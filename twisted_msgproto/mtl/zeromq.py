@@ -22,6 +22,7 @@ import zmq
 
 from ..core.errors import ConfigurationError
 from .curve import ZAP_DOMAIN, CurveClient, CurveServer, zap_reply
+from .door import EVENTS, Door
 from .machine.sessions import bound_identity, plain_identity
 
 READS_PER_TURN: Final = 256
@@ -168,7 +169,10 @@ def _txzmq() -> Any:
     class Dealer(Connection):
         socketType = zmq.DEALER
 
-    return Factory, Router, Dealer
+    class Monitor(Connection):
+        socketType = zmq.PAIR
+
+    return Factory, Router, Dealer, Monitor
 
 
 class _Bounded:
@@ -438,10 +442,9 @@ class Sockets:
     """A ZeroMQ context in a reactor; makes sockets and closes them all."""
 
     def __init__(self, reactor: Any) -> None:
-        factory, self._router, self._dealer = _txzmq()
+        factory, self._router, self._dealer, self._monitor = _txzmq()
         self._factory = factory()
         self._factory.reactor = reactor
-        self._zap: Any = None
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
         """A ROUTER socket; the arguments are those of :class:`_Bounded`."""
@@ -463,27 +466,39 @@ class Sockets:
 
         return self._dealer(self._factory, received, bounds, prepare=prepare)
 
-    def authenticate(self, curve: CurveServer) -> Callable[[Any], None]:
-        """Answer ZAP requests for these keys; what to do with each socket before it listens.
+    def admit(self, door: Door, curve: CurveServer | None) -> Callable[[Any], None]:
+        """Let in only who may connect; what to do with each socket before it listens.
 
-        The User-Id of a connection becomes its public key in Z85.
+        Connections go through ``door``.  With ``curve`` they need one of its keys, which in Z85
+        becomes the connection's User-Id.
         """
-        self._zap = self._router(self._factory, self._answerZap(curve), Bounds(1 << 16))
-        self._zap.bind(ZAP_ADDRESS)
+        monitors: list[Any] = []
+        authorized = None if curve is None else curve.authorized
+
+        def asked(messages: list[list[bytes]], addresses: Mapping[bytes, str]) -> None:
+            # libzmq has told of a connection before it asks about it, and nothing goes through it
+            # before the answer: so whoever is turned away is gone by then.
+            for monitor in monitors:
+                monitor.doRead()
+            zap.sendAll([zap_reply(parts, authorized) for parts in messages])
+
+        zap = self._router(self._factory, asked, Bounds(1 << 16))
+        zap.bind(ZAP_ADDRESS)
 
         def prepare(socket: Any) -> None:
-            socket.curve_secretkey = curve.secret
-            socket.curve_publickey = zmq.curve_public(curve.secret)
-            socket.curve_server = True
             socket.zap_domain = ZAP_DOMAIN
+            if curve is not None:
+                socket.curve_secretkey = curve.secret
+                socket.curve_publickey = zmq.curve_public(curve.secret)
+                socket.curve_server = True
+            address = f"inproc://door-{socket.fd}"
+            socket.monitor(address, EVENTS)
+            # Without a bound of messages: libzmq's own thread would wait for us at it.
+            monitor = self._monitor(self._factory, door.happened, Bounds(1 << 16, 0))
+            monitor.connect(address)
+            monitors.append(monitor)
 
         return prepare
-
-    def _answerZap(self, curve: CurveServer) -> Routed:
-        def received(messages: list[list[bytes]], addresses: Mapping[bytes, str]) -> None:
-            self._zap.sendAll([zap_reply(parts, curve.authorized) for parts in messages])
-
-        return received
 
     def shutdown(self) -> None:
         """Close all sockets and end the context."""

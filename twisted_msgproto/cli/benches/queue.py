@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
-from twisted_msgproto.queue.columns import encode
+from twisted_msgproto.queue.columns import Encoded, encode
 
 from ..measuring import Comparison, Figures, Gauge, Reading, Row, timed
 from .raw import RawFile
@@ -105,8 +105,12 @@ class Bed:
         return batches(self._load.group, self._groups, self._load.batch)
 
     @cached_property
+    def _encoded(self) -> list[Encoded]:
+        return [encode(parts) for parts in self.work]
+
+    @cached_property
     def _frames(self) -> list[bytes]:
-        frames = (b"".join(map(bytes, encode(parts).pieces)) for parts in self.work)
+        frames = (b"".join(map(bytes, encoded.pieces)) for encoded in self._encoded)
         return [frame + bytes(FRAME_OCTETS) for frame in frames]
 
     @cached_property
@@ -129,7 +133,8 @@ class Bed:
 
     def append(self) -> Figures:
         """Append groups which were encoded before."""
-        log, encoded = self._log, [encode(parts) for parts in self.work]
+        # The same groups again and again: what is on the disk differs by its offsets only.
+        log, encoded = self._log, self._encoded
         with timed(self.messages) as figures:
             for frame in encoded:
                 log.append([frame])

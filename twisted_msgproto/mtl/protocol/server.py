@@ -34,6 +34,7 @@ from ...net.ingest import Delivery, IngestHooks
 from ...net.timer import MachineTimer
 from .. import sasl
 from ..curve import CurveServer
+from ..door import Door
 from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
 from ..machine.server import Server
 from ..machine.sessions import (
@@ -172,6 +173,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._sockets: Any = None
         self._control: Any = None
         self._data: Any = None
+        self._door: Door | None = None
         self._hook: Callable[[MessageBatch], Deferred[Any] | None] = lambda batch: None
         self._refilling: Any = None
         self._stopped = False
@@ -230,12 +232,16 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> None:
         limits = self.limits
+        self._door = Door(
+            limits.integer("connections"),
+            limits.integer("connections-per-address"),
+            self._turnedAway,
+        )
         options: dict[str, Any] = {
             "lost": self._peerLost,
+            "prepare": sockets.admit(self._door, self._curve),
             "with_keys": self._curve is not None,
         }
-        if self._curve is not None:
-            options["prepare"] = sockets.authenticate(self._curve)
         content_octets = limits.integer("content-octets")
         bounds: dict[str, Any] = {
             "unread_seconds": limits["unread-seconds"],
@@ -498,4 +504,8 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def snapshot(self) -> Mapping[str, object]:
         """The broker's figures as plain values, for status pages."""
-        return {**self.machine.snapshot(), "counters": dict(self.counters)}
+        return {
+            "connections": 0 if self._door is None else len(self._door.connections),
+            **self.machine.snapshot(),
+            "counters": dict(self.counters),
+        }

@@ -1,0 +1,124 @@
+"""Seeded streams for every decoder: only documented faults, however cut, within bounds.
+
+LJ-16, LJ-17, LJ-20, MM-17, MM-32, SA-26, SA-27, UM-18, UM-20, MT-02, MT-13; FAULTS, fuzzing.
+``--fuzz N`` sets the streams of each decoder; replay one with ``python -m tests.fuzz``.
+"""
+
+import json
+from contextlib import contextmanager
+from random import Random
+from unittest import mock
+
+import pytest
+
+from tests.fuzz.streams import Finding, fuzz, mutate, split
+from tests.fuzz.targets import TARGETS
+from twisted_msgproto.lumberjack import wire as lumberjack
+from twisted_msgproto.micromsg2.wire import frames as micromsg2
+from twisted_msgproto.mtl.wire import control
+from twisted_msgproto.sabc import framing
+
+SHARES = 2
+"""The streams of a decoder are read in so many tests, which can run side by side."""
+
+BUG_STREAMS_MAX = 20_000
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_spoiled_streams_give_documented_faults_however_they_are_cut(name, share, request):
+    count = request.config.getoption("--fuzz") // TARGETS[name].one_of
+    for seed, error in fuzz(TARGETS[name], range(share, count, SHARES)):
+        pytest.fail(f"{name}, seed {seed}: {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_every_documented_fault_is_met(name):
+    """Streams which never come to a check do not test it."""
+    target, met = TARGETS[name], set()
+    for seed in range(60_000 // target.one_of):
+        source = Random(seed)
+        octets = mutate(target.stream(source), source, target.tokens)
+        for event in target.read([octets], Random(seed)).events:
+            if isinstance(event, tuple) and event[0] == "fault":
+                met.add(event[1])
+        if met == target.reasons:
+            return
+    pytest.fail(f"never met: {sorted(target.reasons - met)}")
+
+
+def test_splits_lose_nothing():
+    source = Random(3)
+    for _ in range(500):
+        octets = source.randbytes(source.randint(0, 300))
+        assert b"".join(split(octets, source)) == octets
+
+
+# ── Planted bugs ────────────────────────────────────────────────────────────────────────────────
+
+
+def forgets_a_started_frame():
+    """Lumberjack: octets of a frame whose first piece was short are dropped."""
+    take_in = lumberjack.Decoder._take_in
+
+    def forgetting(self, octets):
+        del self._gathered[5:6]
+        return take_in(self, octets)
+
+    return mock.patch.object(lumberjack.Decoder, "_take_in", forgetting)
+
+
+def inflates_without_bound():
+    """Lumberjack: what a compressed frame inflates to is not counted."""
+    inflate = lumberjack.Decoder._inflate
+
+    def uncounted(self, inflation):
+        self._inflated_octets = 0
+        return inflate(self, inflation)
+
+    return mock.patch.object(lumberjack.Decoder, "_inflate", uncounted)
+
+
+def waits_for_one_octet_more():
+    """MicroMsg2: a frame in pieces is looked at too late."""
+
+    def late(data, start, stop):
+        if stop > len(data):
+            raise micromsg2._Incomplete(stop - start + 1)
+
+    return mock.patch.object(micromsg2, "_need", late)
+
+
+def takes_half_a_mark_for_none():
+    """sABC: an end mark which is cut is taken for what follows the body."""
+    end_here = framing._Lines.end_here
+
+    def sure(self, octets, start, empty):
+        return end_here(self, octets, start, empty) or 0
+
+    return mock.patch.object(framing._Lines, "end_here", sure)
+
+
+@contextmanager
+def plain_json():
+    """MTL: bodies are parsed by the standard library, which knows no depth and other errors."""
+    with mock.patch.object(control, "parse_json", lambda octets, *limits: json.loads(octets)):
+        yield
+
+
+BUGS = {
+    "forgets-a-started-frame": ("lumberjack", forgets_a_started_frame),
+    "inflates-without-bound": ("lumberjack", inflates_without_bound),
+    "waits-for-one-octet-more": ("micromsg2", waits_for_one_octet_more),
+    "takes-half-a-mark-for-none": ("sabc", takes_half_a_mark_for_none),
+    "plain-json": ("mtl-control", plain_json),
+}
+
+
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_a_planted_bug_is_found(bug):
+    name, plant = BUGS[bug]
+    with plant():
+        found = next(fuzz(TARGETS[name], range(BUG_STREAMS_MAX)), None)
+    assert found is not None, f"{bug} was not found in {BUG_STREAMS_MAX} streams"
+    assert isinstance(found[1], Finding | ValueError | RecursionError | IndexError)

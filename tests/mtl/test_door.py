@@ -1,0 +1,127 @@
+"""Limits of connections: who comes above them is turned away, everybody else is served."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+import zmq
+from twisted.internet.threads import deferToThread
+
+from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, run, until
+from tests.mtl.plain import Plain
+from tests.mtl.test_sockets import dealer_from
+from twisted_msgproto.core.errors import TimedOut
+from twisted_msgproto.mtl.door import Door
+
+
+class Limited(MtlCase):
+    @run
+    async def test_above_the_limit_nobody_gets_in_until_somebody_leaves(self) -> None:
+        """MT-24, MT-29: control and data connections count together."""
+        sink = HeldSink()
+        factory = self.server(sink, limits={"connections": 3})
+        client = await self.ready(factory, "queue")
+        writer, reader = await client.writer(["a"]), await client.reader(["a"])
+        self.assertEqual(factory.snapshot()["connections"], 3)
+        other = self.client(factory.addresses[0], limits=IMPATIENT)
+        await self.assertFailure(other.open("host"), TimedOut)
+        self.assertGreaterEqual(factory.counters["turned_away:connections"], 1)
+        await writer.send("a", b"x")
+        reader.close()
+        await until(lambda: factory.snapshot()["connections"] == 2)
+        await other.open("host")
+        self.assertEqual(factory.snapshot()["connections"], 3)
+
+    @run
+    async def test_one_address_may_have_fewer(self) -> None:
+        """MT-29"""
+        factory = self.server(limits={"connections-per-address": 1})
+        address = factory.addresses[0].removeprefix("tcp://")
+        request = [b"", b"Connection.Profile", b"{}"]
+
+        def knock() -> None:
+            with Plain(factory.addresses[0]) as client:
+                assert client.open()[0] == "201"
+                dealers = [
+                    dealer_from(client, source, address)
+                    for source in ("127.0.0.1", "127.0.0.2", "127.0.0.2")
+                ]
+                poller = zmq.Poller()
+                for dealer in dealers:
+                    dealer.send_multipart(request)
+                    poller.register(dealer, zmq.POLLIN)
+                ((served, _),) = poller.poll(20_000)
+                assert served in dealers[1:]
+                poller.unregister(served)
+                assert poller.poll(300) == []
+
+        await deferToThread(knock)
+        self.assertGreaterEqual(factory.counters["turned_away:connections-per-address"], 2)
+        await until(lambda: not factory.snapshot()["connections"])
+
+
+def accepted(descriptor: int, endpoint: str) -> list[bytes]:
+    return [struct.pack("=Hi", zmq.EVENT_ACCEPTED, descriptor), endpoint.encode()]
+
+
+def disconnected(descriptor: int) -> list[bytes]:
+    return [struct.pack("=Hi", zmq.EVENT_DISCONNECTED, descriptor), b""]
+
+
+def test_connections_come_and_go() -> None:
+    """MT-29: whichever way libzmq tells it."""
+    turned_away: list[str] = []
+    door = Door(2, 0, turned_away.append)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        near = [socket.create_connection(listener.getsockname()) for _ in range(4)]
+        far = [listener.accept()[0] for _ in near]
+        one, two, three, four = (connection.fileno() for connection in far)
+        door.happened([accepted(one, endpoint), accepted(two, endpoint)])
+        assert door.connections == {one: "127.0.0.1", two: "127.0.0.1"}
+        door.happened([accepted(three, endpoint)])
+        assert turned_away == ["connections"]
+        near[2].settimeout(10)
+        assert near[2].recv(1) == b""
+        # Somebody leaves: there is room, but not for who has left again at once.
+        door.happened([disconnected(three), disconnected(one)])
+        door.happened([accepted(four, endpoint), disconnected(four), accepted(one, endpoint)])
+        assert list(door.connections) == [two, one]
+        # A descriptor which was taken again counts once.
+        door.happened([accepted(one, endpoint)])
+        assert list(door.connections) == [two, one]
+        for connection in near + far:
+            connection.close()
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_what_is_not_ours_is_left_alone(tmp_path: Path, abstract: bool) -> None:
+    """MT-29: a descriptor may be another one's by the time the server hears of it."""
+    turned_away: list[str] = []
+    door = Door(0, 0, turned_away.append)
+    path = "\0" + tmp_path.name if abstract else str(tmp_path / "socket")
+    endpoint = f"ipc://{path}".replace("\0", "@")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as near:
+        listener.bind(path)
+        listener.listen()
+        near.connect(path)
+        far, _ = listener.accept()
+        reading, writing = os.pipe()
+        gone = os.dup(reading)
+        os.close(gone)
+        door.happened([accepted(far.fileno(), endpoint + "x")])
+        door.happened([accepted(far.fileno(), "tcp://127.0.0.1:1")])
+        door.happened([accepted(reading, endpoint), accepted(gone, endpoint)])
+        assert (door.connections, turned_away) == ({}, [])
+        near.sendall(b"x")
+        assert far.recv(1) == b"x"
+        door.happened([accepted(far.fileno(), endpoint)])
+        assert turned_away == ["connections"]
+        assert near.recv(1) == b""
+        for descriptor in (reading, writing):
+            os.close(descriptor)
+        far.close()
