@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,12 +26,19 @@ def lumberjack(launch: Launcher, *options: str | Path) -> tuple[Launched, int]:
     return server, server.port("lumberjack")
 
 
-def bodies(queue: Path) -> list[bytes]:
-    """Every body in a queue, in order; its offsets must have no gap."""
+def rows(queue: Path, begin: int = 0) -> list[dict[str, Any]]:
+    """What a queue of which nothing was trimmed holds now from an offset on, without a gap."""
     reader = QueueReader(queue)
-    rows = [row for batch in reader.read(reader.begin(), reader.end()) for row in batch.to_pylist()]
-    assert [row["offset"] for row in rows] == list(range(reader.begin(), reader.end()))
-    return [row["body"] for row in rows]
+    end = reader.end()
+    columns = ["offset", "protocol", "body"]
+    found = [row for batch in reader.read(begin, end) for row in batch.select(columns).to_pylist()]
+    assert [row["offset"] for row in found] == list(range(begin, end))
+    return found
+
+
+def bodies(queue: Path) -> list[bytes]:
+    """Every body in a queue, in order."""
+    return [row["body"] for row in rows(queue)]
 
 
 def served(port: int, marker: bytes = b"{}", seconds: float = PATIENCE_SECONDS) -> None:
@@ -74,8 +81,3 @@ def closed(line: socket.socket, seconds: float = PATIENCE_SECONDS) -> bytes:
     except ConnectionError:
         pass
     return said
-
-
-def each(lines: list[str], wanted: Callable[[str], bool]) -> list[str]:
-    """The lines of a log which are ``wanted``."""
-    return [line for line in lines if wanted(line)]

@@ -1,12 +1,15 @@
 """Peers which misbehave by what they do not do: slow, silent, not reading, too many, or cut off."""
 
 import contextlib
+import re
 import resource
 import select
 import signal
 import socket
 import ssl
 import struct
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -19,12 +22,15 @@ from tests.chaos.gateways import (
     most_resident,
     needs_proc,
     resident,
+    rows,
     served,
 )
 from tests.chaos.shippers import Shipper
 from tests.tools.certificates import Authority
 from tests.tools.processes import PATIENCE_SECONDS
 from twisted_msgproto.lumberjack.wire import encode_window
+from twisted_msgproto.micromsg2 import Proposal
+from twisted_msgproto.micromsg2.wire import encode_handshake
 
 pytestmark = pytest.mark.slow
 
@@ -146,6 +152,40 @@ def test_peers_gone_in_the_middle_of_a_frame_are_closed_and_others_are_served(la
     assert descriptors(server) <= before + 1
 
 
+GREETINGS = {
+    "lumberjack": encode_window(0),
+    "micromsg2": encode_handshake(Proposal().opening()),
+    "sabc": b"CONNECT\r\nclient-id::me\r\n\r\n\0",
+    "umq": UPGRADE
+    + b"x\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+}
+"""What a server answers without closing."""
+
+
+def timer(ours, theirs):
+    """The kernel's timer for the connection between these ports: "02" is keep-alive."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if [int(words[at].partition(":")[2], 16) for at in (1, 2)] == [ours, theirs]:
+            return words[5].partition(":")[0]
+    raise AssertionError("no such connection")
+
+
+@needs_proc
+@pytest.mark.parametrize("protocol", ["lumberjack", "micromsg2", "sabc", "umq"])
+def test_the_system_asks_whether_a_silent_peer_is_still_there(launch, protocol):
+    """FAULTS, half-open peers: with nothing owed only TCP's keep-alive can tell."""
+    server = launch(protocol, "-e", LISTEN, module="twisted")
+    port = server.port(protocol)
+    with connected(port) as line:
+        line.sendall(GREETINGS[protocol])
+        assert line.recv(1000), "an answer says that the connection was taken on"
+        # Until its answer is acknowledged the timer is the one for sending it again.
+        while (running := timer(port, line.getsockname()[1])) == "01":
+            pass
+        assert running == "02"
+
+
 # ── Slow readers ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -232,3 +272,42 @@ def test_sigterm_under_load_ends_before_a_supervisor_kills(launch, tmp_path):
             shipper.finish()
             assert shipper.acknowledged <= found
         assert "Traceback" not in server.output
+
+
+ADDRESSES = {
+    "micromsg2": "tcp:127.0.0.1:{}",
+    "sabc": "tcp:127.0.0.1:{}",
+    "umq": "ws://127.0.0.1:{}",
+}
+
+
+def test_sigterm_to_a_gateway_under_load_of_many_protocols(launch, tmp_path):
+    """FAULTS, SIGTERM under load: what any of its servers has acknowledged is on disk."""
+    queue = tmp_path / "queue"
+    names = ["lumberjack", *ADDRESSES]
+    tables = "".join(f'[{name}]\nendpoint = "{LISTEN}"\n' for name in names)
+    (tmp_path / "gateway.toml").write_text(f'[queue]\ndirectory = "{queue}"\n{tables}')
+    server = launch("gateway", "--config", tmp_path / "gateway.toml")
+    shipper = Shipper("a", server.port("lumberjack"), pace=0)
+    shipper.start()
+    senders = {}
+    for name, address in ADDRESSES.items():
+        destination = ["--destination", "x"] if name == "micromsg2" else []
+        senders[name] = launch(
+            *("send", name, address.format(server.port(name)), "--count", "1000000"),
+            *("--json", *destination),
+        )
+    kept = Counter()
+    while len(kept) < len(names) or min(kept.values()) < 500:
+        kept.update(row["protocol"] for row in rows(queue, kept.total()))
+        assert server.process.poll() is None, server.output
+    assert server.end(seconds=SUPERVISOR_SECONDS) in (0, -signal.SIGTERM), server.output
+    kept.update(row["protocol"] for row in rows(queue, kept.total()))
+    shipper.finish()
+    assert shipper.acknowledged <= set(bodies(queue))
+    for name, sender in senders.items():
+        assert sender.wait() != 0, "what it had to send was more"
+        told = re.search(r'"acknowledged": (\d+)', sender.output)
+        assert told is not None, sender.output
+        assert 0 < int(told[1]) <= kept[name], name
+    assert "Traceback" not in server.output

@@ -328,7 +328,7 @@ def test_the_way_into_the_table_is_measured(launch: Launcher) -> None:
     assert delay["mark"] == 1.0 and delay["unit"] == "s (p95)"
     notes = delay["notes"]
     assert 0 < notes["p50_seconds"] <= notes["p95_seconds"] == delay["value"]
-    assert notes["groups"] > 50
+    assert notes["groups"] > 0 and notes["batches"] >= 6
 
 
 # ── Groups ──────────────────────────────────────────────────────────────────────────────────────

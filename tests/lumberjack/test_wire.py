@@ -322,6 +322,29 @@ def test_what_bounds_octets_fits_into_31_bits(limit):
             Limits.of(wire.LIMITS).replace({limit.name: 1 << 31})
 
 
+@pytest.mark.parametrize(
+    "frames",
+    [
+        encode_window(5),
+        encode_ack(5),
+        encode_compressed(b""),
+        encode_window(1) + encode_json([1], [b""]),
+        encode_data([1], [{}]) + encode_json([1], [b""]),
+        encode_data([1], [{str(key): "" for key in range(65)}]),
+    ],
+)
+def test_frames_which_make_no_runs_end_a_turn_by_their_number(frames):
+    """LJ-13: six octets may cost as much time as a run of thousands, so they weigh as much."""
+    decoder = Decoder()
+    slice_octets = Limits.of(wire.LIMITS).integer("slice-octets")
+    turns = [decoder.feed(encode_compressed(frames * 10_000))]
+    while decoder.unfinished:
+        turns.append(decoder.feed(b""))
+    assert simple(turns[-1])[-1] == ("C", V2)
+    assert len(turns) >= 10_000 * wire.STEP_WEIGHT_OCTETS / slice_octets
+    assert max(map(len, turns)) <= slice_octets / wire.STEP_WEIGHT_OCTETS + 1
+
+
 def test_data_frames_too_are_read_in_slices():
     decoder = Decoder(limits(slice_octets=1000))
     octets = encode_data(range(100), [{"key": "v" * 50}] * 100)

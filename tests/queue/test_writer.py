@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ from tests.tools.packing import packed_frames
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueLocked
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import PACKED_MIN
+from twisted_msgproto.core.packed import PACKED_MIN, PackedOctets
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 
@@ -164,6 +166,33 @@ def test_a_packed_batch_is_encoded_by_whoever_submits_it(monkeypatch: pytest.Mon
         assert encoders[1:] == [writer._thread]
 
 
+def test_a_packed_batch_is_let_go_once_it_is_encoded() -> None:
+    """What waits for the disk is in memory once, or the octets allowed to wait were twice as many.
+
+    The buffer of the read which brought a batch goes with it.
+    """
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        one = packed(0, 200)
+        assert isinstance(one.body, PackedOctets)
+        buffer = weakref.ref(one.body.rows.bounds)
+        results.submit(writer, one)
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        two = packed(200, 200)
+        assert isinstance(two.body, PackedOctets)
+        buffers = buffer, weakref.ref(two.body.rows.bounds)
+        results.submit(writer, two)
+        del one, two
+        assert [one() for one in buffers] == [None, None]
+        assert writer.statistics()["waiting_messages"] == 400
+        disk.gated = False
+        disk.gate.release()
+        assert results.wait(2) == [None] * 2
+    assert ids(rows(DIRECTORY, disk=disk)) == list(range(400))
+
+
 def test_packed_batches_keep_their_place_among_others() -> None:
     disk = GatedDisk()
     with a_writer(disk) as writer:
@@ -305,16 +334,30 @@ def test_replaced_texts_are_counted() -> None:
         assert writer.statistics()["texts_replaced"] == 2
 
 
-def test_a_callback_s_own_fault_stops_at_itself(caplog: pytest.LogCaptureFixture) -> None:
-    disk = SimulatedDisk()
+@pytest.mark.parametrize("fault", [ZeroDivisionError, SystemExit, asyncio.CancelledError])
+def test_a_callback_s_own_fault_stops_at_itself(
+    fault: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its neighbours in the group are called back once, and the writer goes on."""
+    disk = GatedDisk()
     with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
 
         def faulty(error: BaseException | None) -> None:
-            raise ZeroDivisionError("the callback's own fault")
+            raise fault("the callback's own fault")
 
-        writer.submit(batch(0), faulty)
-        assert put(writer, batch(1)) == [None]
+        results.submit(writer, batch(1))
+        writer.submit(batch(2), faulty)
+        results.submit(writer, batch(3))
+        disk.gated = False
+        disk.gate.release()
+        assert results.wait(3) == [None] * 3
+        assert put(writer, batch(4)) == [None]
         wait_until(lambda: writer.statistics()["waiting_messages"] == 0)
+    assert results.wait(3) == [None] * 3
     assert "the callback's own fault" in caplog.text
 
 
@@ -492,6 +535,29 @@ def test_closing_without_room_fails_what_waits_after_the_time_given() -> None:
     disk.capacity = None
     with a_writer(disk) as again:
         assert again.end == 0
+
+
+def test_closing_gives_up_what_a_slow_disk_did_not_come_to_in_the_time_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever closes is told the truth: what was not written then is not written later."""
+    monkeypatch.setattr(writer_room, "GIVE_UP_S", 0.01)
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        results.submit(writer, batch(1))
+        results.submit(writer, packed(2, 200))
+        assert not writer.close(0.01)
+        assert results.given == {}
+        disk.gated = False
+        disk.gate.release()
+        assert [type(error) for error in results.wait(3)] == [type(None), QueueClosed, QueueClosed]
+        wait_until(lambda: not writer._thread.is_alive())
+    with a_writer(disk) as again:
+        assert again.end == 1
 
 
 def test_a_second_writer_is_refused_before_any_thread_starts(tmp_path: Path) -> None:

@@ -72,6 +72,10 @@ COMPRESSION_DEPTH_MAX: Final = 3
 MESSAGE_WEIGHT_OCTETS: Final = 100
 """What a message weighs beside its payload: millions of empty ones must count as well."""
 
+STEP_WEIGHT_OCTETS: Final = 1000
+"""What a run of data frames, or a frame of another type, weighs beside all that: a turn may decode
+many octets, but a stream of empty frames must not make it long."""
+
 OCTETS_MAX: Final = 1 << 30
 """What limits of octets may be raised to: places in octets are 31-bit integers."""
 
@@ -384,9 +388,10 @@ class Decoder:
         self._frames = frames
         self._budget = self._slice_octets
         # Each step either moves on and returns True, or can do no more and returns False.
-        more = self._step()
+        more = True
         while more and self._budget > 0:
             more = self._step()
+            self._budget -= STEP_WEIGHT_OCTETS
         outer = self._levels[0]
         if outer.position == len(outer.octets):
             outer.octets, outer.position = b"", 0

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress
+from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.logger import Logger
 
@@ -134,7 +134,14 @@ class MsgprotoServerFactory(ServerFactory):
         self.counters[f"turned_away:{limit}"] += 1
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
-        """A protocol says that its connection is made."""
+        """A protocol says that its connection is made.
+
+        On TCP the system then looks now and then whether the peer is still there: one which went
+        without a word while nothing was owed would otherwise hold its place for ever.
+        """
+        transport = getattr(protocol, "transport", None)
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpKeepAlive(True)
         self.counters["connections_total"] += 1
         self.liveConnections[protocol] = host
         self._perAddress[host] += 1

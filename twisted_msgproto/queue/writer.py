@@ -45,11 +45,15 @@ Callback = Callable[[BaseException | None], None]
 
 
 class _Entry(NamedTuple):
-    """A batch which waits, who waits for it, and the batch as a frame if it has been encoded."""
+    """A batch which waits: its weight, who waits for it, and the batch or else the frame of it.
 
-    batch: MessageBatch
+    Never both: a batch keeps the octets in which it came, and memory counts them once.
+    """
+
+    messages: int
+    octets: int
     callback: Callback
-    encoded: Encoded | None = None
+    content: MessageBatch | Encoded
 
 
 Result = tuple[_Entry, BaseException | None]
@@ -160,32 +164,32 @@ class QueueWriter:
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
         """Give ``batch`` to the queue; never blocks.
 
-        ``callback`` is called once, in a thread of the writer: with None when the batch is
+        ``callback`` is called once, in the writer's thread: with None when the batch is
         durable, with an exception when it is not and never will be.  Batches become durable, and
         callbacks are called one after another, in the order of submission.  Raises QueueClosed
         after :meth:`close`, or if the writer has failed.
         """
-        entry = _Entry(batch, callback, self._encoded_at_once(batch))
+        entry = _Entry(batch.count, batch.octets, callback, self._encoded_at_once(batch))
         with self._changed:
             if self._closing or self._failure is not None:
                 raise QueueClosed(f"the queue {self.directory} is closed") from self._failure
             self._waiting.append(entry)
-            self._gathered_messages += batch.count
-            self._gathered_octets += batch.octets
-            self._waiting_messages += batch.count
-            self._waiting_octets += batch.octets
+            self._gathered_messages += entry.messages
+            self._gathered_octets += entry.octets
+            self._waiting_messages += entry.messages
+            self._waiting_octets += entry.octets
             if self._idle:
                 self._changed.notify()
 
     @staticmethod
-    def _encoded_at_once(batch: MessageBatch) -> Encoded | None:
-        """A packed batch as a frame; None for others, and for one which cannot be encoded."""
+    def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
+        """A packed batch as a frame; others as they are, and one which cannot be encoded."""
         if not (kept_packed(batch.body) or kept_packed(batch.fields)):
-            return None
+            return batch
         try:
             return encode([batch])
         except Exception:
-            return None  # the thread meets the same error and tells it to the callback
+            return batch  # the thread meets the same error and tells it to the callback
 
     def statistics(self) -> dict[str, int]:
         """Counters and levels as they are now; a name ends with its unit."""
@@ -212,10 +216,10 @@ class QueueWriter:
         }
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Write what waits, stop the threads and give the lock back; True if all was written.
+        """Write what waits, stop the thread and give the lock back; True if all was written.
 
-        After ``timeout`` seconds (a disk without room, a hanging disk) what still waits is called
-        back with QueueClosed.  May be called again.
+        After ``timeout`` seconds (a disk without room, a slow or hanging disk) what still waits is
+        called back with QueueClosed.  May be called again.
         """
         with self._changed:
             self._closing = True
@@ -249,27 +253,30 @@ class QueueWriter:
     def _take(self) -> list[_Entry] | None:
         """Wait for batches and take as many as make a group.
 
-        An empty list: nothing came for a while.  None: the queue is being closed.
+        An empty list: nothing came for a while.  None: the queue is being closed, and all is
+        written or the time for it is up.
         """
         with self._changed:
             if not self._waiting and not self._closing:
                 self._idle = True
                 self._changed.wait(IDLE_S)
                 self._idle = False
+            if self._give_up.is_set():
+                return None
             if not self._waiting:
                 return None if self._closing else []
             self._delay()
             taken: list[_Entry] = []
             messages = octets = 0
             while self._waiting:
-                batch = self._waiting[0].batch
-                messages += batch.count
-                octets += batch.octets
+                first = self._waiting[0]
+                messages += first.messages
+                octets += first.octets
                 if taken and (messages > self._group_messages or octets > self._group_octets):
                     break
                 taken.append(self._waiting.popleft())
-                self._gathered_messages -= batch.count
-                self._gathered_octets -= batch.octets
+                self._gathered_messages -= first.messages
+                self._gathered_octets -= first.octets
             return taken
 
     def _delay(self) -> None:
@@ -342,36 +349,37 @@ class QueueWriter:
         Neighbours which were not encoded yet share a frame.
         """
         frames: list[Encoded] = []
-        results: list[Result] = []
-        gathered: list[_Entry] = []
+        errors: list[BaseException | None] = []
+        gathered: list[MessageBatch] = []
         for entry in taken:
-            if entry.encoded is None:
-                gathered.append(entry)
-                continue
-            self._encode(gathered, frames, results)
-            gathered = []
-            frames.append(entry.encoded)
-            results.append((entry, None))
-        self._encode(gathered, frames, results)
+            if isinstance(entry.content, Encoded):
+                errors += self._encode(gathered, frames)
+                gathered = []
+                frames.append(entry.content)
+                errors.append(None)
+            else:
+                gathered.append(entry.content)
+        errors += self._encode(gathered, frames)
         self._texts_replaced += sum(frame.replaced for frame in frames)
-        return frames, results
+        return frames, list(zip(taken, errors, strict=True))
 
-    def _encode(self, gathered: list[_Entry], frames: list[Encoded], results: list[Result]) -> None:
-        """Encode entries as one frame; batches which cannot be encoded get their error."""
-        errors: list[BaseException | None] = [None] * len(gathered)
-        good = [entry.batch for entry in gathered if entry.batch.count]
+    @staticmethod
+    def _encode(batches: list[MessageBatch], frames: list[Encoded]) -> list[BaseException | None]:
+        """Add batches to the frames as one; the errors of those which cannot be encoded."""
+        errors: list[BaseException | None] = [None] * len(batches)
+        good = [batch for batch in batches if batch.count]
         try:
             if good:
                 frames.append(encode(good))
         except Exception:
             # Somebody's batch is wrong.  Its neighbours go on, each in a frame of its own.
-            for index, (batch, _, _) in enumerate(gathered):
+            for index, batch in enumerate(batches):
                 try:
                     if batch.count:
                         frames.append(encode([batch]))
                 except Exception as error:
                     errors[index] = error
-        results.extend(zip(gathered, errors, strict=True))
+        return errors
 
     def _append(self, frames: list[Encoded]) -> BaseException | None:
         """Append to the log, waiting for room as long as it takes; the error if it failed."""
@@ -407,15 +415,15 @@ class QueueWriter:
         A callback's own fault stops at itself.
         """
         messages = octets = failed = 0
-        for (batch, callback, _), own in results:
+        for entry, own in results:
             result = error if own is None else own
-            messages += batch.count
-            octets += batch.octets
+            messages += entry.messages
+            octets += entry.octets
             if result is not None:
-                failed += batch.count
+                failed += entry.messages
             try:
-                callback(result)
-            except Exception:
+                entry.callback(result)
+            except BaseException:  # also what would end a thread: nobody may miss his callback
                 _logger.exception("a callback of the queue %s failed", self.directory)
         with self._changed:
             self._waiting_messages -= messages
