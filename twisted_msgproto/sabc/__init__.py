@@ -1,13 +1,14 @@
 """sABC: sessions of requests and answers which a person can type, over TCP, TLS and WebSocket.
 
-Read in this order: wire, framing, tables, events, side, machine, session, protocol, websocket,
-service.
+Read in this order: wire, lines, framing, tables, events, speaking, side, machine, verbs, session,
+protocol, websocket, service.
 """
 
 from .events import ConnectReceived, ErrorReceived
+from .exchange import Response
 from .machine import Client, Server
 from .protocol import SabcClient, SabcClientFactory, SabcServer, SabcServerFactory, connect
-from .session import Response, SabcSession
+from .session import SabcSession
 
 __all__ = [
     "Client",

@@ -19,8 +19,9 @@ from ..core.message import Message
 from ..net import websocket
 from ..registry import PROTOCOLS
 from .events import ErrorReceived
+from .exchange import Response
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
-from .session import PROTOCOL, Response, log
+from .session import PROTOCOL, log
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS[PROTOCOL].ports['tcp']}"
 

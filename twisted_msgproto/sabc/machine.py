@@ -46,7 +46,8 @@ from .events import (
     SessionExpired,
     SessionGranted,
 )
-from .side import BAD_REQUEST, FORBIDDEN, LENGTH, RESERVED, UNAUTHORIZED, UNAVAILABLE, Side
+from .side import BAD_REQUEST, FORBIDDEN, LENGTH, UNAUTHORIZED, UNAVAILABLE, Side
+from .speaking import RESERVED
 from .tables import (
     CLIENT,
     SERVER,
@@ -156,7 +157,7 @@ class Server(Side[Serving]):
             if not incoming.muted and incoming.key is not None and not incoming.key[0]:
                 text = "the session accepts no further message"
                 self._refuse(UNAVAILABLE, text, events, incoming.id, incoming.id)
-                self._mute(incoming)
+                incoming.mute()
 
     def accept(
         self,

@@ -8,7 +8,7 @@ from . import wire
 from .wire import CONTENT_LENGTH, SESSION_ID
 
 if TYPE_CHECKING:
-    from .side import Side
+    from .speaking import Speaker
 
 
 class OutgoingMessage:
@@ -31,7 +31,7 @@ class OutgoingMessage:
         "id",
     )
 
-    def __init__(self, side: Side, lines: str, extra: str, id: str | None = None) -> None:  # type: ignore[type-arg]
+    def __init__(self, side: Speaker, lines: str, extra: str, id: str | None = None) -> None:  # type: ignore[type-arg]
         """Made by ``open_message``; ``finished`` says that no more may be written."""
         self._side = side
         self._lines = lines

@@ -39,8 +39,9 @@ from ..net.backpressure import OctetBudget
 from ..net.factory import COMMON_LIMITS, PROCESS_OCTETS_MAX, MsgprotoServerFactory, SessionNames
 from ..net.sink import IMessageSink
 from .events import ConnectReceived, ConnectRefused, Event, SessionGranted
+from .exchange import Body, Response
 from .machine import Client, Server
-from .session import LIMITS, PROTOCOL, Body, Response, SabcSession, log
+from .session import LIMITS, PROTOCOL, SabcSession, log
 from .tables import Connecting, Serving
 
 

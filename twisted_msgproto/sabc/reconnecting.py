@@ -11,8 +11,8 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed, LimitExceeded, TimedOut
+from .exchange import Response
 from .protocol import SabcClient, SabcClientFactory
-from .session import Response
 
 
 class _Kept:

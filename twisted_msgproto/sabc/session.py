@@ -7,22 +7,19 @@ is the transport's protocol; on WebSocket a :mod:`.websocket` connection stands 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from inspect import iscoroutine
 from typing import Any, Final
 from typing import Protocol as Shape
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ISSLTransport, ITCPTransport
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
 from ..core.limits import Limit
-from ..core.machine import IllegalTransition
 from ..core.message import Message, MessageBatch
 from ..net.authentication import LOGIN_LIMITS
 from ..net.backpressure import OutputGuard, ReadControl
@@ -45,8 +42,9 @@ from .events import (
     ResponsesReceived,
     SessionExpired,
 )
+from .exchange import Response, octets_of
 from .machine import Client, Server
-from .outgoing import OutgoingMessage
+from .verbs import Stream, Verbs
 from .wire import SESSION_LIMITS
 
 PROTOCOL: Final = "sabc"
@@ -67,31 +65,6 @@ LIMITS: Final = (
 
 log = Logger(namespace="twisted_msgproto.sabc")
 
-PARTS_A_TURN: Final = 16
-"""So many pieces of a streamed body are sent before other work gets its turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An answer: what ``request`` gives, and what ``requestReceived`` may return.
-
-    ``truncated``: the peer's answer was above our limit and cut (``SA-22``).  That *our* message
-    was cut by the peer stands in ``headers`` as ``truncated``: ``yes``.
-    """
-
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    truncated: bool = False
-
-    @property
-    def text(self) -> str:
-        """The body as UTF-8 text; U+FFFD for what is none (``SA-04``)."""
-        return self.body.decode("utf-8", "replace")
-
-
-Answer = Response | bytes | str | None
-Body = bytes | str | Iterable[bytes]
-
 
 class FramedTransport(Shape):
     """What a session needs of a WebSocket connection."""
@@ -106,31 +79,8 @@ class FramedTransport(Shape):
         """Begin the closing hand-shake."""
 
 
-_UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
-
-
-def _unsent(error: Exception) -> Exception:
-    """What a caller is told whose message was not sent."""
-    if isinstance(error, IllegalTransition):
-        return ConnectionClosed("the session is ending")
-    return error
-
-
-def octets_of(body: object) -> bytes:
-    """A body as octets; text is UTF-8, None is empty.  TypeError for anything else."""
-    if isinstance(body, bytes):
-        return body
-    if body is None:
-        return b""
-    if isinstance(body, str):
-        return body.encode()
-    if isinstance(body, bytearray | memoryview):
-        return bytes(body)
-    raise TypeError(f"a body is bytes, text or None, not {type(body).__name__}")
-
-
-class SabcSession(Protocol):
-    """What server and client have in common: hooks, verbs, and the way of events.
+class SabcSession(Verbs):
+    """What server and client have in common: hooks, and the way of events.
 
     Attributes:
         machine: where the protocol's decisions are made; its ``snapshot()`` tells where it stands.
@@ -185,7 +135,7 @@ class SabcSession(Protocol):
         self._ended = False  # the transport was asked to close
         self._gone = False  # it is closed
         self._unsafe: set[int] = set()  # batches (by id) which will never be safe
-        self._streams: dict[Deferred[Response], _Stream] = {}
+        self._streams: dict[Deferred[Response], Stream] = {}
         self._control = ReadControl(transport)
         self._delivery = Delivery(
             self._put,
@@ -509,138 +459,11 @@ class SabcSession(Protocol):
 
     # ── answers in ──────────────────────────────────────────────────────────────────────────────
 
-    def _release(self, waiter: Any) -> Deferred[Response]:
-        stream = self._streams.pop(waiter, None) if self._streams else None
-        if stream is not None:
-            stream.abort()
-        return waiter  # type: ignore[no-any-return]
-
     def _answered(self, event: ResponsesReceived) -> None:
         truncated = event.truncated or [False] * len(event.ids)
         columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
         for waiter, body, headers, cut in columns:
             self._release(waiter).callback(Response(body, headers, cut))
-
-    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
-
-    def request(
-        self,
-        body: Body = b"",
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> Deferred[Response]:
-        """Send a message and wait for its answer (``SA-14`` … ``SA-16``).
-
-        ``body``: octets, text (sent as UTF-8), or an iterable of octets, which is sent part by part
-        as fast as the peer reads (``SA-18``).  ``timeout`` is in seconds (None: the limit
-        ``response-seconds``).
-
-        The Deferred fails with Refused when the peer answers ERROR, TimedOut, ConnectionClosed,
-        LimitExceeded when too many requests are outstanding, or ValueError for what cannot be sent
-        (``SA-03``, ``SA-21``).  Cancelling it forgets the answer, and ends a streamed body.
-        """
-        if not isinstance(body, bytes | str | bytearray | memoryview):
-            return self._stream(iter(body), headers, timeout, waiting=True)
-        numbers: list[str] = []
-
-        def forget(_: Deferred[Any]) -> None:
-            self.machine.forget(numbers[0])
-
-        waiter: Deferred[Response] = Deferred(forget)
-        try:
-            now = self.factory.clock.seconds()
-            number = self._speaking.request(
-                octets_of(body), waiter, now, headers=headers, seconds=timeout
-            )
-        except _UNSENT as error:
-            waiter.errback(_unsent(error))
-            return waiter
-        numbers.append(number)
-        self._flush()
-        if timeout is not None or self.machine.outstanding == 1:
-            self._timer.look()
-        return waiter
-
-    def sendOnly(
-        self, body: Body = b"", *, headers: Mapping[str, str] | None = None
-    ) -> Deferred[None]:
-        """Send a message which wants no answer (``SA-17``).
-
-        The Deferred fires when it is written, and fails as that of :meth:`request` does.
-        """
-        if not isinstance(body, bytes | str | bytearray | memoryview):
-            streamed = self._stream(iter(body), headers, None, waiting=False)
-            return streamed.addCallback(lambda _: None)
-        written: Deferred[None] = Deferred()
-        try:
-            self._speaking.send_only(octets_of(body), headers=headers)
-        except _UNSENT as error:
-            written.errback(_unsent(error))
-            return written
-        self._flush()
-        written.callback(None)
-        return written
-
-    def sendError(
-        self, code: int | str, text: str = "", *, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Tell the peer of an error which answers nothing (``SA-24``).
-
-        Raises ValueError for headers which cannot be sent, ConnectionClosed without a session.
-        """
-        try:
-            self._speaking.send_error(code, text, headers=headers)
-        except IllegalTransition as error:
-            raise _unsent(error) from None
-        self._flush()
-
-    def loseSession(self) -> None:
-        """End the session at once: DISCONNECTING, then close (``SA-13``)."""
-        if not self._ended:
-            self.machine.stop()
-            self._flush()
-
-    @property
-    def room(self) -> int:
-        """How many more requests may be outstanding now."""
-        return self.machine.room
-
-    @property
-    def _speaking(self) -> Any:
-        """The machine, if the session stands; raises ConnectionClosed otherwise."""
-        if not self._established or self._ended:
-            raise ConnectionClosed("there is no session")
-        return self.machine
-
-    def _stream(
-        self,
-        pieces: Iterator[bytes],
-        headers: Mapping[str, str] | None,
-        timeout: float | None,
-        *,
-        waiting: bool,
-    ) -> Deferred[Response]:
-        done: Deferred[Response] = Deferred(self._cancelStream)
-        now = self.factory.clock.seconds()
-        try:
-            outgoing = self._speaking.open_message(
-                done if waiting else None, now, headers=headers, seconds=timeout
-            )
-        except _UNSENT as error:
-            done.errback(_unsent(error))
-            return done
-        stream = _Stream(self, outgoing, pieces, done, waiting)
-        self._streams[done] = stream
-        stream.go()
-        if waiting:
-            self._timer.look()
-        return done
-
-    def _cancelStream(self, done: Deferred[Response]) -> None:
-        stream = self._streams.pop(done, None)
-        if stream is not None:
-            stream.abort()
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
@@ -694,86 +517,4 @@ class SabcSession(Protocol):
         return deadline
 
 
-class _Stream:
-    """Sends the pieces of one body as fast as the peer reads them."""
-
-    __slots__ = ("_call", "_done", "_outgoing", "_pieces", "_session", "waiting")
-
-    def __init__(
-        self,
-        session: SabcSession,
-        outgoing: OutgoingMessage,
-        pieces: Iterator[bytes],
-        done: Deferred[Response],
-        waiting: bool,
-    ) -> None:
-        self._session = session
-        self._outgoing = outgoing
-        self._pieces = pieces
-        self._done = done
-        self.waiting = waiting  # for an answer
-        self._call: Any = None
-
-    def go(self) -> None:
-        """Send some pieces now; the rest follows in later turns."""
-        session, outgoing = self._session, self._outgoing
-        if self._call is not None or outgoing.finished:
-            return
-        for _ in range(PARTS_A_TURN):
-            if session._outputPaused or session.machine.closed:
-                return
-            try:
-                piece = next(self._pieces, None)
-                if piece is not None:
-                    outgoing.write(octets_of(piece))
-            except Exception as error:
-                self._give_up(error)
-                return
-            if piece is None:
-                outgoing.finish()
-                session._flush()
-                if not self.waiting:
-                    session._streams.pop(self._done, None)
-                    self._done.callback(Response())
-                return
-            session._flush()
-        self._call = session.factory.clock.callLater(0, self._resume)
-
-    def _resume(self) -> None:
-        self._call = None
-        self.go()
-
-    def _give_up(self, error: Exception) -> None:
-        self._session._streams.pop(self._done, None)
-        self.abort()
-        self._done.errback(error)
-
-    def abort(self) -> None:
-        """Send no more of it, and tell the peer where that can be told (``SA-20``)."""
-        self.stop()
-        if not self._outgoing.finished:
-            self._outgoing.abort()
-            self._session._flush()
-        elif self._outgoing.id is not None:
-            self._session.machine.forget(self._outgoing.id)
-
-    def stop(self) -> None:
-        """Nobody waits for it any more."""
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
-        close = getattr(self._pieces, "close", None)
-        if close is not None:
-            with suppress(Exception):
-                close()
-
-
-__all__ = [
-    "LIMITS",
-    "PROTOCOL",
-    "Answer",
-    "Body",
-    "Response",
-    "SabcSession",
-    "octets_of",
-]
+__all__ = ["LIMITS", "PROTOCOL", "SabcSession"]

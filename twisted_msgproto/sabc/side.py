@@ -1,21 +1,17 @@
-"""What client and server share: messages in, messages out, answers, times.
+"""What client and server share beside their verbs: what comes in, and what time brings.
 
-The duties of the caller are told in :mod:`.machine`.
+The verbs are those of :class:`.speaking.Speaker`; the duties of the caller are told in
+:mod:`.machine`.
 """
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from enum import Enum
+from collections.abc import Iterable, Mapping
 from hmac import compare_digest
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import Final
 
-from ..core.errors import Fault, LimitExceeded
+from ..core.errors import Fault
 from ..core.limits import Limits
-from ..core.machine import IllegalTransition, Machine, Table
-from ..core.pending import Pending
 from . import wire
 from .events import (
     REQUEST,
@@ -32,23 +28,19 @@ from .events import (
     ResponsesReceived,
 )
 from .framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
-from .outgoing import OutgoingMessage
-from .tables import AnswerSent, ConnectionLost, MessageSent, Stopped
+from .incoming import Incoming, whole_characters
+from .speaking import RESERVED, S, Speaker
+from .tables import ConnectionLost
 from .wire import (
     CLIENT_ID,
     CLIENT_PASSCODE,
-    CONTENT_LENGTH,
-    END,
-    END_OF_EMPTY,
     ERROR_CODE,
     MSG_ID,
     MSG_MORE,
     REF_MSG_ID,
     SESSION_EXPIRY,
     SESSION_ID,
-    SESSION_LIMITS,
     YES,
-    Bounds,
     Connect,
     Connected,
     Disconnect,
@@ -62,26 +54,7 @@ BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TIMED_OUT = 400, 401, 403, 408
 TOO_LARGE, TOO_MANY, FAILED, UNAVAILABLE = 413, 429, 500, 503
 
 LENGTH: Final = "length"
-TRUNCATED: Final = "truncated"
-_TRUNCATED_LINE = f"{TRUNCATED}::{YES}\r\n"
 _PIECES_A_MESSAGE = 16  # how finely a message which is still coming is measured against its limit
-_OVERHEAD_LINES = 6  # the lines which our own messages have beside an application's headers
-_OVERHEAD_OCTETS = 1536
-
-RESERVED: Final = frozenset(
-    (
-        wire.CLIENT_ID,
-        wire.CLIENT_PASSCODE,
-        wire.SESSION_ID,
-        wire.SESSION_EXPIRY,
-        wire.MSG_ID,
-        wire.REF_MSG_ID,
-        wire.SEND_ONLY,
-        wire.MSG_MORE,
-        wire.ERROR_CODE,
-    )
-)
-"""Headers which mean something to the protocol (``SA-06``)."""
 
 _MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
     Connect: RESERVED - {CLIENT_ID, CLIENT_PASSCODE},
@@ -96,65 +69,13 @@ _MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
 _NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
-S = TypeVar("S", bound=Enum)
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a machine has seen, as plain integers."""
-
-    requests: int = 0
-    send_only: int = 0
-    responses: int = 0
-    errors_received: int = 0
-    errors_sent: int = 0
-    refused_frames: int = 0
-    discarded_frames: int = 0
-    abandoned_messages: int = 0
-    truncated_messages: int = 0
-    unknown_responses: int = 0
-    odd_expiries: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """By name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-class _Incoming:
-    """A message which is being received, or what is to be skipped of one.
-
-    Attributes:
-        key: (is a response, id); None for an ERROR and for what carries no id.
-        id: the id to name in events.
-        size: octets of all its frames so far, heads and end marks included (``SA-22``).
-        muted: nothing of it is to be delivered (any more); it is read to its true end.
-        heard: when the last octets of it came.
-    """
-
-    __slots__ = ("fields", "heard", "id", "key", "muted", "parts", "send_only", "size")
-
-    def __init__(self, key: tuple[bool, str] | None, id: str | None, now: float) -> None:
-        self.key = key
-        self.id = id
-        self.fields: dict[str, str] = {}
-        self.parts: list[bytes] = []
-        self.send_only = False
-        self.size = 0
-        self.muted = False
-        self.heard = now
-
-
-class Side(Generic[S]):
+class Side(Speaker[S]):
     """What client and server share; see the module for the duties of the caller.
 
     Attributes:
-        counters: plain integers for metrics.
-        lengths: both sides announced ``framing::length`` (``SA-26``).
         expires: when the session ends (seconds since 1970-01-01 UTC), or None (``SA-11``).
     """
 
-    TABLE: ClassVar[Table]  # type: ignore[type-arg]
-    _closed: S
     _open: tuple[S, ...]
     _draining: S
 
@@ -167,79 +88,36 @@ class Side(Generic[S]):
         lenient: bool,
         refuse_oversize: bool,
     ) -> None:
-        limits = Limits.of(SESSION_LIMITS) if limits is None else limits
-        self.bounds = Bounds.of(limits)
+        super().__init__(initial, limits, framed=framed)
+        limits = self._limits
         self._connect_seconds = limits["connect-seconds"]
         self._message_octets = limits.integer("message-octets")
-        self._unfinished_max = limits.integer("unfinished-messages")
         self._unfinished_seconds = limits["unfinished-seconds"]
         self._unanswered_max = limits.integer("outstanding-requests")
-        self._response_seconds = limits["response-seconds"]
         self._drain_seconds = limits["session-drain"]
-        self.part_octets = limits.integer("part-octets")
-        self._framed = framed  # WebSocket: frames come and go one by one
         self._lenient = lenient
         self._refuse_oversize = refuse_oversize
 
-        self.counters = Counters()
-        self.lengths = False
         self.expires: float | None = None
 
-        self._machine = Machine(self.TABLE, initial)
         self._faulted = False
         piece = max(1, min(65536, self._message_octets // _PIECES_A_MESSAGE))
         self._decoder = Decoder(self.bounds, part_octets=piece, lenient=lenient)
-        self._out: list[bytes] = []
-        self._due: list[Event] = []
-        self._session_id = b""
-        self._prefix = ""  # of every MESSAGE of this session
         self._request_prefix = b""  # of a request's id
+        self._due: list[Event] = []
         self._connect_deadline: float | None = None
         self._drain_deadline: float | None = None
-        # what comes in
-        self._current = _Incoming(None, None, 0.0)  # the message of the frame being received
+        self._current = Incoming(None, None, 0.0)  # the message of the frame being received
         self._more = False  # that frame says msg-more
         self._receiving = False  # there is one
-        self._unfinished: dict[tuple[bool, str], _Incoming] = {}
-        self._unanswered: dict[str, bool] = {}  # requests by id: whether they were cut
-        self._unsettled = 0  # send-only messages which the application works on
-        # what goes out
-        self._pending: Pending[str, object] = Pending(self._unanswered_max)
-        self._number = 0
-        self._sending = 0  # originals of ours whose last part was not sent
+        self._unfinished: dict[tuple[bool, str], Incoming] = {}
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
-
-    @property
-    def state(self) -> S:
-        """Where this side stands."""
-        state: S = self._machine.state
-        return state
-
-    @property
-    def closed(self) -> bool:
-        """Nothing more is read; close the connection when the octets to send are out."""
-        return self._machine.state is self._closed
 
     @property
     def faulted(self) -> bool:
         """Closed because the peer broke the protocol."""
         return self._faulted
-
-    @property
-    def outstanding(self) -> int:
-        """Requests of ours without an answer."""
-        return len(self._pending)
-
-    @property
-    def unanswered(self) -> int:
-        """Requests of the peer which were not answered yet."""
-        return len(self._unanswered)
-
-    @property
-    def room(self) -> int:
-        """How many more requests may be sent now."""
-        return self._pending.limit - len(self._pending)
 
     def snapshot(self) -> dict[str, object]:
         """The state as plain values, without secrets, for status pages and for people."""
@@ -251,16 +129,6 @@ class Side(Generic[S]):
             "outstanding": len(self._pending),
             "unfinished": len(self._unfinished),
         }
-
-    def data_to_send(self) -> bytes:
-        """What is to be written now (byte streams)."""
-        out, self._out = self._out, []
-        return b"".join(out)
-
-    def frames_to_send(self) -> list[bytes]:
-        """What is to be written now, one WebSocket message each (``SA-25``)."""
-        out, self._out = self._out, []
-        return out
 
     def take_due(self) -> list[Event]:
         """What ``tick`` found."""
@@ -453,6 +321,12 @@ class Side(Generic[S]):
         else:
             self._commanded(frame, now, events)
 
+    def _enter_session(self, session_id: str, lengths: bool) -> None:
+        super()._enter_session(session_id, lengths)
+        self._request_prefix = f"{self._prefix}{MSG_ID}::".encode()
+        self._decoder.lengths = lengths
+        self._decoder.session_id = session_id
+
     def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
         """A command of one's role which the table allows."""
         raise NotImplementedError
@@ -466,7 +340,7 @@ class Side(Generic[S]):
         headers = frame.headers
         if type(frame) is Error:
             self._more = False
-            incoming = _Incoming(None, None, now)
+            incoming = Incoming(None, None, now)
             headers.pop(SESSION_ID, None)  # a secret, and no news to the application
             incoming.fields = headers
         else:
@@ -475,7 +349,7 @@ class Side(Generic[S]):
             id, ref = headers.get(MSG_ID), headers.get(REF_MSG_ID)
             key = None if id is ref is None else (id is None, str(ref if id is None else id))
             found = None if key is None else self._unfinished.get(key)
-            incoming = found or _Incoming(key, id if id is not None else ref, now)
+            incoming = found or Incoming(key, id if id is not None else ref, now)
             incoming.heard = now
             if not incoming.muted:
                 self._examine(frame, incoming, found is None, events)
@@ -483,7 +357,7 @@ class Side(Generic[S]):
         self._receiving = True
         self._grow(incoming, frame.head_octets, events)
 
-    def _examine(self, frame: Frame, incoming: _Incoming, first: bool, events: list[Event]) -> None:
+    def _examine(self, frame: Frame, incoming: Incoming, first: bool, events: list[Event]) -> None:
         """Refuse a MESSAGE whose headers make no sense (``SA-06``, ``SA-14`` … ``SA-17``)."""
         headers = frame.headers
         id, ref = headers.get(MSG_ID), headers.get(REF_MSG_ID)
@@ -505,31 +379,25 @@ class Side(Generic[S]):
         if problem is not None:
             # Only an original may be named: the ids of its answers are our own ids.
             self._refuse(code, problem, events, id, incoming.id)
-            self._mute(incoming)
+            incoming.mute()
             return
         if first:
             incoming.send_only = send_only
             if ref is not None and ref not in self._pending:
-                self._mute(incoming)
+                incoming.mute()
                 self.counters.unknown_responses += 1
                 return
         for name, value in headers.items():
             if name not in RESERVED:
                 incoming.fields[name] = value
 
-    @staticmethod
-    def _mute(incoming: _Incoming) -> None:
-        incoming.muted = True
-        incoming.parts = []
-        incoming.fields = {}
-
-    def _grow(self, incoming: _Incoming, octets: int, events: list[Event]) -> None:
+    def _grow(self, incoming: Incoming, octets: int, events: list[Event]) -> None:
         """So many octets more of a message came, beside its body (``SA-22``)."""
         incoming.size += octets
         if incoming.size > self._message_octets:
             self._overgrown(incoming, True, events)
 
-    def _overgrown(self, incoming: _Incoming, trim: bool, events: list[Event]) -> None:
+    def _overgrown(self, incoming: Incoming, trim: bool, events: list[Event]) -> None:
         """A message above the limit is cut once, and closes the connection at twice the limit."""
         if not incoming.muted:
             if self._refuse_oversize and incoming.key is not None:
@@ -538,8 +406,8 @@ class Side(Generic[S]):
             else:
                 body = b"".join(incoming.parts)
                 self.counters.truncated_messages += 1
-                self._deliver(incoming, _whole_characters(body) if trim else body, True, events)
-            self._mute(incoming)
+                self._deliver(incoming, whole_characters(body) if trim else body, True, events)
+            incoming.mute()
         if incoming.size > 2 * self._message_octets:
             ref = None if incoming.key is None or incoming.key[0] else incoming.id
             fault = Fault("message-octets", "the message is more than twice too large")
@@ -576,7 +444,7 @@ class Side(Generic[S]):
             if key is not None:
                 self._unfinished.pop(key, None)
 
-    def _suspend(self, incoming: _Incoming, events: list[Event]) -> None:
+    def _suspend(self, incoming: Incoming, events: list[Event]) -> None:
         """A part is complete; keep its message until the next, unless too many wait already.
 
         What is skipped has to be remembered as well, or its last part would pass for a message of
@@ -590,7 +458,7 @@ class Side(Generic[S]):
             ref = None if key[0] else incoming.id
             text = f"more than {self._unfinished_max} unfinished messages"
             self._refuse(TOO_MANY, text, events, ref, incoming.id)
-            self._mute(incoming)
+            incoming.mute()
         if incoming.muted and muted >= self._unfinished_max:
             fault = Fault("unfinished-messages", "too many refused messages go on")
             self._fail(TOO_MANY, fault, events)
@@ -600,7 +468,7 @@ class Side(Generic[S]):
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
     def _deliver(
-        self, incoming: _Incoming, body: bytes, truncated: bool, events: list[Event]
+        self, incoming: Incoming, body: bytes, truncated: bool, events: list[Event]
     ) -> None:
         key, id = incoming.key, incoming.id
         if key is None or id is None:
@@ -666,248 +534,6 @@ class Side(Generic[S]):
                 return
         events.append(ErrorReceived(code, body, headers))
 
-    # ── frames out ──────────────────────────────────────────────────────────────────────────────
-
-    def _send_error(self, code: int | str, text: str, ref: str | None, headers: str = "") -> None:
-        """Queue an ERROR; in a session it carries the session's id (``SA-23``, ``SA-26``)."""
-        self.counters.errors_sent += 1
-        body = text.encode("utf-8", "replace")
-        lines = ["ERROR\r\n"]
-        if self._session_id:
-            lines.append(f"{SESSION_ID}::{self._session_id.decode()}\r\n")
-        lines.append(f"{wire.header_line(ERROR_CODE, str(code))}\r\n")
-        if ref is not None:
-            lines.append(f"{REF_MSG_ID}::{ref}\r\n")
-        lines.append(headers)
-        if self.lengths:
-            lines.append(f"{CONTENT_LENGTH}::{len(body)}\r\n")
-        elif wire.ends_early(body):
-            body = b""
-        lines.append("\r\n")
-        self._out.append("".join(lines).encode() + body + (END if body else END_OF_EMPTY))
-
-    def _enter_session(self, session_id: str, lengths: bool) -> None:
-        self._session_id = session_id.encode()
-        self._prefix = f"MESSAGE\r\n{SESSION_ID}::{session_id}\r\n"
-        self._request_prefix = f"{self._prefix}{MSG_ID}::".encode()
-        self.lengths = self._decoder.lengths = lengths
-        self._decoder.session_id = session_id
-
-    def _lines(self, headers: Mapping[str, str] | None, reserved: Iterable[str] = RESERVED) -> str:
-        """An application's headers as lines; ValueError for what may not be sent (``SA-03``)."""
-        if not headers:
-            return ""
-        lines = []
-        for name, value in headers.items():
-            lines.append(wire.header_line(name, value))
-            if name in reserved or (self.lengths and name == CONTENT_LENGTH):
-                raise ValueError(f"header {name} belongs to the protocol")
-            if len(lines[-1].encode()) > self.bounds.line_octets:
-                raise LimitExceeded(f"a header is above {self.bounds.line_octets} octets")
-        text = "\r\n".join([*lines, ""])
-        if len(lines) > self.bounds.header_lines - _OVERHEAD_LINES:
-            raise LimitExceeded(f"{len(lines)} headers are too many")
-        if len(text.encode()) > max(0, self.bounds.block_octets - _OVERHEAD_OCTETS):
-            raise LimitExceeded("the headers are too long")
-        return text
-
-    def _send_message(self, lines: str, extra: str, body: bytes) -> None:
-        """Queue a message in as few frames as ``part_octets`` allows (``SA-18``, ``SA-19``).
-
-        ``lines`` stand on every frame, ``extra`` on the first one only.
-        """
-        if len(body) <= self.part_octets:
-            if not self.lengths and wire.ends_early(body):
-                raise ValueError("without lengths a body cannot hold an end mark (SA-21)")
-            self._send_part(lines + extra, body, True)
-            return
-        outgoing = OutgoingMessage(self, lines, extra)
-        outgoing.write(body)
-        outgoing.finish()
-
-    def _send_part(self, lines: str, body: bytes, final: bool) -> None:
-        length = f"{CONTENT_LENGTH}::{len(body)}\r\n" if self.lengths else ""
-        more = "" if final else f"{MSG_MORE}::{YES}\r\n"
-        head = f"{self._prefix}{lines}{more}{length}\r\n".encode()
-        end = b"" if not final else END if body else END_OF_EMPTY
-        self._out.append(head + body + end)
-
-    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
-
-    def request(
-        self,
-        body: bytes,
-        waiter: object,
-        now: float,
-        *,
-        headers: Mapping[str, str] | None = None,
-        seconds: float | None = None,
-    ) -> str:
-        """Send a message which wants an answer; its id (``SA-14`` … ``SA-16``).
-
-        ``waiter`` comes back with the answer, or after ``seconds`` (None: the limit
-        ``response-seconds``) without one.  Raises IllegalTransition outside of a session,
-        LimitExceeded when too many are outstanding, ValueError for headers and bodies which the
-        framing cannot carry.
-        """
-        extra, id = self._original(headers, waiting=True)
-        self._send_message(f"{MSG_ID}::{id}\r\n", extra, body)
-        self._pending.add(
-            id, waiter, now + (self._response_seconds if seconds is None else seconds)
-        )
-        return id
-
-    def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
-        """Send a message which wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
-        extra, id = self._original(headers, waiting=False)
-        self._send_message(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
-        return id
-
-    def open_message(
-        self,
-        waiter: object | None,
-        now: float,
-        *,
-        headers: Mapping[str, str] | None = None,
-        seconds: float | None = None,
-    ) -> OutgoingMessage:
-        """Begin a message whose body comes in pieces; ``waiter`` None: it wants no answer.
-
-        The time for the answer runs from now.  Raises as ``request`` does, and LimitExceeded when
-        as many messages are open as a peer with the same limits would take.
-        """
-        extra, id = self._original(headers, waiting=waiter is not None)
-        if self._sending >= self._unfinished_max:
-            raise LimitExceeded(f"{self._sending} messages are unfinished")
-        if waiter is None:
-            extra = f"{wire.SEND_ONLY}::{YES}\r\n{extra}"
-        else:
-            seconds = self._response_seconds if seconds is None else seconds
-            self._pending.add(id, waiter, now + seconds)
-        self._sending += 1
-        return OutgoingMessage(self, f"{MSG_ID}::{id}\r\n", extra, id)
-
-    def _original(self, headers: Mapping[str, str] | None, *, waiting: bool) -> tuple[str, str]:
-        if MessageSent not in self.TABLE[self.state]:
-            raise IllegalTransition(self.state, MessageSent)
-        if waiting and self._pending.full:
-            raise LimitExceeded(f"{self._pending.limit} requests are outstanding")
-        extra = self._lines(headers)
-        self._machine.step(MessageSent)
-        self._number += 1
-        return extra, str(self._number)
-
-    def forget(self, id: str) -> object | None:
-        """Nobody waits for this answer any more: its waiter, None if there is none."""
-        return self._pending.resolve(id)
-
-    def answer(self, id: str, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
-        """Answer the peer's request ``id`` (``SA-16``); nothing happens on a closed connection.
-
-        Raises ValueError for an id which waits for no answer, and as ``request`` does.
-        """
-        if self.closed:
-            return
-        extra = self._lines(headers)
-        truncated = self._unanswered.get(id)
-        if truncated is None:
-            raise ValueError(f"request {id!r} waits for no answer")
-        if truncated and TRUNCATED not in (headers or {}):
-            extra += _TRUNCATED_LINE
-        self._machine.step(AnswerSent)
-        self._send_message(f"{REF_MSG_ID}::{id}\r\n", extra, body)
-        del self._unanswered[id]
-        self._look_drained()
-
-    def answer_all(self, ids: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
-        """Answer many requests at once; the ids of those which want ``answer`` one by one.
-
-        Those are the cut ones, and bodies which need parts or do not fit the framing.
-        """
-        if self.closed or not ids:
-            return []
-        self._machine.step(AnswerSent)
-        unanswered, lengths, out = self._unanswered, self.lengths, self._out
-        most, before = self.part_octets, f"{self._prefix}{REF_MSG_ID}::"
-        left = []
-        for id, body in zip(ids, bodies, strict=True):
-            if (
-                unanswered.get(id) is not False
-                or not 0 < len(body) <= most
-                or not (lengths or not wire.ends_early(body))
-            ):
-                left.append(id)
-                continue
-            del unanswered[id]
-            length = f"\r\n{CONTENT_LENGTH}::{len(body)}" if lengths else ""
-            out.append(f"{before}{id}{length}\r\n\r\n".encode() + body + END)
-        self._look_drained()
-        return left
-
-    def acknowledge(self, ids: Sequence[str]) -> None:
-        """Answer many requests with nothing at all (``SA-16``); as ``answer`` does."""
-        if self.closed or not ids:
-            return
-        self._machine.step(AnswerSent)
-        unanswered = self._unanswered
-        plain = []
-        for id in ids:
-            truncated = unanswered.pop(id, None)
-            if truncated is None:
-                raise ValueError(f"request {id!r} waits for no answer")
-            if truncated:
-                self._send_part(f"{REF_MSG_ID}::{id}\r\n{_TRUNCATED_LINE}", b"", True)
-            else:
-                plain.append(id)
-        if plain:
-            before = f"{self._prefix}{REF_MSG_ID}::"
-            length = f"\r\n{CONTENT_LENGTH}::0" if self.lengths else ""
-            after = f"{length}\r\n\r\n\0"
-            if self._framed:
-                self._out += [f"{before}{id}{after}".encode() for id in plain]
-            else:
-                self._out.append(f"{before}{(after + before).join(plain)}{after}".encode())
-        self._look_drained()
-
-    def fail(self, id: str, code: int | str, text: str) -> None:
-        """Answer a request with ERROR (``SA-16``); raises ValueError as ``answer`` does."""
-        if self.closed:
-            return
-        truncated = self._unanswered.get(id)
-        if truncated is None:
-            raise ValueError(f"request {id!r} waits for no answer")
-        self._machine.step(AnswerSent)
-        self._send_error(code, text, id, _TRUNCATED_LINE if truncated else "")
-        del self._unanswered[id]
-        self._look_drained()
-
-    def settle(self, count: int) -> None:
-        """So many send-only messages are dealt with (``SA-12``)."""
-        self._unsettled -= count
-        self._look_drained()
-
-    def send_error(
-        self, code: int | str, text: str, *, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Tell the peer of an error that answers nothing (``SA-24``); closes nothing by itself."""
-        if MessageSent not in self.TABLE[self.state]:
-            raise IllegalTransition(self.state, MessageSent)
-        self._send_error(code, text, None, self._lines(headers))
-
-    def stop(self) -> None:
-        """Close at once: DISCONNECTING if there is a session (``SA-13``)."""
-        if not self.closed:
-            self._send_disconnecting()
-            self._machine.step(Stopped)
-
-    def _send_disconnecting(self) -> None:
-        if self._session_id:
-            head = wire.encode_head("DISCONNECTING", {SESSION_ID: self._session_id.decode()})
-            self._out.append(head + END_OF_EMPTY)
-
-    def _look_drained(self) -> None:
-        """An answer went out; on a server which drains it may have been the last one."""
-
     # ── time and the end ────────────────────────────────────────────────────────────────────────
 
     def tick(self, now: float) -> float | None:
@@ -965,7 +591,7 @@ class Side(Generic[S]):
                     ref = None if incoming.key is None or incoming.key[0] else incoming.id
                     self._send_error(TIMED_OUT, "the rest of the message did not come", ref)
                     self._due.append(MessageAbandoned(incoming.id))
-                    self._mute(incoming)
+                    incoming.mute()
                 incoming.heard = now
             deadlines.append(incoming.heard + seconds)
         return deadlines
@@ -976,13 +602,5 @@ class Side(Generic[S]):
         self._unfinished.clear()
         self._unanswered.clear()
         self._receiving = False
-        self._current = _Incoming(None, None, 0.0)
+        self._current = Incoming(None, None, 0.0)
         return self._pending.drain()
-
-
-def _whole_characters(body: bytes) -> bytes:
-    """``body`` without an unfinished last UTF-8 character; as it is if it is not UTF-8."""
-    try:
-        return body[: codecs.utf_8_decode(body, "strict", False)[1]]
-    except UnicodeDecodeError:
-        return body

@@ -1,0 +1,43 @@
+"""Messages which come in parts."""
+
+from __future__ import annotations
+
+import codecs
+
+
+class Incoming:
+    """A message which is being received, or what is to be skipped of one.
+
+    Attributes:
+        key: (is a response, id); None for an ERROR and for what carries no id.
+        id: the id to name in events.
+        size: octets of all its frames so far, heads and end marks included (``SA-22``).
+        muted: nothing of it is to be delivered (any more); it is read to its true end.
+        heard: when the last octets of it came.
+    """
+
+    __slots__ = ("fields", "heard", "id", "key", "muted", "parts", "send_only", "size")
+
+    def __init__(self, key: tuple[bool, str] | None, id: str | None, now: float) -> None:
+        self.key = key
+        self.id = id
+        self.fields: dict[str, str] = {}
+        self.parts: list[bytes] = []
+        self.send_only = False
+        self.size = 0
+        self.muted = False
+        self.heard = now
+
+    def mute(self) -> None:
+        """Deliver nothing (more) of it, and forget what came."""
+        self.muted = True
+        self.parts = []
+        self.fields = {}
+
+
+def whole_characters(body: bytes) -> bytes:
+    """``body`` without an unfinished last UTF-8 character; as it is if it is not UTF-8."""
+    try:
+        return body[: codecs.utf_8_decode(body, "strict", False)[1]]
+    except UnicodeDecodeError:
+        return body
