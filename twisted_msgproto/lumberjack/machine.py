@@ -264,6 +264,8 @@ class Reader:
             else:
                 assert type(run) is Data
                 events.append(DataReceived(sequences, run.pairs, run.octets, window.slice()))
+        if run.version != self._last.version:
+            self._waiting_since = None  # version 1 knows no keep-alives: they begin anew
         self._last = last = _DueAck(sequences[count - 1], run.version)
         # Windows follow each other without further W frames: count through all which end here.
         first = self._size - self._count
