@@ -3,6 +3,7 @@
 import random
 import struct
 from itertools import product
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -607,6 +608,7 @@ def test_random_sessions_ack_every_window_once_and_only_what_is_safe():
         assert got == expected, seed
 
 
+<<<<<<< HEAD
 def test_short_windows_of_one_read_are_one_event_and_hold_nothing_else_of_it():
     """LJ-17: what an event holds is what it weighs, not the read or the C frame around it."""
     session = Session()
@@ -633,3 +635,50 @@ def test_long_runs_are_events_of_their_own():
     session.receive(short + short + window + short + window)
     assert [len(event.sequences) for event in session.events] == [2, PACKED_MIN, 1, PACKED_MIN]
     assert [event.place for event in session.events] == [2, 66, 67, 131]
+=======
+def test_what_happens_never_makes_a_deadline_nearer_than_the_shortest():
+    """LJ-13, LJ-14: what whoever keeps the reader's timer relies on."""
+    pieces = [
+        encode_window(2),
+        encode_window(0),
+        encode_json([1], [b"{}"]),
+        encode_json([1], [b"{}"], V1),
+        encode_data([2], [{"a": "b"}]),
+        encode_json([1], [b"{}"])[:7],
+        encode_compressed(encode_json([1, 2, 3], [b""] * 3)),
+    ]
+    for seed in range(400):
+        source = random.Random(seed)
+        changes = {
+            name: source.choice((0, 1, 2, 5)) for name in ("idle_ack", "keepalive", "idle_close")
+        }
+        session = Session(safe_at_once=False, **changes)
+        reader = session.reader
+        promised = inf  # nothing is due before
+        steps = [source.choice(("read", "safe", "pause", "resume", "eof")) for _ in range(30)]
+        for step in steps:
+            session.now = min(promised, session.now + source.choice((0, 0.5, 0.75, 1, 4)))
+            deadline = reader.tick(session.now)
+            if reader.fault is not None:
+                break
+            promised = inf if deadline is None else deadline
+            reader.data_to_send()
+            if step == "read":
+                session.receive(source.choice(pieces))
+            elif step == "safe" and session.waiting:
+                reader.made_safe(session.waiting.pop(0), session.now)
+            elif step == "pause":
+                reader.paused(session.now)
+            elif step == "resume":
+                reader.resumed(session.now)
+            elif step == "eof" and source.random() < 0.1:
+                reader.receive_eof(session.now)
+            if reader.fault is not None:
+                break
+            reader.data_to_send()
+            if reader.shortest_deadline is not None:
+                promised = min(promised, session.now + reader.shortest_deadline)
+            deadline = reader.tick(session.now)
+            assert (reader.data_to_send(), reader.fault) == (b"", None), seed
+            assert deadline is None or deadline >= promised, seed
+>>>>>>> main

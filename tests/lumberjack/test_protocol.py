@@ -139,9 +139,13 @@ class TCPStringTransport(StringTransport):
     """A string transport which is TCP's, for what only TCP has."""
 
     nagle = True
+    keepAlive = False
 
     def setTcpNoDelay(self, enabled):
         self.nagle = not enabled
+
+    def setTcpKeepAlive(self, enabled):
+        self.keepAlive = enabled
 
 
 class OnTCP(Case):
@@ -153,6 +157,7 @@ class OnTCP(Case):
         transport.protocol = server
         server.makeConnection(transport)
         self.assertFalse(transport.nagle)
+        self.assertTrue(transport.keepAlive)
         self.assertEqual(transport.bufferSize, READ_OCTETS)
 
 
@@ -209,6 +214,48 @@ class RaisingBatchHook(Case):
         self.assertEqual(transport.value(), b"")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.lose(server)
+
+    def test_what_stands_behind_a_batch_which_was_refused_is_not_kept(self):
+        """LJ-13: the session would have a gap."""
+        server, transport = self.connect()
+        seen = []
+
+        def batchReceived(batch):
+            seen.append(batch.kind)
+            raise ZeroDivisionError
+
+        server._delivery._hook = batchReceived
+        server.dataReceived(encode_json([1], [b"a"]) + encode_data([2], [{}]) + b"nonsense")
+        self.assertEqual(seen, ["json"])
+        self.assertEqual(transport.value(), b"")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.lose(server)
+
+
+class LosingBatchHook(Case):
+    class protocol(LumberjackServer):
+        def batchReceived(self, batch):
+            self.connectionLost(Failure(ConnectionDone()))
+
+    def test_a_connection_which_is_lost_while_it_is_read_leaves_no_timer(self):
+        server, transport = self.connect()
+        server.dataReceived(encode_window(2) + encode_json([1], [b"a"]))
+        self.assertEqual(transport.value(), b"")
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class DrainingBatchHook(Case):
+    class protocol(LumberjackServer):
+        def batchReceived(self, batch):
+            self.factory.drain()
+
+    def test_a_server_which_is_stopped_from_a_hook_acknowledges_and_closes(self):
+        server, transport = self.connect()
+        server.dataReceived(encode_window(2) + encode_json([1], [b"a"]) + encode_data([2], [{}]))
+        self.assertEqual(transport.value(), encode_ack(2, VERSION_1))
+        self.assertTrue(transport.disconnecting)
+        server.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
 class Faults(Case):
@@ -300,6 +347,19 @@ class KeepAlives(Case):
         self.assertEqual(transport.value(), encode_ack(0) * 2 + encode_ack(4))
         self.lose(server)
 
+    def test_a_slow_sink_is_bridged_with_them_while_the_server_stops(self):
+        """LJ-14, LJ-19: the reader had no deadline before that."""
+        server, transport = self.connect(unsafe_octets=1, drain=100)
+        server.dataReceived(encode_window(2) + encode_json([1], [b"{}"]))
+        self.clock.advance(10)
+        self.factory.drain()
+        self.clock.pump([0.5] * 13)
+        self.assertEqual(transport.value(), encode_ack(0) * 2)
+        self.sink.safe()
+        self.assertEqual(transport.value(), encode_ack(0) * 2 + encode_ack(1))
+        server.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_version_1_hears_none(self):
         """LJ-14."""
         server, transport = self.connect()
@@ -327,6 +387,14 @@ class BackPressure(Case):
         self.clock.advance(1.1)
         self.assertEqual(transport.value(), encode_ack(2))
         self.lose(server)
+
+    def test_a_connection_which_is_lost_while_it_is_paused_leaves_no_timer(self):
+        """FAULTS: nothing is left over, also when the sink catches up later."""
+        server, _ = self.connect(unsafe_octets=1)
+        server.dataReceived(encode_window(2) + encode_json([1], [b"{}"]))
+        self.lose(server)
+        self.sink.safe()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_reading_pauses_above_the_octets_of_all_connections(self):
         server, transport = self.connect()

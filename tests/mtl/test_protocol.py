@@ -822,7 +822,7 @@ class Survival(MtlCase):
         await until(lambda: got == [b"before"])
         await first.drain()
         sent = writer.send("a", b"between")
-        await later(0.3)
+        await until(lambda: client._renewals)  # it has given up once, and tries again later
         second = self.server(sink, listen=[control], data=data)
         await sent
         await writer.send("a", b"after")

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import zmq
+from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, until
 from tests.mtl.plain import CONTENT, REJECT, RESPONSE, Flow, Plain, short
 from twisted_msgproto.mtl.wire.data import PONG
-from twisted_msgproto.mtl.zeromq import READ_OCTETS_PER_TURN, READS_PER_TURN, _Routing
+from twisted_msgproto.mtl.zeromq import (
+    READ_OCTETS_PER_TURN,
+    READS_PER_TURN,
+    RETRIES_PER_TURN,
+    RETRY_SECONDS,
+    Bounds,
+    _Bounded,
+    _Routing,
+)
 
 
 def lease(client: Plain) -> tuple[str, str]:
@@ -274,3 +284,129 @@ def test_a_read_ends_after_some_messages_or_octets() -> None:
     for frames in ([half, half], [b"", half, half, b""], [half, b"", half]):
         large = [("192.0.2.1", [b"a", *frames])] * 3
         assert [len(messages) for messages, _ in Reading(*large).slices()] == [1, 1, 1, 0]
+
+
+class Full(_Bounded):
+    """A ROUTER whose peers have room for as many messages as ``room`` says, or are not there."""
+
+    socketType = zmq.ROUTER
+
+    def __init__(self, **bounds: Any) -> None:
+        self.socket = self.factory = self
+        self.reactor = self.clock = Clock()
+        self.room: dict[bytes, int] = {}
+        self.sent: list[list[bytes]] = []
+        self.told: list[Any] = []
+        self.tried: list[bytes] = []
+        self.read_scheduled = None
+        self._bounds = Bounds(1000, **bounds)
+        self._lost = self.told.append
+        self._blocked = lambda peer, full: self.told.append((peer, full))
+        self._with_keys = self._paused = False
+        self._backlogs, self._retry = {}, None
+
+    def send_multipart(self, parts: list[bytes], flags: int) -> None:
+        peer = parts[0]
+        self.tried.append(peer)
+        if peer not in self.room:
+            raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        if not self.room[peer]:
+            raise zmq.Again
+        self.room[peer] -= 1
+        self.sent.append(parts)
+
+    def recv_multipart(self, flags: int) -> list[bytes]:
+        raise zmq.Again
+
+    def send(self, peer: bytes, *bodies: bytes) -> None:
+        self.sendAll([[peer, body] for body in bodies])
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body in self.sent]
+
+
+def test_what_a_peer_cannot_take_waits_in_its_order_and_is_no_trouble_for_others() -> None:
+    """MT-24, MT-27"""
+    socket = Full()
+    socket.room = {b"a": 1, b"b": 9}
+    socket.sendAll([[b"a", b"1"], [b"a", b"2"], [b"b", b"x"], [b"a", b"3"], [b"c", b"-"]])
+    assert (socket.bodies, socket.unread, socket.told) == ([b"1", b"x"], 2, [b"c"])
+    # A peer is not tried with something new while anything waits for it.
+    socket.room[b"a"] = 1
+    socket.send(b"a", b"4")
+    assert socket.bodies == [b"1", b"x"]
+    socket.doRead()
+    assert socket.bodies == [b"1", b"x", b"2"]
+    socket.room[b"a"] = 9
+    socket.clock.advance(RETRY_SECONDS)
+    assert socket.bodies == [b"1", b"x", b"2", b"3", b"4"]
+    assert (socket.unread, socket.told) == (0, [b"c"])
+    socket.clock.advance(1)
+    assert socket.clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize("body", [b"", bytes(100)])
+def test_who_has_much_waiting_is_blocked_and_then_given_up(body: bytes) -> None:
+    """MT-24, MT-27, MT-29: by the number of messages or by their octets."""
+    # A message has 101 octets; as many may wait as messages of nothing.
+    bounds: dict[str, Any] = {"unread_messages": 40} if not body else {"unread_octets": 40 * 101}
+    blocked_at, given_up_at = (5, 41) if not body else (21, 41)
+    socket = Full(**bounds)
+    socket.room = {b"a": 0}
+    for number in range(1, blocked_at + 1):
+        assert socket.told == []
+        socket.send(b"a", body)
+        assert socket.unread == number
+    assert socket.told == [(b"a", True)]
+    socket.room[b"a"] = blocked_at - 1
+    socket.doRead()
+    assert socket.told == [(b"a", True)]
+    socket.room[b"a"] = 1
+    socket.doRead()
+    assert socket.told == [(b"a", True), (b"a", False)]
+    socket.room[b"a"] = 0
+    for _ in range(given_up_at):
+        socket.send(b"a", body)
+    assert socket.told[2:] == [(b"a", True), b"a"]
+    assert socket.unread == 0
+
+
+def test_who_takes_nothing_for_too_long_is_given_up() -> None:
+    """MT-27, MT-29: any message which it takes gives it time."""
+    socket = Full(unread_seconds=1.0)
+    socket.room = {b"a": 0}
+    socket.send(b"a", b"1", b"2")
+    socket.clock.pump([0.1] * 9)
+    socket.room[b"a"] = 1
+    socket.clock.pump([0.1] * 9)
+    assert (socket.bodies, socket.told) == ([b"1"], [])
+    socket.clock.pump([0.1] * 3)
+    assert (socket.told, socket.unread) == ([b"a"], 0)
+    socket.clock.advance(1)
+    assert socket.clock.getDelayedCalls() == []
+
+
+def test_many_who_are_full_take_turns() -> None:
+    """MT-24: a turn of the reactor tries some of them, the next one others."""
+    socket = Full()
+    peers = [b"%03d" % number for number in range(RETRIES_PER_TURN + 10)]
+    socket.room = dict.fromkeys(peers, 0)
+    for peer in peers:
+        socket.send(peer, b"x")
+    socket.tried.clear()
+    socket.doRead()
+    assert socket.tried == peers[:RETRIES_PER_TURN]
+    socket.doRead()
+    assert set(socket.tried) == set(peers)
+
+
+def test_an_error_of_the_socket_is_not_hidden() -> None:
+    """MT-24"""
+
+    class Closed(Full):
+        def send_multipart(self, parts: list[bytes], flags: int) -> None:
+            raise zmq.ZMQError(zmq.ENOTSOCK)
+
+    with pytest.raises(zmq.ZMQError):
+        Closed().send(b"a", b"x")

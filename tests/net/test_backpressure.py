@@ -78,3 +78,24 @@ def test_an_earlier_deadline_moves_the_timer_a_later_one_leaves_it():
     timer.stop()
     timer.stop()
     assert clock.getDelayedCalls() == []
+
+
+def test_a_machine_which_never_hurries_is_not_asked_at_each_look():
+    clock, ticker = Clock(), Ticker()
+    timer = MachineTimer(clock, ticker.tick, 2.0)
+    timer.look()
+    clock.advance(1)
+    timer.look()
+    (call,) = clock.getDelayedCalls()
+    assert (call.getTime(), ticker.ticks) == (2.0, [])
+    ticker.deadline = 9.0
+    clock.advance(1)
+    (call,) = clock.getDelayedCalls()
+    assert (call.getTime(), ticker.ticks) == (9.0, [2.0])
+    # What happens now may be due in two seconds.
+    timer.look()
+    (call,) = clock.getDelayedCalls()
+    assert call.getTime() == 4.0
+    ticker.deadline = None
+    clock.advance(2)
+    assert clock.getDelayedCalls() == []

@@ -898,7 +898,7 @@ class ByHand(Case):
         )
         self.assertTrue(self.server.transport.closing)
 
-    def test_tcp_goes_without_delay(self):
+    def test_tcp_goes_without_delay_and_is_kept_alive(self):
         from twisted.internet.interfaces import ITCPTransport
         from zope.interface import directlyProvides
 
@@ -907,9 +907,10 @@ class ByHand(Case):
         server = self.factory.buildProtocol(None)
         transport = Transport()
         directlyProvides(transport, ITCPTransport)
-        transport.setTcpNoDelay = calls.append
+        transport.setTcpNoDelay = lambda on: calls.append(("no delay", on))
+        transport.setTcpKeepAlive = lambda on: calls.append(("keep alive", on))
         server.makeConnection(transport)
-        self.assertEqual(calls, [True])
+        self.assertEqual(sorted(calls), [("keep alive", True), ("no delay", True)])
         self.lose(server)
         for connection in list(self.factory.liveConnections):
             self.lose(connection)

@@ -265,6 +265,8 @@ class Reader:
         start, count = window.received, len(run)
         window.receive(count)
         self.counters.events += count
+        if run.version != self._last.version:
+            self._waiting_since = None  # version 1 knows no keep-alives: they begin anew
         self._last = last = _DueAck(sequences[count - 1], run.version)
         # Windows follow each other without further W frames: count through all which end here.
         first = self._size - self._count

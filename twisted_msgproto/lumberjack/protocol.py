@@ -158,11 +158,12 @@ class LumberjackServer(IngestHooks, Protocol):
     def _take(self, events: list[ReaderEvent]) -> None:
         self._taking = True
         for event in events:
+            if self._ended:
+                break  # what stands behind a batch which was refused must not be kept
             if type(event) is Fault:
-                self._taking = False
                 self._close(event)
-                return
-            self._deliver(event)  # type: ignore[arg-type]
+            else:
+                self._deliver(event)  # type: ignore[arg-type]
         self._taking = False
         if self.reader.unfinished:
             self._control.pause("decoding")
@@ -220,8 +221,7 @@ class LumberjackServer(IngestHooks, Protocol):
 
     def _endOfInput(self) -> None:
         self.reader.receive_eof(self.factory.clock.seconds())
-        self._write()
-        self._closeIfDrained()
+        self._settle()
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
@@ -231,12 +231,17 @@ class LumberjackServer(IngestHooks, Protocol):
         self.reader.made_safe(place, self.factory.clock.seconds())
         if not self._taking:
             self._settle()
-            self._closeIfDrained()
 
     def _settle(self) -> None:
-        """Write what is due now, and come back for what will be."""
+        """Write what is due now, and come back for what will be, or close after the last of it."""
+        if self._ended:
+            return
         self._write()
-        self._timer.look()
+        if self.reader.drained:
+            self._ended = True
+            self._guard.close()
+        else:
+            self._timer.look()
 
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe: no ack for it or for what follows (LJ-13)."""
@@ -269,7 +274,8 @@ class LumberjackServer(IngestHooks, Protocol):
             self._lookDecoding()
         else:
             self.reader.resumed(now)
-            self._timer.look()
+            if not self._ended:
+                self._timer.look()
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -277,11 +283,6 @@ class LumberjackServer(IngestHooks, Protocol):
         """The server stops: read no more, acknowledge what arrived once it is safe, close."""
         self._control.pause("draining")
         self._endOfInput()
-
-    def _closeIfDrained(self) -> None:
-        if self.reader.drained and not self._ended:
-            self._ended = True
-            self._guard.close()
 
     def _close(self, fault: Fault) -> None:
         """The writer broke the protocol: one line, a counter, and no ack (LJ-16)."""
