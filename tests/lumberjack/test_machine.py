@@ -608,7 +608,6 @@ def test_random_sessions_ack_every_window_once_and_only_what_is_safe():
         assert got == expected, seed
 
 
-<<<<<<< HEAD
 def test_short_windows_of_one_read_are_one_event_and_hold_nothing_else_of_it():
     """LJ-17: what an event holds is what it weighs, not the read or the C frame around it."""
     session = Session()
@@ -635,7 +634,8 @@ def test_long_runs_are_events_of_their_own():
     session.receive(short + short + window + short + window)
     assert [len(event.sequences) for event in session.events] == [2, PACKED_MIN, 1, PACKED_MIN]
     assert [event.place for event in session.events] == [2, 66, 67, 131]
-=======
+
+
 def test_what_happens_never_makes_a_deadline_nearer_than_the_shortest():
     """LJ-13, LJ-14: what whoever keeps the reader's timer relies on."""
     pieces = [
@@ -681,4 +681,3 @@ def test_what_happens_never_makes_a_deadline_nearer_than_the_shortest():
             deadline = reader.tick(session.now)
             assert (reader.data_to_send(), reader.fault) == (b"", None), seed
             assert deadline is None or deadline >= promised, seed
->>>>>>> main
