@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.tools.packing import packed_frames, packed_maps
 from twisted_msgproto import IMessageSink, Message, MessageBatch
 from twisted_msgproto.core.errors import Fault, Refused, shown
 
@@ -16,6 +17,30 @@ def test_a_batch_gives_a_view_of_each_row():
     )
     assert second.body == b"2"
     assert len(batch) == 2
+    assert [first, second] == [batch.message(0), batch.message(1)]
+
+
+def test_a_view_of_a_packed_batch_has_the_types_which_any_other_has():
+    numbers, bodies = packed_frames([7, 8], [b"a", b""])
+    maps = packed_maps([{"a": "b"}, {}])
+    batch = MessageBatch("p", "k", 0, count=2, message_id=numbers, fields=maps, body=bodies)
+    expected = [
+        Message("p", "k", 0, message_id=7, fields={"a": "b"}, body=b"a"),
+        Message("p", "k", 0, message_id=8, fields={}, body=b""),
+    ]
+    assert list(batch) == expected == [batch.message(0), batch.message(1)]
+    assert [type(value) for value in (expected[0].fields, expected[0].body)] == [dict, bytes]
+
+
+def test_messages_without_any_value_are_messages_too():
+    assert list(MessageBatch("p", "k", 0, count=2)) == [Message("p", "k", 0)] * 2
+
+
+@pytest.mark.parametrize("body", [[b"1"], [b"1", b"2", b"3"]])
+def test_a_column_of_another_length_is_a_programmer_s_fault(body):
+    batch = MessageBatch("p", "k", 0, count=2, message_id=[1, 2], body=body)
+    with pytest.raises(ValueError, match=r"body has . values for 2 messages"):
+        list(batch)
 
 
 @pytest.mark.parametrize("row", [-1, 1])

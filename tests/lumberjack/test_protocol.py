@@ -139,9 +139,13 @@ class TCPStringTransport(StringTransport):
     """A string transport which is TCP's, for what only TCP has."""
 
     nagle = True
+    keepAlive = False
 
     def setTcpNoDelay(self, enabled):
         self.nagle = not enabled
+
+    def setTcpKeepAlive(self, enabled):
+        self.keepAlive = enabled
 
 
 class OnTCP(Case):
@@ -153,6 +157,7 @@ class OnTCP(Case):
         transport.protocol = server
         server.makeConnection(transport)
         self.assertFalse(transport.nagle)
+        self.assertTrue(transport.keepAlive)
         self.assertEqual(transport.bufferSize, READ_OCTETS)
 
 

@@ -12,15 +12,18 @@ from typing import Any
 from unittest import mock
 
 from twisted.internet.defer import succeed
+from twisted.python.failure import Failure
 
 from tests.sim.consumer import Consumer
 from tests.sim.disk import SimulatedFile
 from tests.sim.gateway import DIRECTORY
+from tests.sim.pipe import End
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.window import ReceiveWindow
 from twisted_msgproto.lumberjack import machine as lumberjack_machine
 from twisted_msgproto.lumberjack import wire as lumberjack_wire
 from twisted_msgproto.lumberjack import writer as lumberjack_writer
+from twisted_msgproto.net.ingest import Delivery
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.log import SegmentLog
@@ -134,7 +137,26 @@ def safe_means_all() -> AbstractContextManager[object]:
     return patched()
 
 
+def reads_on() -> AbstractContextManager[object]:
+    """A connection of which too much is not safe is read all the same."""
+    return mock.patch.object(End, "pauseProducing", lambda self: None)
+
+
+def octets_stay_counted() -> AbstractContextManager[object]:
+    """What failed is never taken off the budget."""
+    finished = Delivery._finished
+
+    def keeping(self: Delivery, result: Any, octets: int, safe: Any) -> None:
+        if isinstance(result, Failure):
+            self._budget.waiting += 1
+        finished(self, result, octets, safe)
+
+    return mock.patch.object(Delivery, "_finished", keeping)
+
+
 SHARED_BUGS: dict[str, Bug] = {
+    "reads-on": reads_on,
+    "octets-stay-counted": octets_stay_counted,
     "ack-before-sync": ack_before_sync,
     "no-sync": no_sync,
     "swallowed-no-room": swallowed_no_room,

@@ -43,6 +43,11 @@ class End:
         self._producer_paused = False
         self._arrival = 0.0
 
+    @property
+    def paused(self) -> bool:
+        """This end does not read."""
+        return self._paused
+
     # ── what a protocol calls ───────────────────────────────────────────────────────────────────
 
     def write(self, data: bytes) -> None:

@@ -9,6 +9,8 @@
 * everything sent is in the table at the end, at least once; nothing else is;
 * the events of one session stand in the queue in the order of sending, without a gap;
 * no more is in flight than the window allows; duplicates come only from lost connections;
+* a connection of which too much is not safe is not read until enough of it is; at the end nothing
+  waits;
 * nobody breaks the protocol, nothing logs an error, no timer and no connection is left over;
 * recovery never finds that durable records were lost (the epoch stays).
 """
@@ -253,6 +255,8 @@ class World:
             self._check()
         if not drained.called or self.gateway.factory.liveConnections:
             raise Violation("connections are left over")
+        if self.gateway.factory.budget.waiting:
+            raise Violation(f"{self.gateway.factory.budget.waiting} octets wait for the sink still")
         left = client_clock.waiting() + self.gateway.clock.waiting()
         if left:
             raise Violation(f"timers are left over: {[call.call for call in left]}")
@@ -331,6 +335,17 @@ class World:
             faults = self.gateway.factory.counters["faults"]
             if faults:
                 raise Violation(f"the server reports faults: {self.gateway.factory.counters}")
+            for connection in self.gateway.factory.liveConnections:
+                delivery = getattr(connection, "_delivery", None)
+                if delivery is not None and delivery.unsafe_octets > delivery._limit:
+                    self._check_paused(connection)
+
+    def _check_paused(self, connection: Any) -> None:
+        """Too much of this connection is not safe: it must not be read."""
+        end = connection.transport
+        paused = getattr(end, "paused", None)
+        if "connection-octets" not in connection._control.reasons or paused is False:
+            raise Violation(f"{connection._delivery.unsafe_octets} octets wait, and it is read")
 
     def durable(self) -> list[dict[str, Any]]:
         """What the table has, and what the queue holds beyond it."""

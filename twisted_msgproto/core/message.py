@@ -7,9 +7,10 @@ the batch once.  :class:`Message` is only a view of one row, made when somebody 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import islice, repeat
+from typing import Any, ClassVar
 
 Fields = Mapping[str, str]
 """Named text values of one message: what the table's ``fields`` column holds."""
@@ -40,9 +41,10 @@ class Message:
 class MessageBatch:
     """Messages of one connection, one read and one kind, as columns.
 
-    The first six attributes are shared by all messages of the batch.  Each column is a list with
+    The first six attributes are shared by all messages of the batch.  Each column is a sequence of
     ``count`` entries, or None where no message of the batch has a value (``truncated``: None means
-    False throughout).  A batch is not changed any more once it was given to a sink.
+    False throughout).  A column is a list or packed (:mod:`.packed`): whoever wants to add to one
+    makes a list of it.  A batch is not changed any more once it was given to a sink.
 
     ``octets`` is what the batch weighs while it waits for the disk: the payload octets as they
     came from the wire.  It is a measure for limits, not an exact size.
@@ -76,8 +78,28 @@ class MessageBatch:
         return self.count
 
     def __iter__(self) -> Iterator[Message]:
-        """Each message in order of arrival, as a :class:`Message` view."""
-        return (self.message(row) for row in range(self.count))
+        """Each message in order of arrival, as a :class:`Message` view.
+
+        ValueError if a column does not have ``count`` values.
+        """
+        columns: list[Iterable[Any]] = []
+        for name in self.COLUMNS:
+            column = getattr(self, name)
+            if column is None:
+                column = repeat(False if name == "truncated" else None)
+            elif len(column) != self.count:
+                raise ValueError(f"{name} has {len(column)} values for {self.count} messages")
+            columns.append(column)
+        shared = (
+            self.protocol,
+            self.kind,
+            self.received_at,
+            self.peer,
+            self.session,
+            self.client_id,
+        )
+        # A packed column is cut out at once here, not value by value.
+        return islice(map(Message, *map(repeat, shared), *columns), self.count)
 
     def message(self, row: int) -> Message:
         """The message at ``row`` (0 ≤ row < count); IndexError beyond."""

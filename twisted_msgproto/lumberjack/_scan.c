@@ -14,6 +14,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* What the functions take and give; scan.py wants the same number.  Raise both together. */
+enum { FORM = 2 };
+
 enum { HEADER_OCTETS = 10, LENGTH_OCTETS = 4, PAIRS_MAX = 64, FIRST_OCTETS = 1024 };
 
 /* Octets which are gathered. */
@@ -254,8 +257,19 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int
+add_form(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "FORM", FORM);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, add_form},
+    {0, NULL},
+};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_scan", "See scan.py.", 0, functions, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_scan", "See scan.py.", 0, functions, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

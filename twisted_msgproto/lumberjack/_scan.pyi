@@ -1,5 +1,7 @@
 """The compiled form of scan.py; not there where it could not be built."""
 
+FORM: int
+
 def json_bounds(
     octets: bytes, position: int, stop: int, count_max: int, /
 ) -> tuple[bytes, int]: ...

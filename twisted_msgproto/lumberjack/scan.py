@@ -14,11 +14,15 @@ from typing import Any, Final, NamedTuple
 
 from ..core.packed import PackedMaps, Rows
 
+FORM: Final = 2
+"""Raised with each change of what ``_scan`` takes and gives: one which was left behind by another
+version, in a tree where the new one could not be built, must not be used."""
+
 _compiled: Any = None
 try:
     from . import _scan
 
-    _compiled = _scan
+    _compiled = _scan if getattr(_scan, "FORM", 1) == FORM else None
 except ImportError:  # pragma: no cover - the tests run both forms where it was built
     pass
 

@@ -1,4 +1,4 @@
-"""What all server factories share: sink, limits, counters, session names, connections."""
+"""What all factories share: sink, limits, counters, session names; servers: their connections."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def peer_name(address: IAddress | None) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
-class MsgprotoServerFactory(ServerFactory):
-    """The base of all server factories.
+class SessionFactory:
+    """What the factories of servers and of clients share.
 
     Subclasses set :attr:`protocolName`, :attr:`LIMITS` and ``protocol``.
 
@@ -69,12 +69,10 @@ class MsgprotoServerFactory(ServerFactory):
         sink: where received batches go, or None: then only the hooks of a subclass see them.
         limits: the limits in force.
         counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
-        liveConnections: the protocols which are connected now.
     """
 
     protocolName: ClassVar[str]
     LIMITS: ClassVar[tuple[Limit, ...]] = ()
-    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.net")
     noisy = False
 
     def __init__(
@@ -103,19 +101,54 @@ class MsgprotoServerFactory(ServerFactory):
         self.budget = OctetBudget(PROCESS_OCTETS_MAX) if budget is None else budget
         self.sessionNames = SessionNames(self.protocolName, wallClock())
         self.counters: Counter[str] = Counter()
-        self.liveConnections: dict[Any, str] = {}
-        self._perAddress: Counter[str] = Counter()
-        self._drained: Deferred[None] | None = None
-        self.draining = False
 
     @classmethod
     def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:
-        """The limits of this kind of server, with ``changes``."""
+        """The limits of this kind of factory, with ``changes``."""
         return Limits.of(COMMON_LIMITS, cls.LIMITS).replace(changes)
 
     def receivedAt(self) -> int:
         """Now, as batches want it: microseconds since 1970-01-01 UTC."""
         return int(self.wallClock() * 1_000_000)
+
+    def connectionOpened(self, protocol: Any, host: str) -> None:
+        """A protocol says that its connection is made."""
+        self.counters["connections_total"] += 1
+
+    def connectionClosed(self, protocol: Any) -> None:
+        """A protocol says that its connection is lost."""
+
+    def countFault(self, reason: str) -> None:
+        """A peer broke the protocol."""
+        self.counters["faults"] += 1
+        self.counters[f"fault:{reason}"] += 1
+
+
+class MsgprotoServerFactory(SessionFactory, ServerFactory):
+    """The base of all server factories.
+
+    Attributes as :class:`SessionFactory`'s, and:
+        liveConnections: the protocols which are connected now.
+        draining: the server stops: no more connections are taken.
+    """
+
+    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.net")
+
+    def __init__(
+        self,
+        sink: IMessageSink | None = None,
+        *,
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: OctetBudget | None = None,
+    ) -> None:
+        """As :class:`SessionFactory`."""
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.liveConnections: dict[Any, str] = {}
+        self._perAddress: Counter[str] = Counter()
+        self._drained: Deferred[None] | None = None
+        self.draining = False
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """A protocol for a new connection; None (the connection is closed) above a limit."""
@@ -142,7 +175,7 @@ class MsgprotoServerFactory(ServerFactory):
         transport = getattr(protocol, "transport", None)
         if ITCPTransport.providedBy(transport):
             transport.setTcpKeepAlive(True)
-        self.counters["connections_total"] += 1
+        super().connectionOpened(protocol, host)
         self.liveConnections[protocol] = host
         self._perAddress[host] += 1
 
@@ -154,11 +187,6 @@ class MsgprotoServerFactory(ServerFactory):
             if not self._perAddress[host]:
                 del self._perAddress[host]
         self._lookDrained()
-
-    def countFault(self, reason: str) -> None:
-        """A peer broke the protocol."""
-        self.counters["faults"] += 1
-        self.counters[f"fault:{reason}"] += 1
 
     def drain(self) -> Deferred[None]:
         """Take no more connections, let the live ones end well; fires when the last is gone.

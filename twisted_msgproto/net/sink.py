@@ -37,8 +37,9 @@ class IMessageSink(Interface):
 class DurableSink:
     """A sink over a queue directory: its Deferreds fire after ``fdatasync``.
 
-    Encoding and flushing happen in the queue's own thread; the reactor is woken once for all
-    batches which became safe meanwhile.  While the disk is full the Deferreds wait.
+    Writing and flushing happen in the queue's own thread, which also encodes what came in small
+    batches; a packed batch is encoded by ``put``.  The reactor is woken once for all batches which
+    became safe meanwhile.  While the disk is full the Deferreds wait.
 
     Attributes:
         writer: the queue's writer; its figures are the queue's figures.

@@ -1,7 +1,8 @@
 """From message batches to the payload of a frame, and from payloads to the table's columns.
 
-Writing gathers the lists of many batches and builds Arrow once a group; what a batch shares is
-written once per batch, as a run.  Reading puts frames together until there are enough rows and
+Writing gathers the lists of many batches and builds Arrow once for all of them; a packed column
+becomes Arrow as it stands in its buffer.  What a batch shares is written once per batch, as a run.
+Reading puts frames together until there are enough rows and
 expands the runs once, so that a queue of one-message groups reads nearly as fast as one of large
 groups.
 """

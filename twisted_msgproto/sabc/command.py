@@ -12,6 +12,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from ..cli.asking import ask_each
 from ..cli.connecting import client_endpoint, tls_options
 from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError, ConnectionClosed
@@ -19,7 +20,6 @@ from ..core.message import Message
 from ..net import websocket
 from ..registry import PROTOCOLS
 from .events import ErrorReceived
-from .exchange import Response
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
 from .session import PROTOCOL, log
 
@@ -60,41 +60,8 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         raise ConfigurationError("sABC does not compress: leave --compress out")
     session = await _connected(reactor, options)
     window = min(options.window or WINDOW, session.room)
-    in_flight = answered = 0
-    failed: list[Failure] = []
-    waiting: Deferred[None] | None = None
-
-    def changed(result: Response | Failure) -> None:
-        nonlocal answered, in_flight, waiting
-        in_flight -= 1
-        if isinstance(result, Failure):
-            failed.append(result)
-        else:
-            answered += 1
-        if waiting is not None:
-            woken, waiting = waiting, None
-            reactor.callLater(0, woken.callback, None)  # once for all answers of a read
-
-    async def until(most: int) -> None:
-        """Wait until no more than ``most`` are in flight."""
-        nonlocal answered, waiting
-        while in_flight > most and not failed:
-            waiting = Deferred()
-            await waiting
-        count, answered = answered, 0
-        if count:
-            progress.acknowledged(count)
-        if failed:
-            failed[0].raiseException()
-
     try:
-        while batch := await messages.some(window - in_flight):
-            for body in batch:
-                in_flight += 1
-                session.request(body).addBoth(changed)
-            progress.sent(len(batch))
-            await until(window - 1)
-        await until(0)
+        await ask_each(reactor, messages, progress, window, session.request)
     finally:
         await session.disconnect()
 

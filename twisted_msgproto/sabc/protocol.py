@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
@@ -36,7 +35,7 @@ from ..core.errors import ConnectionClosed, Fault, ProtocolViolation, Refused, T
 from ..core.limits import Limits
 from ..net.authentication import Authentication, LoggedIn
 from ..net.backpressure import OctetBudget
-from ..net.factory import COMMON_LIMITS, PROCESS_OCTETS_MAX, MsgprotoServerFactory, SessionNames
+from ..net.factory import MsgprotoServerFactory, SessionFactory
 from ..net.sink import IMessageSink
 from .events import ConnectReceived, ConnectRefused, Event, SessionGranted
 from .exchange import Body, Response
@@ -346,7 +345,7 @@ ANONYMOUS_CLIENT_ID = "anonymous"
 """Our clients always write a client-id (``SA-02``): this one when nobody gave another."""
 
 
-class SabcClientFactory(ClientFactory):
+class SabcClientFactory(SessionFactory, ClientFactory):
     """Builds a :class:`SabcClient` for each connection to a server.
 
     Attributes:
@@ -356,9 +355,9 @@ class SabcClientFactory(ClientFactory):
         counters: plain integers by name.
     """
 
-    protocolName: ClassVar[str] = PROTOCOL
+    protocolName = PROTOCOL
+    LIMITS = LIMITS
     protocol = SabcClient  # type: ignore[assignment]
-    noisy = False
 
     def __init__(
         self,
@@ -374,21 +373,11 @@ class SabcClientFactory(ClientFactory):
         lenient: bool = False,
     ) -> None:
         """``sink`` takes what the server sends of its own accord; the rest as the server's."""
-        if clock is None:
-            from twisted.internet import reactor as clock
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.clientId = clientId
         self.passcode = passcode
         self.connectHeaders = dict(headers or {})
-        self.sink = sink
-        if not isinstance(limits, Limits):
-            limits = Limits.of(COMMON_LIMITS, LIMITS).replace(limits or {})
-        self.limits = limits
-        self.clock = clock
-        self.wallClock = wallClock
-        self.budget = OctetBudget(PROCESS_OCTETS_MAX) if budget is None else budget
         self.lenient = lenient
-        self.sessionNames = SessionNames(self.protocolName, wallClock())
-        self.counters: Counter[str] = Counter()
 
     def webSocketFactory(self, url: str, *, origin: str | None = None) -> Any:
         """A factory which connects to ``url`` (``ws://…``, ``wss://…``) with sessions of this one.
@@ -398,22 +387,6 @@ class SabcClientFactory(ClientFactory):
         from .websocket import WebSocketClientFactory
 
         return WebSocketClientFactory(self, url, origin)
-
-    def receivedAt(self) -> int:
-        """Now, as batches want it: microseconds since 1970-01-01 UTC."""
-        return int(self.wallClock() * 1_000_000)
-
-    def connectionOpened(self, protocol: SabcSession, host: str) -> None:
-        """A connection is made."""
-        self.counters["connections_total"] += 1
-
-    def connectionClosed(self, protocol: SabcSession) -> None:
-        """A connection is lost."""
-
-    def countFault(self, reason: str) -> None:
-        """The server broke the protocol."""
-        self.counters["faults"] += 1
-        self.counters[f"fault:{reason}"] += 1
 
 
 async def connect(

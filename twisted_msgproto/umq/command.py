@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
+from ..cli.asking import ask_each
 from ..cli.connecting import client_endpoint, tls_options
 from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError, ConnectionClosed
@@ -60,48 +61,15 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     it.
     """
     session = await _connected(reactor, options)
-    window = options.window or WINDOW
-    answered = 0
-    in_flight = 0
-    failed: list[Failure] = []
-    waiting: Deferred[None] | None = None
 
-    def changed(result: Reply | Failure) -> None:
-        nonlocal answered, in_flight, waiting
-        in_flight -= 1
-        if isinstance(result, Failure):
-            failed.append(result)
-        else:
-            answered += 1
-        if waiting is not None:
-            woken, waiting = waiting, None
-            reactor.callLater(0, woken.callback, None)  # once for all answers of a read
-
-    async def until(most: int) -> None:
-        """Wait until no more than ``most`` are in flight."""
-        nonlocal answered, waiting
-        while in_flight > most and not failed:
-            waiting = Deferred()
-            await waiting
-            count, answered = answered, 0
-            if count:
-                progress.acknowledged(count)
-        if failed:
-            failed[0].raiseException()
+    def ask(body: bytes) -> Deferred[Reply]:
+        text = body.decode("utf-8", "replace")
+        if options.destination is not None:
+            text = dump([options.destination, text])
+        return session.call(text)
 
     try:
-        while batch := await messages.some(window - in_flight):
-            for body in batch:
-                text = body.decode("utf-8", "replace")
-                if options.destination is not None:
-                    text = dump([options.destination, text])
-                in_flight += 1
-                session.call(text).addBoth(changed)
-            progress.sent(len(batch))
-            await until(window - 1)
-        await until(0)
-        if answered:
-            progress.acknowledged(answered)
+        await ask_each(reactor, messages, progress, options.window or WINDOW, ask)
     finally:
         session.closeSession()
 

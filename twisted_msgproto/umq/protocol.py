@@ -21,9 +21,8 @@ and from a client::
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from twisted.cred.checkers import ANONYMOUS
 from twisted.cred.credentials import Anonymous, ICredentials, UsernamePassword
@@ -37,12 +36,7 @@ from zope.interface import Interface, implementer
 from ..core.errors import ConnectionClosed, MsgprotoError, Refused
 from ..core.limits import Limits
 from ..net.backpressure import OctetBudget
-from ..net.factory import (
-    COMMON_LIMITS,
-    PROCESS_OCTETS_MAX,
-    MsgprotoServerFactory,
-    SessionNames,
-)
+from ..net.factory import MsgprotoServerFactory, SessionFactory
 from ..net.sink import IMessageSink
 from ..net.websocket import (
     BoundedClientFactory,
@@ -300,14 +294,15 @@ class UmqClient(UmqSession, WebSocketClientConnection):  # type: ignore[misc]
 UmqClient.actions = {**ACTIONS, WelcomeReceived: UmqClient._onWelcome}
 
 
-class UmqClientFactory(BoundedClientFactory):
+class UmqClientFactory(SessionFactory, BoundedClientFactory):
     """Builds a :class:`UmqClient` for one server's address.
 
-    Attributes as :class:`MsgprotoServerFactory` has them, for the client's one connection at a
-    time; ``hello`` is the payload of ``H``.
+    Attributes as :class:`SessionFactory` has them, for the client's one connection at a time;
+    ``hello`` is the payload of ``H``.
     """
 
-    protocolName: ClassVar[str] = PROTOCOL
+    protocolName = PROTOCOL
+    LIMITS = LIMITS
     protocol = UmqClient
 
     def __init__(
@@ -324,39 +319,14 @@ class UmqClientFactory(BoundedClientFactory):
         origin: str | None = None,
     ) -> None:
         """Connect to ``url`` (``ws://…`` or ``wss://…``); ConfigurationError for anything else."""
-        if clock is None:
-            from twisted.internet import reactor as clock
-        self.limits = limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
-        super().__init__(clock, self.limits, url, origin=origin, protocols=[SUBPROTOCOL])
-        self.sink = sink
+        SessionFactory.__init__(
+            self, sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget
+        )
+        BoundedClientFactory.__init__(
+            self, self.clock, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
+        )
         self.hello = hello
-        self.clock = clock
-        self.wallClock = wallClock
-        self.budget = OctetBudget(PROCESS_OCTETS_MAX) if budget is None else budget
-        self.sessionNames = SessionNames(self.protocolName, wallClock())
-        self.counters: Counter[str] = Counter()
         self.methods = methods
-
-    @classmethod
-    def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:
-        """The limits of a client, with ``changes``."""
-        return Limits.of(COMMON_LIMITS, LIMITS).replace(changes)
-
-    def receivedAt(self) -> int:
-        """Now, as batches want it: microseconds since 1970-01-01 UTC."""
-        return int(self.wallClock() * 1_000_000)
-
-    def connectionOpened(self, protocol: Any, host: str) -> None:
-        """A connection is made."""
-        self.counters["connections_total"] += 1
-
-    def connectionClosed(self, protocol: Any) -> None:
-        """A connection is lost."""
-
-    def countFault(self, reason: str) -> None:
-        """The server broke the protocol."""
-        self.counters["faults"] += 1
-        self.counters[f"fault:{reason}"] += 1
 
 
 async def connect(

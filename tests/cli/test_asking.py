@@ -1,0 +1,90 @@
+"""Requests in flight: each message is asked once, in order, and never more than the window."""
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from twisted_msgproto.cli.asking import ask_each
+from twisted_msgproto.core.errors import ConnectionClosed
+
+
+class Listed:
+    """So many messages, as many at a time as there is room for."""
+
+    def __init__(self, count):
+        self.left = [b"%d" % number for number in range(count)]
+
+    async def some(self, most):
+        assert most > 0
+        taken, self.left = self.left[:most], self.left[most:]
+        return taken
+
+
+class Told:
+    def __init__(self):
+        self.counts = []
+
+    def sent(self, count):
+        self.counts.append(("sent", count))
+
+    def acknowledged(self, count):
+        self.counts.append(("acknowledged", count))
+
+
+class Asking(TestCase):
+    def ask(self, count, window):
+        self.clock, self.told, self.asked, self.waiting = Clock(), Told(), [], []
+
+        def ask(body):
+            self.asked.append(body)
+            self.waiting.append(Deferred())
+            return self.waiting[-1]
+
+        return Deferred.fromCoroutine(ask_each(self.clock, Listed(count), self.told, window, ask))
+
+    def answer(self, *results):
+        for result in results:
+            self.waiting.pop(0).callback(result)
+        self.clock.advance(0)
+
+    def test_no_more_than_the_window_is_in_flight(self):
+        done = self.ask(5, 2)
+        self.assertEqual(self.asked, [b"0", b"1"])
+        self.answer(None)
+        self.assertEqual(self.asked, [b"0", b"1", b"2"])
+        self.answer(None, None)
+        self.assertEqual(self.asked, [b"0", b"1", b"2", b"3", b"4"])
+        self.answer(None, None)
+        self.assertIsNone(self.successResultOf(done))
+        self.assertEqual(
+            self.told.counts,
+            [
+                ("sent", 2),
+                ("acknowledged", 1),
+                ("sent", 1),
+                ("acknowledged", 2),
+                ("sent", 2),
+                ("acknowledged", 2),
+            ],
+        )
+
+    def test_the_last_answers_are_told_as_they_come(self):
+        done = self.ask(2, 10)
+        self.answer(None)
+        self.assertEqual(self.told.counts, [("sent", 2), ("acknowledged", 1)])
+        self.answer(None)
+        self.assertIsNone(self.successResultOf(done))
+        self.assertEqual(self.told.counts[2:], [("acknowledged", 1)])
+
+    def test_the_first_failure_ends_it_and_what_was_answered_before_counts(self):
+        done = self.ask(3, 3)
+        self.waiting[0].callback(None)
+        self.waiting[1].errback(ConnectionClosed("gone"))
+        self.waiting[2].errback(ConnectionClosed("gone as well"))
+        self.clock.advance(0)
+        self.assertEqual(str(self.failureResultOf(done, ConnectionClosed).value), "gone")
+        self.assertEqual(self.told.counts, [("sent", 3), ("acknowledged", 1)])
+
+    def test_nothing_to_send_asks_nothing(self):
+        self.assertIsNone(self.successResultOf(self.ask(0, 1)))
+        self.assertEqual((self.asked, self.told.counts), ([], []))
