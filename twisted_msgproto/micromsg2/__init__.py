@@ -1,6 +1,6 @@
 """MicroMsg2: messages to queues and topics, with negotiated extensions, both sides and a broker.
 
-Read in this order: wire, machine, broker, connection, protocol, service.
+Read in this order: wire, machine, broker, sending, connection, protocol, service.
 """
 
 from .broker import Broker

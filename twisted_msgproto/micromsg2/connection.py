@@ -1,26 +1,25 @@
-"""What both sides of MicroMsg2 do on Twisted: octets, timers, back-pressure, Deferreds, hooks.
+"""What both sides of MicroMsg2 do on Twisted: octets, timers, back-pressure, hooks, the sink.
 
-The machine decides everything about the protocol; this moves what it says.  A subclass overrides
-hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or ``batchReceived``,
-``errorReceived``, ``commandReceived``, ``extensionReceived``.
+The machine decides everything about the protocol; this moves what it says, and :mod:`.sending` has
+the verbs.  A subclass overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived``
+or ``batchReceived``, ``errorReceived``, ``commandReceived``, ``extensionReceived``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred, succeed
 from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.errors import ConnectionClosed, Fault, LimitExceeded, Refused, shown
-from ..core.limits import Limit
+from ..core.errors import ConnectionClosed, Fault, shown
 from ..core.message import MessageBatch
 from ..net.backpressure import OutputGuard, ReadControl
 from ..net.factory import peer_name
@@ -36,7 +35,7 @@ from .machine import (
     Session,
     SessionEstablished,
 )
-from .wire import NO_PROPERTIES, Writable, encode_address, write_properties
+from .sending import Sending
 
 if TYPE_CHECKING:
     from .protocol import MicroMsg2Factory
@@ -45,17 +44,6 @@ PROTOCOL: Final = "micromsg2"
 
 READ_OCTETS: Final = 256 << 10
 """What one read takes at the most: each costs a turn, and senders send in bulk."""
-
-LIMITS: Final = (
-    Limit("unsent-messages", 100_000, "messages", "which wait for room in the window", 1),
-    Limit("unsent-octets", 64 << 20, "octets", "which wait for room in the window", 1),
-)
-"""What a connection bounds of its own sending."""
-
-SETTLED_BY_REFUSAL: Final = frozenset({"refused", "bad-payload"})
-"""Errors of the peer which name one message of ours: it will not be delivered (MM-19, MM-28)."""
-
-_NOTHING: Final[Mapping[str, str]] = {}
 
 
 class MessageRefused(Exception):
@@ -76,31 +64,6 @@ class _Unsafe(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Sent:
-    """Messages of one ``send``: its Deferred fires when ``remaining`` is 0."""
-
-    address: bytes
-    payloads: deque[bytes]
-    notes: Mapping[str, str]
-    fired: Deferred[None]
-    remaining: int
-    over: bool = False  # the Deferred has fired, or was cancelled
-
-    def done(self, count: int) -> None:
-        """``count`` more are acknowledged, or written where nobody acknowledges."""
-        self.remaining -= count
-        if not self.remaining and not self.over:
-            self.over = True
-            self.fired.callback(None)
-
-    def fail(self, error: Exception) -> None:
-        """It will not be delivered."""
-        if not self.over:
-            self.over = True
-            self.fired.errback(Failure(error))
-
-
-@dataclass(slots=True, eq=False)
 class Arrived:
     """Messages of one read, on their way: stored first, then published, then acknowledged."""
 
@@ -111,7 +74,7 @@ class Arrived:
 
 
 @implementer(IHalfCloseableProtocol)
-class MicroMsg2Protocol(IngestHooks, Protocol):
+class MicroMsg2Protocol(IngestHooks, Sending):
     """One connection, whichever side.
 
     Attributes:
@@ -128,9 +91,6 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
     session: str
     peer: str
     clientId: str | None = None
-
-    _producer: Any = None
-    _producerPaused = False
 
     # ── hooks for subclasses; batchReceived and messageReceived come from IngestHooks ───────────
 
@@ -149,147 +109,6 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
 
     def extensionReceived(self, name: str, content: Any) -> None:
         """A frame of the extension ``name`` came, and this is what it says (``MM-16``)."""
-
-    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
-
-    def send(
-        self,
-        destination: str,
-        payload: Any,
-        properties: Mapping[str, Writable] = NO_PROPERTIES,
-        typeName: str | None = None,
-        notes: Mapping[str, str] = _NOTHING,
-    ) -> Deferred[None]:
-        """Send one message; fires when the peer has acknowledged it (``MM-12``, ``MM-19``).
-
-        Without ``ack`` or ``batch-ack`` it fires once the message is written.  ``payload`` is
-        octets; with ``json`` agreed anything else is encoded (``MM-28``).  ``typeName`` is for
-        ``dotnet`` (``MM-29``), ``notes`` for vendors' extensions, by name.
-
-        Fails with Refused when the peer refuses this message, ConnectionClosed when the connection
-        ends first, LimitExceeded when too much waits already or the payload is too large.
-        """
-        return self.sendMany(destination, (payload,), properties, typeName, notes)
-
-    def sendMany(
-        self,
-        destination: str,
-        payloads: Iterable[Any],
-        properties: Mapping[str, Writable] = NO_PROPERTIES,
-        typeName: str | None = None,
-        notes: Mapping[str, str] = _NOTHING,
-    ) -> Deferred[None]:
-        """Send many messages to one destination; fires when all of them are acknowledged.
-
-        Fails as :meth:`send` does, with the first refusal if some are refused.
-        """
-        try:
-            address = encode_address(destination, write_properties(properties))
-            encoded = deque(map(self._encoded, payloads))
-            self._checkUnsent(encoded)
-        except Exception:
-            return fail()
-        if typeName is not None:
-            notes = {**notes, "dotnet": typeName}
-        fired: Deferred[None] = Deferred(lambda _: self._cancelled(sent))
-        sent = _Sent(address, encoded, notes, fired, len(encoded))
-        if not encoded:
-            sent.done(0)
-            return fired
-        self._unsent.append(sent)
-        self._unsentMessages += len(encoded)
-        self._unsentOctets += sum(map(len, encoded))
-        self._pump()
-        self._write()
-        return fired
-
-    def _cancelled(self, sent: _Sent) -> None:
-        """Nobody waits for this any more: what is in flight stays, the rest is not sent."""
-        sent.over = True
-        if sent in self._unsent:
-            self._unsent.remove(sent)
-            self._unsentMessages -= len(sent.payloads)
-            self._unsentOctets -= sum(map(len, sent.payloads))
-
-    def _encoded(self, payload: Any) -> bytes:
-        if isinstance(payload, bytes | bytearray | memoryview):
-            return bytes(payload)
-        for extension in self.machine.extensions:
-            encoded = extension.encode(payload)
-            if encoded is not None:
-                return encoded
-        raise TypeError(f"a payload is octets, not {type(payload).__name__}")
-
-    def _checkUnsent(self, payloads: Iterable[bytes]) -> None:
-        if not self.machine.established or self._ended:
-            raise ConnectionClosed("there is no session to send in")
-        limits = self.machine.limits
-        sizes = list(map(len, payloads))
-        if max(sizes, default=0) > limits["payload-octets"]:
-            raise LimitExceeded(f"payload-octets allows {limits.integer('payload-octets')}")
-        room = self.machine.room
-        if room is None or len(sizes) <= room - self._unsentMessages:
-            return  # it does not wait
-        if self._unsentMessages + len(sizes) > limits["unsent-messages"]:
-            raise LimitExceeded(f"unsent-messages allows {limits.integer('unsent-messages')}")
-        if self._unsentOctets + sum(sizes) > limits["unsent-octets"]:
-            raise LimitExceeded(f"unsent-octets allows {limits.integer('unsent-octets')}")
-
-    def sendCommand(self, name: str, **parameters: str) -> None:
-        """Send a COMMAND (``MM-15``); ConnectionClosed outside a session."""
-        self._inSession()
-        self.machine.send_command(name, parameters)
-        self._write()
-
-    def sendExtension(self, name: str, payload: bytes) -> None:
-        """Send a frame of an agreed extension (``MM-16``); ConnectionClosed outside a session."""
-        self._inSession()
-        self.machine.send_extension(name, payload)
-        self._write()
-
-    def sendError(self, code: str, text: str) -> None:
-        """Send an ERROR which ends nothing (``MM-33``); ConnectionClosed outside a session."""
-        self._inSession()
-        self.machine.send_error(code, text)
-        self._write()
-
-    def _inSession(self) -> None:
-        if not self.machine.established or self._ended:
-            raise ConnectionClosed("there is no session to send in")
-
-    def decoded(self, body: bytes) -> Any:
-        """A received body as the agreed extensions read it (``MM-28``); octets without them."""
-        for extension in self.machine.extensions:
-            value = extension.decode(body)
-            if value is not None:
-                return value
-        return body
-
-    # ── a producer which sends through this connection ──────────────────────────────────────────
-
-    def registerProducer(self, producer: Any, streaming: bool = True) -> None:
-        """Pause ``producer`` (an IPushProducer) while what it sent waits for room (``MM-19``).
-
-        It is paused when messages wait for the window or for the transport, and resumed when none
-        does.  Raises RuntimeError for a second one, and for a pull producer.
-        """
-        if self._producer is not None or not streaming:
-            raise RuntimeError("one push producer at a time")
-        self._producer = producer
-        self._lookProducer()
-
-    def unregisterProducer(self) -> None:
-        """The producer has no more to send."""
-        self._producer = None
-
-    def _lookProducer(self) -> None:
-        blocked = self._outputPaused or bool(self._unsent) or self.machine.room == 0
-        if self._producer is not None and blocked is not self._producerPaused:
-            self._producerPaused = blocked
-            if blocked:
-                self._producer.pauseProducing()
-            else:
-                self._producer.resumeProducing()
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
@@ -312,11 +131,8 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
         self._draining = False
         self._reading = False  # dataReceived is at work
         self._outputPaused = False
+        self._beginSending()
         self._lastError: ErrorReceived | None = None
-        self._unsent: deque[_Sent] = deque()  # sends of which messages wait for room
-        self._unsentMessages = 0
-        self._unsentOctets = 0
-        self._inFlight: dict[int, _Sent] = {}  # number → whose message it is
         self._arrived: deque[Arrived] = deque()  # oldest first
         self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
         self._control = ReadControl(transport, self._readingChanged)
@@ -376,14 +192,6 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
             return ConnectionClosed(f"the connection ended: {fault.text}")
         return ConnectionClosed(f"the connection ended: {reason.getErrorMessage()}")
 
-    def _failAll(self, error: Exception) -> None:
-        pending = {id(sent): sent for sent in (*self._inFlight.values(), *self._unsent)}
-        self._inFlight.clear()
-        self._unsent.clear()
-        self._unsentMessages = self._unsentOctets = 0
-        for sent in pending.values():
-            sent.fail(error)
-
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
     def dataReceived(self, data: bytes) -> None:
@@ -430,12 +238,7 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
     def _errorReceived(self, event: ErrorReceived) -> None:
         self._lastError = event
         self.factory.counters["errors_received"] += 1
-        if event.code in SETTLED_BY_REFUSAL:
-            number = event.text.partition(":")[2].partition(":")[0].strip()
-            if number.isascii() and number.isdigit() and len(number) < 6:
-                sent = self._inFlight.get(int(number))
-                if sent is not None:
-                    sent.fail(Refused(f"the peer said {shown(event.text)}", event.code))
+        self._refused(event)
         self.errorReceived(event.code, event.text)
 
     def _deliver(self, event: MessagesReceived) -> None:
@@ -567,34 +370,6 @@ class MicroMsg2Protocol(IngestHooks, Protocol):
             self._guard.close()
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
-
-    def _pump(self) -> None:
-        """Hand waiting messages to the machine, as far as there is room."""
-        unsent, machine = self._unsent, self.machine
-        while unsent and not self._outputPaused and not self._ended:
-            sent, room = unsent[0], machine.room
-            if room == 0:
-                break
-            count = len(sent.payloads) if room is None else min(room, len(sent.payloads))
-            payloads = [sent.payloads.popleft() for _ in range(count)]
-            self._unsentMessages -= count
-            self._unsentOctets -= sum(map(len, payloads))
-            if not sent.payloads:
-                unsent.popleft()
-            numbers = machine.send_run(sent.address, payloads, sent.notes)
-            if room is None:
-                self._write()
-                sent.done(count)
-            else:
-                self._inFlight.update(dict.fromkeys(numbers, sent))
-        self._lookProducer()
-
-    def _acknowledged(self, sequences: list[int]) -> None:
-        flights = self._inFlight
-        for sequence in sequences:
-            sent = flights.pop(sequence, None)
-            if sent is not None:
-                sent.done(1)
 
     def _write(self) -> None:
         octets = self.machine.data_to_send()

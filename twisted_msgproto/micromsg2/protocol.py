@@ -32,7 +32,7 @@ from ..net.backpressure import OctetBudget, ReadControl
 from ..net.factory import MsgprotoServerFactory
 from ..net.sink import IMessageSink
 from . import broker as brokers
-from . import connection, machine
+from . import machine, sending
 from .broker import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
 from .machine import Client, Proposal, PubSub, Server
@@ -40,7 +40,7 @@ from .wire import Filter, Offer
 
 LIMITS: Final = (
     *machine.LIMITS,
-    *connection.LIMITS,
+    *sending.LIMITS,
     *brokers.LIMITS,
     Limit("ack-wait", 300.0, "s", "a consumer which acks nothing for this long is left; 0 = off"),
     Limit("withheld-octets", 64 << 20, "octets", "of all senders, whose broker queue is full", 1),

@@ -1,6 +1,7 @@
 """UMQ: symmetric calls, callbacks, topics and attributes with attachments, over WebSocket.
 
-Read in this order: wire, states, machine, session, protocol, service; codec is optional.
+Read in this order: wire, states, speaking, peer, machine, session, protocol, service; codec is
+optional.
 """
 
 from .codec import MethodRegistry, Remote, RemoteError, call_method

@@ -6,30 +6,21 @@ Time, sink, limits and methods come from the factory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from inspect import isawaitable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from twisted.internet.defer import Deferred
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from ..core.errors import (
-    ConnectionClosed,
-    LimitExceeded,
-    MsgprotoError,
-    Refused,
-    TimedOut,
-    shown,
-)
+from ..core.errors import ConnectionClosed, MsgprotoError, TimedOut, shown
 from ..core.limits import Limit, Limits
-from ..core.message import Message
 from ..net.backpressure import ReadControl
 from ..net.factory import peer_name
 from ..net.ingest import Delivery
 from ..net.timer import MachineTimer
 from ..net.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
 from . import states
+from .answering import Answering
 from .events import (
     Attachment,
     AttachmentArrived,
@@ -47,14 +38,7 @@ from .events import (
     TopicUnsubscribed,
     TopicUpdated,
 )
-from .exchange import (
-    AttachmentStream,
-    CallFailed,
-    Reply,
-    Request,
-    SessionRefused,
-    Update,
-)
+from .exchange import AttachmentStream, CallFailed, Reply, Request, SessionRefused, Update
 from .machine import Client, Server
 from .storing import Storing
 from .topics import Topic
@@ -112,7 +96,7 @@ class _Reading:
         self.resumeProducing = connection.resumeReading
 
 
-class UmqSession(Verbs, Storing, _Connection):
+class UmqSession(Verbs, Answering, Storing, _Connection):
     """One UMQ connection: verbs which return Deferreds, and hooks for subclasses.
 
     Attributes:
@@ -142,33 +126,6 @@ class UmqSession(Verbs, Storing, _Connection):
     def sessionLost(self, reason: Failure) -> None:
         """A session which stood has ended; all that was pending has failed."""
 
-    def requestReceived(self, message: Message) -> Any:
-        """A call arrived, and the sink (if there is one) has it safe; return the answer's body.
-
-        Text, UTF-8 octets, a :class:`~.exchange.Reply`, None for an empty answer, or a Deferred or
-        coroutine for any of these; an exception becomes ``E`` (``UM-09``).  Not called for calls
-        which the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
-        refuses with code 6 where there is no sink.
-        """
-        return self._accept()
-
-    def _accept(self) -> None:
-        """The answer where no application answers: yes, if the sink has taken the call."""
-        if self.factory.sink is None:
-            raise Refused("not an RPC server", Code.NOT_AN_RPC_SERVER.value)
-
-    def callReceived(self, request: Request) -> Any:
-        """A call arrived: like ``requestReceived``, with attachments as they came.
-
-        The default asks the factory's ``methods``, then ``requestReceived``.
-        """
-        methods = self.factory.methods
-        if methods is not None and methods.answers(request.payload):
-            return methods.answer(request)
-        if type(self).requestReceived is UmqSession.requestReceived:
-            return self._accept()
-        return self.requestReceived(self._message("call", request))
-
     def attributeChanged(self, name: str, value: str | None) -> None:
         """The peer set an attribute, or unset it (None) (``UM-15``, ``UM-16``)."""
 
@@ -187,16 +144,6 @@ class UmqSession(Verbs, Storing, _Connection):
             isinstance(message, CallReceived)
             and methods is not None
             and bool(methods.streams(message.payload))
-        )
-
-    def needsSafety(self, message: CallReceived | CallbackReceived) -> bool:
-        """Whether this call is answered only when the sink has it safe (if there is a sink).
-
-        True by default; a method may be registered with ``durable=False``.
-        """
-        methods = self.factory.methods
-        return not isinstance(message, CallReceived) or (
-            methods is None or bool(methods.durable(message.payload))
         )
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
@@ -445,89 +392,6 @@ class UmqSession(Verbs, Storing, _Connection):
             hook(*args)
         except Exception:
             self.logger.failure("{peer}: a hook failed", peer=self.peer)
-
-    # ── answering ───────────────────────────────────────────────────────────────────────────────
-
-    def _serve(self, event: CallReceived | CallbackReceived) -> None:
-        """Ask the application for the answer to a call."""
-        try:
-            result = self._ask(event)
-        except Exception:
-            self._refuse(event.id, Failure())
-            return
-        if isinstance(result, Deferred):
-            result.addCallbacks(
-                self._answerLater,
-                self._refuseLater,
-                callbackArgs=(event.id,),
-                errbackArgs=(event.id,),
-            )
-        else:
-            self._answer(event.id, result)
-
-    def _ask(self, event: CallReceived | CallbackReceived) -> Any:
-        stream = self._streamOf(event)
-        if isinstance(event, CallReceived):
-            result = self.callReceived(
-                Request(self, event.id, event.payload, event.attachments, None, stream)
-            )
-        else:
-            function = self._callbacks[event.callback]
-            result = function(
-                Request(self, event.id, event.payload, event.attachments, event.callback, stream)
-            )
-        if not isinstance(result, Deferred) and isawaitable(result):
-            return Deferred.fromCoroutine(result)  # type: ignore[arg-type]
-        return result
-
-    def _answerLater(self, result: Any, id: str) -> None:
-        if self.machine.opened:
-            self._answer(id, result)
-            self._flush()
-            self._lookDrained()
-
-    def _refuseLater(self, failure: Failure, id: str) -> None:
-        if self.machine.opened:
-            self._refuse(id, failure)
-            self._flush()
-            self._lookDrained()
-
-    def _answer(self, id: str, result: Any) -> None:
-        if not self.machine.opened:
-            return
-        try:
-            self._now()
-            if type(result) is str:
-                self.machine.result(id, result)
-                return
-            attachments: Sequence[Any] = ()
-            if isinstance(result, Reply):
-                result, attachments = result.payload, result.attachments
-            if isinstance(result, bytes):
-                result = result.decode()
-            elif result is None:
-                result = ""
-            self.machine.result(id, result, self._bodies(attachments))
-        except LimitExceeded:
-            self.logger.failure("{peer}: an answer is too large", peer=self.peer)
-            self.machine.error(id, f"{Code.UNAVAILABLE.value} the answer is too large")
-        except Exception:
-            self._refuse(id, Failure())
-
-    def _refuse(self, id: str, failure: Failure) -> None:
-        """A call failed: what was meant for the peer is said, the rest is ours to know."""
-        if not self.machine.opened:
-            return
-        methods = self.factory.methods
-        text = None if methods is None else methods.errorText(failure)
-        if text is None and failure.check(Refused):
-            code = getattr(failure.value, "code", None)
-            text = str(failure.value) if code is None else f"{code} {failure.value}"
-        if text is None:
-            self.count("calls_failed")
-            self.logger.failure("{peer}: a call failed", failure, peer=self.peer)
-            text = "internal error"
-        self.machine.error(id, text[: self.limits.integer("payload-characters")])
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 

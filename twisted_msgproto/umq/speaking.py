@@ -1,6 +1,6 @@
 """The half of a UMQ machine which speaks: its verbs, and what they leave to be answered.
 
-:class:`Speaker` is the base of :class:`.machine.Peer`, which listens.
+:class:`Speaker` is the base of :class:`.peer.Peer`, which listens.
 """
 
 from __future__ import annotations
