@@ -187,6 +187,21 @@ def test_every_way_of_having_no_room_is_no_room(operation: str, number: int) -> 
     assert segments(disk) == [0]
 
 
+def test_what_fitted_of_a_group_without_room_is_not_kept() -> None:
+    """A group may have several frames; those which fitted were told as failed, not as durable."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    disk.capacity = disk.used() + 3 * FRAME
+    with pytest.raises(QueueFull):
+        log.append([frame(number) for number in range(1, 9)])
+    log.close()
+    disk.capacity = None
+    again = a_log(disk)
+    assert again.end == 1
+    assert found(disk) == [0]
+
+
 def test_no_room_to_sync_writes_the_group_again() -> None:
     """A failed sync may have forgotten what was written before it."""
     disk = SimulatedDisk()

@@ -156,6 +156,7 @@ class SegmentLog:
             position = self._sizes[self._first]
             pieces, end = self._framed(group)
             if file.write(position, pieces) < octets:
+                self._cut_back()
                 raise QueueFull(f"no room on the disk of {self.directory}")
             file.sync()
             if self._nameless:
@@ -163,6 +164,7 @@ class SegmentLog:
                 self._nameless = False
         except OSError as error:
             if error.errno in NO_ROOM:
+                self._cut_back()
                 raise QueueFull(f"no room on the disk of {self.directory}: {error}") from error
             self._give_up_segment()
             raise
@@ -259,12 +261,20 @@ class SegmentLog:
         A second sync of the same file may succeed without having written what the first one
         could not, so nothing is appended to it any more.
         """
+        self._cut_back()
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):
-                file.truncate(self._sizes[self._first])
-            with contextlib.suppress(OSError):
                 file.close()
+
+    def _cut_back(self) -> None:
+        """Remove what a failed write left in the segment behind what is durable.
+
+        The first frames of a group may be whole there, and recovery would keep them.
+        """
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._sizes[self._first])
 
     def _publish(self) -> None:
         """Let readers go up to the end.  A failure only keeps them from it until the next time."""
