@@ -245,9 +245,10 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
-    def counted(window: bytes, size: int) -> Figures:
+    def counted(window: bytes, size: int, connections: int = 1, in_flight: int = 1) -> Figures:
         subject, windows = subjects.get("counting"), count // size
-        return subject.measure(windows * size, partial(drive, subject.port, window, windows))
+        work = partial(drive, subject.port, window, windows, connections, in_flight)
+        return subject.measure(windows * size, work)
 
     windows = count // WINDOW
     messages, octets = windows * WINDOW, windows * (len(json_window()) - 6)
@@ -274,13 +275,15 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
         mark=2.0,
         goal=1.3,
     )
-    yield Comparison(
-        "reader, J, window 50, counting sink",
-        "a checked scan in memory",
-        "cpu",
-        lambda: counted(json_window(50), 50),
-        lambda: scan(json_window(), windows, WINDOW),
-    )
+    for connections, in_flight in ((1, 1), (4, 8)):
+        # Small windows cost what a turn of the reactor costs, unless more than one is under way.
+        yield Comparison(
+            f"reader, J, window 50, {connections}×{in_flight}, counting sink",
+            "a checked scan in memory",
+            "cpu",
+            partial(counted, json_window(50), 50, connections, in_flight),
+            lambda: scan(json_window(), windows, WINDOW),
+        )
     yield Comparison(
         f"reader, zlib 3, window {WINDOW}, counting sink",
         "zlib.decompress alone",
