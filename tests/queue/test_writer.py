@@ -569,6 +569,23 @@ def test_a_second_writer_is_refused_before_any_thread_starts(tmp_path: Path) -> 
     writer.close()
 
 
+def test_a_writer_without_room_on_the_disk_trims_what_was_consumed_meanwhile() -> None:
+    """LJ-13: on a full disk nothing but the consumer's progress may ever make room."""
+    disk = SimulatedDisk()
+    with a_writer(disk, segment_bytes=5_000) as writer:
+        for number in range(20):
+            assert put(writer, batch(number, octets=1_000)) == [None]
+        reader = QueueReader(DIRECTORY, disk=disk)
+        reader.register("spark")
+        disk.capacity = disk.used() + 200
+        results = Results()
+        results.submit(writer, batch(20, octets=1_000))
+        wait_until(lambda: writer.stalled is not None)
+        reader.commit("spark", reader.end())  # a known consumer can commit on a full disk
+        assert results.wait(1) == [None]
+        disk.mend()
+
+
 def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -16,21 +16,19 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from twisted.internet.interfaces import (
-    IHalfCloseableProtocol,
     IHandshakeListener,
     ISSLTransport,
-    ITCPTransport,
 )
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.errors import Fault, shown
+from ..core.errors import Fault
 from ..core.message import MessageBatch
-from ..net.backpressure import OutputGuard, ReadControl
-from ..net.factory import MsgprotoServerFactory, peer_name
-from ..net.ingest import Delivery, IngestHooks
+from ..net.backpressure import OutputGuard
+from ..net.factory import MsgprotoServerFactory
+from ..net.ingest import IngestConnection
 from ..net.timer import MachineTimer
 from .machine import READER_LIMITS, DataReceived, JsonReceived, Reader, ReaderEvent
 
@@ -42,8 +40,8 @@ for the queue: against Twisted's 64 KiB this halves the CPU time of an event on 
 more brings nothing.  The buffer lives for one read."""
 
 
-@implementer(IHalfCloseableProtocol, IHandshakeListener)
-class LumberjackServer(IngestHooks, Protocol):
+@implementer(IHandshakeListener)
+class LumberjackServer(IngestConnection):
     """The reader's side of one connection.
 
     Attributes:
@@ -55,52 +53,30 @@ class LumberjackServer(IngestHooks, Protocol):
 
     log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.lumberjack")
     factory: LumberjackServerFactory
+    readOctets = READ_OCTETS
 
     reader: Reader
-    session: str
-    peer: str
-    clientId: str | None = None
 
     # ── hooks for subclasses; batchReceived and messageReceived come from IngestHooks ───────────
 
     def sessionEstablished(self) -> None:
         """The connection stands (on TLS: the hand-shake is done) and events may come."""
 
-    def sessionLost(self, reason: Failure) -> None:
-        """The session has ended; ``reason`` is what Twisted gave to ``connectionLost``."""
-
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
         """Begin; a subclass which overrides this calls it first."""
+        super().connectionMade()
         factory, transport = self.factory, self.transport
-        assert transport is not None
-        address = transport.getPeer()
-        self.peer = peer_name(address)
-        self.session = factory.sessionNames.next()
         self.reader = Reader(factory.limits)
-        self._established = False
-        self._ended = False  # we have asked the transport to close
         self._taking = False  # what happens meanwhile is settled once, at the end of the read
         self._halfClosed = False
-        self._control = ReadControl(transport, self._readingChanged)
-        self._delivery = Delivery(
-            self.batchReceived,
-            self._control,
-            factory.budget,
-            factory.limits.integer("unsafe-octets"),
-            self._notSafe,
-        )
         self._timer = MachineTimer(factory.clock, self._tick, self.reader.shortest_deadline)
         self._guard = OutputGuard(
-            transport, self._control, factory.clock, factory.limits["unread-seconds"], self._abort
+            transport, self._control, factory.clock, factory.limits["unread-seconds"], self._unread
         )
         self._resumption: Any = None  # a call which goes on decoding
         self._handshake: Any = None
-        factory.connectionOpened(self, str(getattr(address, "host", "")))
-        transport.bufferSize = READ_OCTETS  # type: ignore[attr-defined]
-        if ITCPTransport.providedBy(transport):
-            transport.setTcpNoDelay(True)
         if ISSLTransport.providedBy(transport):
             seconds = factory.limits["handshake"]
             self._handshake = factory.clock.callLater(seconds, self._handshakeTimedOut)
@@ -215,10 +191,6 @@ class LumberjackServer(IngestHooks, Protocol):
         if not self.reader.unfinished:
             self._endOfInput()
 
-    def writeConnectionLost(self) -> None:
-        """Nobody reads our acknowledgements any more."""
-        self._abort()
-
     def _endOfInput(self) -> None:
         self.reader.receive_eof(self.factory.clock.seconds())
         self._settle()
@@ -245,7 +217,7 @@ class LumberjackServer(IngestHooks, Protocol):
 
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe: no ack for it or for what follows (LJ-13)."""
-        self.log.failure("{peer}: not acknowledged", failure, peer=self.peer)
+        self._tellNotSafe(failure)
         self.factory.counters["unsafe_batches"] += 1
         self._abort()
 
@@ -286,20 +258,8 @@ class LumberjackServer(IngestHooks, Protocol):
 
     def _close(self, fault: Fault) -> None:
         """The writer broke the protocol: one line, a counter, and no ack (LJ-16)."""
-        self._ended = True
-        self.factory.countFault(fault.reason)
-        self.log.warn(
-            "{peer}: closed without ack: {text} (starts with {octets})",
-            peer=self.peer,
-            text=shown(fault.text)[1:-1],
-            octets=fault.octets.hex(" ") or "nothing",
-            reason=fault.reason,
-        )
+        self._faulted(fault, "closed without ack")
         self._guard.close()
-
-    def _abort(self) -> None:
-        self._ended = True
-        self.transport.abortConnection()  # type: ignore[union-attr]
 
 
 class LumberjackServerFactory(MsgprotoServerFactory):

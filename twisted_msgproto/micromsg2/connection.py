@@ -13,17 +13,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred, succeed
-from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from ..core.errors import ConnectionClosed, Fault, shown
 from ..core.message import MessageBatch
 from ..net.backpressure import OutputGuard, ReadControl
-from ..net.factory import peer_name
-from ..net.ingest import Delivery, IngestHooks
+from ..net.ingest import IngestConnection, IngestHooks
 from ..net.timer import MachineTimer
 from .machine import (
     CommandReceived,
@@ -73,8 +70,7 @@ class Arrived:
     stored: bool = False
 
 
-@implementer(IHalfCloseableProtocol)
-class MicroMsg2Protocol(IngestHooks, Sending):
+class MicroMsg2Protocol(IngestConnection, Sending):
     """One connection, whichever side.
 
     Attributes:
@@ -86,19 +82,14 @@ class MicroMsg2Protocol(IngestHooks, Sending):
 
     log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.micromsg2")
     factory: MicroMsg2Factory
+    readOctets = READ_OCTETS
 
     machine: Session
-    session: str
-    peer: str
-    clientId: str | None = None
 
     # ── hooks for subclasses; batchReceived and messageReceived come from IngestHooks ───────────
 
     def sessionEstablished(self) -> None:
         """The handshake is through: messages may be sent, and may come."""
-
-    def sessionLost(self, reason: Failure) -> None:
-        """The session has ended; ``reason`` is what Twisted gave to ``connectionLost``."""
 
     def errorReceived(self, code: str, text: str) -> None:
         """The peer sent an ERROR; it closes nothing by itself (``MM-33``).  Logged by default."""
@@ -118,14 +109,9 @@ class MicroMsg2Protocol(IngestHooks, Sending):
 
     def connectionMade(self) -> None:
         """Begin; a subclass which overrides this calls it first."""
+        super().connectionMade()
         factory, transport = self.factory, self.transport
-        assert transport is not None
-        address = transport.getPeer()
-        self.peer = peer_name(address)
-        self.session = factory.sessionNames.next()
         self.machine = self.makeMachine()
-        self._established = False
-        self._ended = False  # we have asked the transport to close, or it is closed
         self._gone = False  # it is closed
         self._leaving: list[Deferred[None]] = []  # who waits for that
         self._draining = False
@@ -135,27 +121,15 @@ class MicroMsg2Protocol(IngestHooks, Sending):
         self._lastError: ErrorReceived | None = None
         self._arrived: deque[Arrived] = deque()  # oldest first
         self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
-        self._control = ReadControl(transport, self._readingChanged)
-        self._delivery = Delivery(
-            self._hooked,
-            self._control,
-            factory.budget,
-            factory.limits.integer("unsafe-octets"),
-            self._notSafe,
-        )
         self._timer = MachineTimer(factory.clock, self._tick)
         self._guard = OutputGuard(
             transport,
             self.guardedControl(),
             factory.clock,
             factory.limits["unread-seconds"],
-            self._abort,
+            self._unread,
             self._outputChanged,
         )
-        factory.connectionOpened(self, str(getattr(address, "host", "")))
-        transport.bufferSize = READ_OCTETS  # type: ignore[attr-defined]
-        if ITCPTransport.providedBy(transport):
-            transport.setTcpNoDelay(True)
         self._write()
         self._timer.look()
 
@@ -360,7 +334,7 @@ class MicroMsg2Protocol(IngestHooks, Sending):
         """A batch will never be safe: no ack for it or for what follows, close (MM-19)."""
         error = failure.value
         assert isinstance(error, _Unsafe)
-        self.log.failure("{peer}: not acknowledged", error.failure, peer=self.peer)
+        self._tellNotSafe(error.failure)
         self.factory.counters["unsafe_batches"] += 1
         self._arrived.clear()
         if not self._ended:
@@ -414,10 +388,6 @@ class MicroMsg2Protocol(IngestHooks, Sending):
         """The peer has shut its sending side: acknowledge what is whole, then close."""
         self.drain()
 
-    def writeConnectionLost(self) -> None:
-        """Nobody reads what we write any more."""
-        self._abort()
-
     def drain(self) -> None:
         """Read no more, acknowledge what arrived once it is safe, close."""
         if self._ended:
@@ -462,22 +432,9 @@ class MicroMsg2Protocol(IngestHooks, Sending):
         """The session is broken: one line, a counter, the ERROR is written, then close (MM-33)."""
         if self._ended:
             return
-        self._ended = True
-        self.factory.countFault(fault.reason)
-        self.log.warn(
-            "{peer}: closed: {text} (starts with {octets})",
-            peer=self.peer,
-            text=shown(fault.text)[1:-1],
-            octets=fault.octets.hex(" ") or "nothing",
-            reason=fault.reason,
-        )
+        self._faulted(fault)
         self._write()
         self._guard.close()
-
-    def _abort(self) -> None:
-        self._ended = True
-        if self.transport is not None:
-            self.transport.abortConnection()  # type: ignore[attr-defined]
 
 
 def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:

@@ -1,8 +1,8 @@
 """Floor 2: what the Twisted adapters of all protocols share."""
 
 from .backpressure import OctetBudget, OutputGuard, ReadControl
-from .factory import MsgprotoServerFactory
-from .ingest import Delivery, IngestHooks
+from .factory import MsgprotoServerFactory, SessionFactory
+from .ingest import Delivery, IngestConnection, IngestHooks
 from .sink import DurableSink, IMessageSink
 from .timer import MachineTimer
 
@@ -10,10 +10,12 @@ __all__ = [
     "Delivery",
     "DurableSink",
     "IMessageSink",
+    "IngestConnection",
     "IngestHooks",
     "MachineTimer",
     "MsgprotoServerFactory",
     "OctetBudget",
     "OutputGuard",
     "ReadControl",
+    "SessionFactory",
 ]

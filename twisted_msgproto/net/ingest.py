@@ -1,18 +1,21 @@
-"""What the protocols share which take messages in: hooks, the sink, and what waits for it."""
+"""What the protocols share which take messages in: hooks, the sink, what waits for it, the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
+from twisted.internet.protocol import Protocol
+from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
+from ..core.errors import Fault, QueueError, shown
 from ..core.message import Message, MessageBatch
 from .backpressure import OctetBudget, ReadControl
-
-if TYPE_CHECKING:
-    from .factory import MsgprotoServerFactory
+from .factory import MsgprotoServerFactory, peer_name
 
 
 class IngestHooks:
@@ -128,4 +131,105 @@ class Delivery:
         self._settled()
 
 
-__all__ = ["Delivery", "IngestHooks"]
+@implementer(IHalfCloseableProtocol)
+class IngestConnection(IngestHooks, Protocol):
+    """One connection on a byte stream which takes messages in: how it begins, and how it ends.
+
+    A protocol adds its machine, its timer and the guard of its output.
+
+    Attributes:
+        session: the public name of this session.
+        peer: the peer's transport address as text.
+        clientId: who the peer is, or None.
+    """
+
+    log: ClassVar[Logger]
+    readOctets: ClassVar[int]
+    """What one read takes at the most."""
+
+    session: str
+    peer: str
+    clientId: str | None = None
+
+    def sessionLost(self, reason: Failure) -> None:
+        """The session has ended; ``reason`` is what Twisted gave to ``connectionLost``."""
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it first."""
+        factory, transport = self.factory, self.transport
+        assert transport is not None
+        address = transport.getPeer()
+        self.peer = peer_name(address)
+        self.session = factory.sessionNames.next()
+        self._established = False
+        self._ended = False  # we have asked the transport to close, or it is closed
+        self._control = ReadControl(transport, self._readingChanged)
+        self._delivery = Delivery(
+            self._hooked,
+            self._control,
+            factory.budget,
+            factory.limits.integer("unsafe-octets"),
+            self._notSafe,
+        )
+        factory.connectionOpened(self, str(getattr(address, "host", "")))
+        transport.bufferSize = self.readOctets  # type: ignore[attr-defined]
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+
+    def _hooked(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """What a batch is given to."""
+        return self.batchReceived(batch)
+
+    def _notSafe(self, failure: Failure) -> None:
+        """A batch will never be safe."""
+        raise NotImplementedError
+
+    def _tellNotSafe(self, failure: Failure) -> None:
+        """Log why messages will never be acknowledged.
+
+        A disk's fault is the operator's, and one line; any other is in code, with its traceback.
+        """
+        if failure.check(QueueError):
+            text = str(failure.value)
+            self.log.error("{peer}: not acknowledged: {text}", peer=self.peer, text=text)
+        else:
+            self.log.failure("{peer}: not acknowledged", failure, peer=self.peer)
+
+    def _unread(self) -> None:
+        """The peer has left unread what we write for too long."""
+        if not self._ended:
+            self.factory.countFault("unread")
+            self.log.warn("{peer}: closed: it does not read what it is sent", peer=self.peer)
+        self._abort()
+
+    def _readingChanged(self, paused: bool) -> None:
+        """Reading was paused, or goes on."""
+        raise NotImplementedError
+
+    def readConnectionLost(self) -> None:
+        """The peer has shut its sending side: acknowledge what is whole, then close."""
+        raise NotImplementedError
+
+    def writeConnectionLost(self) -> None:
+        """Nobody reads what we write any more."""
+        self._abort()
+
+    def _faulted(self, fault: Fault, end: str = "closed") -> None:
+        """The peer broke the protocol, and this is its ``end``: one line, a counter."""
+        self._ended = True
+        self.factory.countFault(fault.reason)
+        self.log.warn(
+            f"{{peer}}: {end}: {{text}} (starts with {{octets}})",
+            peer=self.peer,
+            text=shown(fault.text)[1:-1],
+            octets=fault.octets.hex(" ") or "nothing",
+            reason=fault.reason,
+        )
+
+    def _abort(self) -> None:
+        self._ended = True
+        if self.transport is not None:
+            self.transport.abortConnection()  # type: ignore[attr-defined]
+
+
+__all__ = ["Delivery", "IngestConnection", "IngestHooks"]

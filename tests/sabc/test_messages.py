@@ -1,0 +1,419 @@
+"""Requests, answers, errors: what they mean, what may not be (``SA-06``, ``SA-14`` … ``SA-17``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from twisted_msgproto.core.errors import Fault, LimitExceeded
+from twisted_msgproto.sabc.events import (
+    ErrorReceived,
+    FrameRefused,
+    MessagesReceived,
+    RequestFailed,
+    RequestsTimedOut,
+)
+from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc.tables import Connecting, Serving
+from twisted_msgproto.sabc.wire import (
+    Error,
+    encode,
+)
+
+from . import vectors
+from .sides import (
+    NOW,
+    client_in,
+    codes,
+    errors,
+    flat,
+    limits,
+    msg,
+    open_client,
+    open_server,
+    requests,
+    sent,
+    server_in,
+)
+from .vectors import SESSION, Read, crlf
+
+# ── Requests, answers, errors ───────────────────────────────────────────────────────────────────
+
+
+def test_a_request_is_answered() -> None:
+    # SA-14, SA-16: the examples of the source
+    server = open_server()
+    events = server.receive_data(vectors.HOLA + vectors.HELLO, NOW)
+    assert flat(events) == [
+        ("request", "000001", {}, b"Hola", False),
+        ("request", "123123", {}, b"Hello", False),
+    ]
+    assert len(events) == 1
+    assert server.unanswered == 2
+    server.answer("000001", b"Mundo!!!")
+    assert server.data_to_send() == vectors.MUNDO
+    server.answer("123123", b"OK")
+    assert server.data_to_send() == vectors.OK
+    assert server.unanswered == 0
+
+
+def test_an_acknowledgement_is_an_empty_answer() -> None:
+    # SA-16
+    for lengths, framed in ((False, False), (True, False), (False, True)):
+        server = open_server(lengths=lengths, framed=framed)
+        client = open_client(lengths=lengths, framed=framed)
+        ids = [client.request(b"x", n, NOW) for n in range(3)]
+        if framed:
+            for frame in client.frames_to_send():
+                server.receive_frame(frame, NOW)
+            server.acknowledge(ids)
+            events = [e for f in server.frames_to_send() for e in client.receive_frame(f, NOW)]
+        else:
+            server.receive_data(client.data_to_send(), NOW)
+            server.acknowledge(ids)
+            events = client.receive_data(server.data_to_send(), NOW)
+        assert flat(events) == [("response", id, n, {}, b"", False) for n, id in enumerate(ids)]
+
+
+def test_send_only_wants_no_answer() -> None:
+    # SA-17
+    server = open_server()
+    events = server.receive_data(vectors.SEND_ONLY, NOW)
+    assert flat(events) == [("send-only", "888999", {}, b"OK", False)]
+    assert server.unanswered == 0
+    with pytest.raises(ValueError, match="waits for no answer"):
+        server.answer("888999", b"")
+    events = server.receive_data(msg(b"", msg_id="1", send_only="YES"), NOW)
+    assert flat(events) == [("request", "1", {}, b"", False)]
+    client = open_client()
+    client.send_only(b"OK")
+    assert client.data_to_send() == vectors.SEND_ONLY.replace(b"888999", b"1")
+    assert client.outstanding == 0
+
+
+def test_kinds_keep_their_order() -> None:
+    # SA-17: a run of one kind is one event
+    server = open_server()
+    octets = b"".join(
+        msg(b"x", msg_id=str(n), **({"send_only": "yes"} if n in (2, 3) else {})) for n in range(6)
+    )
+    events = server.receive_data(octets, NOW)
+    assert [(e.kind, e.ids) for e in events if isinstance(e, MessagesReceived)] == [
+        ("request", ["0", "1"]),
+        ("send-only", ["2", "3"]),
+        ("request", ["4", "5"]),
+    ]
+
+
+def test_free_headers_pass_through() -> None:
+    # SA-06
+    server = open_server()
+    events = server.receive_data(msg(b"x", msg_id="1", colour="red", content_length="7"), NOW)
+    assert flat(events) == [("request", "1", {"colour": "red", "content-length": "7"}, b"x", False)]
+    server.answer("1", b"y", headers={"size": "XL"})
+    (answer,) = sent(server)
+    assert isinstance(answer, Read)
+    assert ("size", "XL") in answer.headers
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["client-id", "client-passcode", "session-id", "session-expiry", "msg-id", "ref-msg-id",
+     "send-only", "msg-more", "error-code"],
+)  # fmt: skip
+def test_an_application_sends_no_reserved_header(name: str) -> None:
+    # SA-06
+    server, client = open_server(), open_client()
+    server.receive_data(vectors.HOLA, NOW)
+    for verb in (
+        lambda: client.request(b"", 1, NOW, headers={name: "x"}),
+        lambda: client.send_only(b"", headers={name: "x"}),
+        lambda: client.open_message(1, NOW, headers={name: "x"}),
+        lambda: server.answer("000001", b"", headers={name: "x"}),
+        lambda: server.send_error(500, "", headers={name: "x"}),
+        lambda: Client().connect("me", now=NOW, headers={name: "x"}),
+        lambda: server_in(Serving.AUTHENTICATING).accept("s", headers={name: "x"}),
+    ):
+        with pytest.raises(ValueError, match="belongs to the protocol"):
+            verb()
+    assert client.data_to_send() == server.data_to_send() == b""
+    assert client.outstanding == 0
+    assert server.unanswered == 1
+
+
+def test_framing_and_lengths_are_the_protocols_too() -> None:
+    # SA-26
+    with pytest.raises(ValueError, match="framing"):
+        Client().connect("me", now=NOW, headers={"framing": "x"})
+    with pytest.raises(ValueError, match="content-length"):
+        open_client(lengths=True).send_only(b"", headers={"content-length": "5"})
+    open_client().send_only(b"", headers={"content-length": "5"})
+
+
+@pytest.mark.parametrize("value", ["a::b", "a\rb", "a\nb", "a\0b", "x\r\nmsg-id::7"])
+def test_an_application_cannot_inject(value: str) -> None:
+    # SA-03
+    client = open_client()
+    with pytest.raises(ValueError, match="header"):
+        client.request(b"", 1, NOW, headers={"x": value})
+    with pytest.raises(ValueError, match="header"):
+        Client().connect(value, now=NOW)
+    with pytest.raises(ValueError, match="header"):
+        Client().connect("me", value, now=NOW)
+    with pytest.raises(ValueError, match="header"):
+        server_in(Serving.AUTHENTICATING).accept(value)
+    assert client.data_to_send() == b""
+
+
+def test_headers_above_the_bounds_are_not_sent() -> None:
+    # SA-27
+    client = open_client()
+    for headers in (
+        {f"h{n}": "" for n in range(27)},
+        {"h": "x" * 1022},
+        {f"h{n}": "x" * 900 for n in range(8)},
+    ):
+        with pytest.raises(LimitExceeded):
+            client.request(b"", 1, NOW, headers=headers)
+    client.request(b"", 1, NOW, headers={f"h{n}": "" for n in range(26)})
+    open_server().receive_data(client.data_to_send(), NOW)
+
+
+SEMANTIC = {
+    "client-id": (msg(b"x", msg_id="1", client_id="me"), "1"),
+    "client-passcode": (msg(b"x", msg_id="1", client_passcode="me"), "1"),
+    "session-expiry": (msg(b"x", msg_id="1", session_expiry="me"), "1"),
+    "error-code": (msg(b"x", msg_id="1", error_code="1"), "1"),
+    "neither id": (msg(b"x", other="1"), None),
+    "both ids": (msg(b"x", msg_id="1", ref_msg_id="2"), "1"),
+    "response send-only": (msg(b"x", ref_msg_id="1", send_only="yes"), None),
+    "misplaced on DISCONNECT": (crlf(f"DISCONNECT\nsession-id::{SESSION}\nmsg-id::1\n\n"), None),
+    "misplaced on DISCONNECTING": (
+        crlf(f"DISCONNECTING\nsession-id::{SESSION}\nclient-id::1\n\n"),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEMANTIC)
+def test_a_frame_that_makes_no_sense_costs_that_frame(name: str) -> None:
+    # SA-06, SA-14, SA-17
+    octets, ref = SEMANTIC[name]
+    server = open_server()
+    events = server.receive_data(octets + vectors.HOLA, NOW)
+    assert isinstance(events[0], FrameRefused)
+    assert requests(events) == [("000001", b"Hola", False)]
+    ((code, named, text),) = errors(server)
+    assert (code, named) == ("400", ref)
+    assert 0 < len(text) <= 200
+    assert server.counters.refused_frames == 1
+
+
+def test_misplaced_headers_on_connect_and_connected() -> None:
+    # SA-06
+    server = Server()
+    (event,) = server.receive_data(crlf("CONNECT\nsession-id::x\n\n"), NOW)
+    assert isinstance(event, FrameRefused)
+    assert server.state is Serving.AWAITING
+    client = client_in(Connecting.WAITING)
+    (event,) = client.receive_data(crlf("CONNECTED\nsession-id::x\nmsg-id::1\n\n"), NOW)
+    assert isinstance(event, FrameRefused)
+    assert client.state is Connecting.WAITING
+
+
+def test_an_error_takes_any_header() -> None:
+    # SA-06, SA-23
+    server = open_server()
+    octets = crlf("ERROR\nclient-id::x\nmsg-more::yes\nsend-only::yes\n\nwhat\n\n^@")
+    (event,) = server.receive_data(octets, NOW)
+    assert isinstance(event, ErrorReceived)
+    assert (event.body, event.code) == (b"what", None)
+
+
+@pytest.mark.parametrize(
+    ("octets", "reason"),
+    [
+        (b"HELLO\r\nx::y\r\n\r\n", "command"),
+        (b"MESSAGE\r\n\r\nx\r\n\r\n\0", "headers-missing"),
+        (b"MESSAGE\r\nx:y\r\n\r\n\0", "header-syntax"),
+        (b"MESSAGE\r\nx::y::z\r\n\r\n\0", "header-syntax"),
+        (b"MESSAGE\r\nx::\xff\r\n\r\n\0", "header-encoding"),
+        (b"MESSAGE\r\nx::y\r\nx::y\r\n\r\n\0", "header-repeated"),
+        (b"MESSAGE\r\n" + b"x" * 1025, "header-line-octets"),
+        (b"CONNECTED\r\nsession-id::x\r\n\r\n", "wrong-command"),
+    ],
+)
+def test_what_is_no_frame_closes(octets: bytes, reason: str) -> None:
+    # SA-01, SA-02, SA-03, SA-04, SA-05, SA-06, SA-27
+    server = open_server()
+    events = server.receive_data(vectors.HOLA + octets + vectors.HELLO, NOW)
+    assert requests(events) == [("000001", b"Hola", False)]
+    assert isinstance(events[-1], Fault)
+    assert events[-1].reason == reason
+    (frame,) = sent(server)
+    assert isinstance(frame, Read)
+    assert dict(frame.headers) == {"session-id": SESSION, "error-code": "400"}  # SA-26
+    assert server.closed
+
+
+def test_an_id_is_used_once_while_it_waits() -> None:
+    # SA-15
+    server = open_server()
+    events = server.receive_data(vectors.HOLA + msg(b"again", msg_id="000001"), NOW)
+    assert requests(events) == [("000001", b"Hola", False)]
+    assert errors(server) == [("400", "000001", b"this msg-id waits for its answer")]
+    server.receive_data(msg(b"again", msg_id="000001", send_only="yes"), NOW)
+    assert codes(server) == ["400"]
+    server.answer("000001", b"")
+    assert requests(server.receive_data(vectors.HOLA, NOW)) == [("000001", b"Hola", False)]
+
+
+def test_the_id_spaces_of_the_two_sides_are_two() -> None:
+    # SA-15
+    server = open_server()
+    id = server.request(b"you?", "waiter", NOW)
+    assert requests(server.receive_data(msg(b"me", msg_id=id), NOW)) == [(id, b"me", False)]
+    events = server.receive_data(msg(b"yes", ref_msg_id=id), NOW)
+    assert flat(events) == [("response", id, "waiter", {}, b"yes", False)]
+
+
+def test_a_response_to_nothing_is_ignored_and_counted() -> None:
+    # SA-16
+    server = open_server()
+    assert server.receive_data(msg(b"?", ref_msg_id="7"), NOW) == []
+    parts = msg(b"a", final=False, ref_msg_id="8", msg_more="yes") + msg(b"b", ref_msg_id="8")
+    assert server.receive_data(parts, NOW) == []
+    assert server.counters.unknown_responses == 2
+    assert server.data_to_send() == b""
+
+
+@pytest.mark.parametrize("header", ["ref-msg-id", "message-id", "msg-id"])
+def test_an_error_fails_the_request_it_names(header: str) -> None:
+    # SA-16, SA-23
+    client = open_client()
+    id = client.request(b"", "waiter", NOW)
+    octets = encode(Error({"error-code": "500", header: id}, b"no"))
+    assert client.receive_data(octets, NOW) == [RequestFailed(id, "waiter", "500", "no")]
+    assert client.outstanding == 0
+    (event,) = client.receive_data(octets, NOW)
+    assert isinstance(event, ErrorReceived)
+
+
+def test_a_failed_request_is_answered_with_an_error() -> None:
+    # SA-16, SA-26
+    for lengths in (False, True):
+        server = open_server(lengths=lengths)
+        client = open_client(lengths=lengths)
+        id = client.request(b"", "waiter", NOW)
+        server.receive_data(client.data_to_send(), NOW)
+        server.fail(id, 500, "request failed")
+        assert client.receive_data(server.data_to_send(), NOW) == [
+            RequestFailed(id, "waiter", "500", "request failed")
+        ]
+        with pytest.raises(ValueError, match="waits for no answer"):
+            server.fail(id, 500, "")
+
+
+def test_a_client_sends_errors_too() -> None:
+    # SA-24
+    server, client = open_server(lengths=True), open_client(lengths=True)
+    client.send_error("E-7", "it rains", headers={"where": "here"})
+    (event,) = server.receive_data(client.data_to_send(), NOW)
+    assert isinstance(event, ErrorReceived)
+    assert (event.code, event.body, event.headers["where"]) == ("E-7", b"it rains", "here")
+    assert not server.closed
+
+
+def test_an_error_text_cannot_end_its_frame_early() -> None:
+    # SA-21
+    server = open_server()
+    server.send_error(500, "a\r\n\r\n\0b")
+    (frame,) = sent(server)
+    assert isinstance(frame, Read)
+    assert frame.body == b""
+
+
+def test_answers_after_the_end_are_nobodys() -> None:
+    # SA-13
+    server = open_server()
+    server.receive_data(vectors.HOLA, NOW)
+    server.stop()
+    server.data_to_send()
+    server.answer("000001", b"x")
+    server.acknowledge(["000001"])
+    server.fail("000001", 500, "x")
+    assert server.data_to_send() == b""
+
+
+def test_acknowledging_nothing_or_twice() -> None:
+    server = open_server()
+    server.receive_data(vectors.HOLA, NOW)
+    server.acknowledge([])
+    server.acknowledge(["000001"])
+    with pytest.raises(ValueError, match="waits for no answer"):
+        server.acknowledge(["000001"])
+
+
+def test_requests_time_out() -> None:
+    # SA-27
+    client = open_client()
+    client.request(b"", "a", NOW)
+    client.request(b"", "b", NOW, seconds=5)
+    assert client.tick(NOW) == NOW + 5
+    assert client.tick(NOW + 5) == NOW + 60
+    assert client.take_due() == [RequestsTimedOut(["2"], ["b"])]
+    assert client.tick(NOW + 60) is None
+    assert client.take_due() == [RequestsTimedOut(["1"], ["a"])]
+    client.receive_data(msg(b"late", ref_msg_id="1"), NOW + 61)
+    assert client.counters.unknown_responses == 1
+
+
+def test_a_forgotten_request_has_no_answer() -> None:
+    # SA-16
+    client = open_client()
+    id = client.request(b"", "a", NOW)
+    assert client.forget(id) == "a"
+    assert client.forget(id) is None
+    assert client.receive_data(msg(b"late", ref_msg_id=id), NOW) == []
+
+
+def test_outstanding_requests_are_bounded_in_both_directions() -> None:
+    # SA-27
+    bound = limits(outstanding_requests=2)
+    client, server = open_client(limits=bound), open_server(limits=bound)
+    assert client.room == 2
+    for _ in range(2):
+        client.request(b"", 1, NOW)
+    with pytest.raises(LimitExceeded):
+        client.request(b"", 1, NOW)
+    client.send_only(b"")
+    server.receive_data(client.data_to_send(), NOW)
+    events = server.receive_data(msg(b"", msg_id="9"), NOW)
+    assert [type(event) for event in events] == [FrameRefused]
+    assert errors(server)[0][:2] == ("429", "9")
+    assert not server.closed
+
+
+def test_who_waits_when_the_connection_is_lost() -> None:
+    client = open_client()
+    client.request(b"", "a", NOW)
+    client.request(b"", "b", NOW)
+    assert client.connection_lost() == [("1", "a"), ("2", "b")]
+    assert client.closed
+    assert client.tick(NOW) is None
+
+
+def test_a_snapshot_shows_no_secret() -> None:
+    # SA-10
+    server = open_server(expires=NOW + 5)
+    server.receive_data(vectors.HOLA, NOW)
+    assert server.snapshot() == {
+        "state": "OPEN",
+        "framing": "mark",
+        "expires": NOW + 5,
+        "unanswered": 1,
+        "outstanding": 0,
+        "unfinished": 0,
+    }
+    assert open_client(lengths=True).snapshot()["framing"] == "length"
+    assert open_client(framed=True).snapshot()["framing"] == "websocket"
+    assert server.counters.as_dict()["requests"] == 1

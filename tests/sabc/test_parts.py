@@ -1,0 +1,559 @@
+"""Messages in several frames, in both directions, and their sizes (``SA-18`` … ``SA-22``)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted_msgproto.core.errors import Fault, LimitExceeded
+from twisted_msgproto.sabc.events import (
+    ErrorReceived,
+    Event,
+    FrameDiscarded,
+    FrameRefused,
+    MessageAbandoned,
+    MessagesReceived,
+    ResponsesReceived,
+)
+from twisted_msgproto.sabc.wire import (
+    Error,
+    Message,
+    encode,
+)
+
+from . import vectors
+from .sides import (
+    NOW,
+    NUDGE,
+    SMALL,
+    codes,
+    errors,
+    flat,
+    limits,
+    msg,
+    open_client,
+    open_server,
+    part,
+    requests,
+    sent,
+    talk,
+)
+from .vectors import SESSION, Read, crlf, cut
+
+# ── Parts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_parts_of_the_example_become_one_message() -> None:
+    # SA-18, SA-19
+    server = open_server()
+    events = server.receive_data(vectors.PART_1 + vectors.PART_2 + vectors.PART_3, NOW)
+    assert requests(events) == [("123456", vectors.WHOLE_BODY, False)]
+    server = open_server(framed=True)
+    found = []
+    for frame in (vectors.PART_1, vectors.PART_2, vectors.PART_3):
+        found += server.receive_frame(frame, NOW)
+    assert requests(found) == [("123456", vectors.WHOLE_BODY, False)]
+
+
+def test_messages_interleave() -> None:
+    # SA-19
+    server = open_server()
+    octets = (
+        part(b"a", msg_id="1")
+        + part(b"x", msg_id="2")
+        + part(b"b", msg_id="1")
+        + msg(b"between", msg_id="3")
+        + msg(b"y", msg_id="2")
+        + msg(b"c", msg_id="1")
+    )
+    assert requests(server.receive_data(octets, NOW)) == [
+        ("3", b"between", False),
+        ("2", b"xy", False),
+        ("1", b"abc", False),
+    ]
+
+
+def test_send_only_on_the_first_part_is_enough() -> None:
+    # SA-17
+    server = open_server()
+    events = server.receive_data(
+        part(b"a", msg_id="1", send_only="yes", x="1") + msg(b"b", msg_id="1", y="2"), NOW
+    )
+    assert flat(events) == [("send-only", "1", {"x": "1", "y": "2"}, b"ab", False)]
+
+
+def test_responses_come_in_parts_too() -> None:
+    # SA-19
+    client = open_client()
+    id = client.request(b"", "w", NOW)
+    events = client.receive_data(part(b"a", ref_msg_id=id) + msg(b"b", ref_msg_id=id), NOW)
+    assert flat(events) == [("response", id, "w", {}, b"ab", False)]
+    id = client.request(b"", "w", NOW)
+    client.receive_data(part(b"a", ref_msg_id=id) + NUDGE, NOW)
+    client.forget(id)
+    assert client.receive_data(msg(b"b", ref_msg_id=id), NOW) == []
+    assert client.counters.unknown_responses == 1
+
+
+@pytest.mark.parametrize("framed", [True, False])
+def test_a_frame_without_end_and_without_more_is_discarded(framed: bool) -> None:
+    # SA-20
+    server = open_server(framed=framed, lengths=not framed)
+
+    def receive(body: bytes, final: bool, **headers: str) -> list[Event]:
+        named = {"session-id": SESSION} | {k.replace("_", "-"): v for k, v in headers.items()}
+        frame = Message(named, body, final=final)
+        if framed:
+            return server.receive_frame(encode(frame), NOW)
+        return server.receive_data(encode(frame, lengths=True), NOW)
+
+    assert receive(b"a", False, msg_id="1", msg_more="yes") == []
+    first = receive(b"lost", False, msg_id="1")
+    rest = receive(b"whole", True, msg_id="1")
+    assert flat(first + rest) == [
+        FrameDiscarded("1"),
+        ("request", "1", {}, b"whole", False),
+    ]
+    assert server.counters.discarded_frames == 1
+    assert server.data_to_send() == b""
+
+
+def test_an_error_without_end_is_discarded() -> None:
+    # SA-20, SA-23
+    server = open_server(framed=True)
+    assert server.receive_frame(b"ERROR\r\nmsg-more::yes\r\n\r\nx", NOW) == [FrameDiscarded(None)]
+
+
+def test_unfinished_messages_are_bounded() -> None:
+    # SA-19, SA-27: the 17th
+    server = open_server()
+    octets = b"".join(part(b"a", msg_id=str(n)) for n in range(17)) + msg(b"z", msg_id="x")
+    events = server.receive_data(octets, NOW)
+    assert requests(events) == [("x", b"z", False)]
+    assert next(e for e in events if isinstance(e, FrameRefused)).id == "16"
+    assert errors(server)[0][:2] == ("429", "16")
+    # what is left of it does not pass for a message
+    assert server.receive_data(part(b"b", msg_id="16") + msg(b"tail", msg_id="16"), NOW) == []
+    for n in range(16):
+        events = server.receive_data(msg(b"b", msg_id=str(n)), NOW)
+        assert requests(events) == [(str(n), b"ab", False)]
+    assert requests(server.receive_data(msg(b"new", msg_id="16"), NOW)) == [("16", b"new", False)]
+
+
+def test_refused_messages_which_go_on_are_bounded_too() -> None:
+    # SA-27
+    server = open_server(limits=limits(unfinished_messages=2))
+    octets = b"".join(part(b"a", msg_id=str(n)) for n in range(6)) + vectors.HOLA
+    events = server.receive_data(octets, NOW)
+    assert isinstance(events[-1], Fault)
+    assert events[-1].reason == "unfinished-messages"
+    assert codes(server) == ["429"] * 4
+    server = open_server(limits=limits(unfinished_messages=1))
+    octets = part(b"a", ref_msg_id="1") + part(b"a", ref_msg_id="2") + vectors.HOLA
+    assert isinstance(server.receive_data(octets, NOW)[-1], Fault)
+
+
+def test_a_refused_part_spoils_its_message() -> None:
+    # SA-06, SA-19: half a message is no message
+    server = open_server()
+    octets = (
+        part(b"a", msg_id="1")
+        + part(b"b", msg_id="1", client_id="x")
+        + part(b"c", msg_id="1")
+        + msg(b"d", msg_id="1")
+        + msg(b"new", msg_id="1")
+    )
+    events = server.receive_data(octets, NOW)
+    assert requests(events) == [("1", b"new", False)]
+    assert codes(server) == ["400"]
+    events = server.receive_data(
+        part(b"a", msg_id="2", error_code="x") + msg(b"b", msg_id="2"), NOW
+    )
+    assert requests(events) == []
+    events = server.receive_data(part(b"no id") + vectors.HOLA, NOW)
+    assert requests(events) == [("000001", b"Hola", False)]
+
+
+def test_parts_that_stop_coming_are_given_up() -> None:
+    # SA-27
+    server = open_server()
+    server.receive_data(part(b"a", msg_id="1") + msg(b"x", msg_id="2"), NOW)
+    server.answer("2", b"")
+    server.data_to_send()
+    assert server.tick(NOW) == NOW + 60
+    server.receive_data(part(b"b", msg_id="1") + msg(b"x", msg_id="3"), NOW + 50)
+    assert server.tick(NOW + 60) == NOW + 110
+    assert server.take_due() == []
+    assert server.tick(NOW + 110) == NOW + 170
+    assert server.take_due() == [MessageAbandoned("1")]
+    assert errors(server)[0][:2] == ("408", "1")
+    # late parts are no message of their own, until it is forgotten altogether
+    assert server.receive_data(msg(b"c", msg_id="1"), NOW + 111) == []
+    server.receive_data(part(b"a", msg_id="4") + msg(b"x", msg_id="5"), NOW + 120)
+    server.tick(NOW + 180)
+    assert server.tick(NOW + 240) is None
+    assert server.snapshot()["unfinished"] == 0
+
+
+def test_a_frame_that_stops_coming_is_given_up() -> None:
+    # SA-27: nothing of it is delivered when it goes on
+    server = open_server(lengths=True)
+    octets = encode(Message({"session-id": SESSION, "msg-id": "1"}, b"abcdef"), lengths=True)
+    server.receive_data(octets[:-8], NOW)
+    assert server.tick(NOW) == NOW + 60
+    assert server.tick(NOW + 60) == NOW + 120
+    assert server.take_due() == [MessageAbandoned("1")]
+    assert server.tick(NOW + 120) == NOW + 180
+    assert server.receive_data(octets[-8:], NOW + 121) == []
+    assert server.tick(NOW + 200) is None
+    server.receive_data(b"ERROR\r\ncontent-length::5\r\n\r\n", NOW)
+    server.tick(NOW + 60)
+    assert server.take_due() == [MessageAbandoned(None)]
+    client = open_client()
+    id = client.request(b"", "w", NOW)
+    client.receive_data(part(b"a", ref_msg_id=id) + NUDGE, NOW)
+    client.data_to_send()
+    client.tick(NOW + 60)
+    assert errors(client)[-1][:2] == ("408", None)  # our ids are not the server's
+
+
+# ── Sizes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_worked_example_is_cut_at_its_limit() -> None:
+    # SA-22: the invariant, not the picture
+    stream = vectors.PART_1 + vectors.PART_2 + vectors.PART_3
+    whole = None
+    for chunks in ([stream], [stream[i : i + 1] for i in range(len(stream))], cut(stream, 170)):
+        server = open_server(limits=SMALL)
+        events = [e for chunk in chunks for e in server.receive_data(chunk, NOW)]
+        ((id, body, truncated),) = requests(events)
+        assert (id, truncated) == ("123456", True)
+        assert vectors.WHOLE_BODY.startswith(body)
+        assert len(stream) > 300 >= len(vectors.PART_1) + len(body)
+        assert whole in (None, body)
+        whole = body
+        server.answer(id, b"half")
+        (answer,) = sent(server)
+        assert isinstance(answer, Read)
+        assert ("truncated", "yes") in answer.headers
+        assert server.snapshot()["unfinished"] == 0
+        assert server.counters.truncated_messages == 1
+
+
+@pytest.mark.parametrize("framing", ["mark", "length", "websocket"])
+@pytest.mark.parametrize("size", range(150, 320, 7))
+def test_a_message_is_cut_at_the_octet(framing: str, size: int) -> None:
+    # SA-22: octets of the message up to the limit are kept, whatever they are
+    lengths = framing == "length"
+    server = open_server(limits=SMALL, lengths=lengths, framed=framing == "websocket")
+    body = bytes(1 + n % 255 for n in range(size)).replace(b"\r", b"x")
+    octets = encode(Message({"session-id": SESSION, "msg-id": "1"}, body), lengths=lengths)
+    head = octets.index(body)
+    receive = server.receive_frame if framing == "websocket" else server.receive_data
+    ((_, got, truncated),) = requests(receive(octets, NOW))
+    assert truncated is (len(octets) > 300)
+    assert got == body[: 300 - head]
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_no_character_is_cut(place: int) -> None:
+    # SA-22
+    for character in ("ä", "日", "🜚"):
+        body = b"x" * place + character.encode() * 200
+        server = open_server(limits=SMALL)
+        ((_, got, truncated),) = requests(server.receive_data(msg(body, msg_id="1"), NOW))
+        assert truncated
+        text = got.decode()
+        assert body.decode().startswith(text)
+        assert len(body[: 300 - len(msg(b"", msg_id="1")) + 1]) - len(got) < len(character.encode())
+
+
+def test_characters_are_whole_when_the_next_head_is_above_the_limit() -> None:
+    # SA-22
+    server = open_server(limits=SMALL)
+    first = part(b"x" * 205 + "日".encode()[:2], msg_id="1")
+    assert 250 < len(first) <= 300
+    events = server.receive_data(first + msg("日".encode()[2:], msg_id="1"), NOW)
+    assert requests(events) == [("1", b"x" * 205, True)]
+
+
+def test_a_complete_body_is_not_trimmed_when_only_its_end_mark_is_above() -> None:
+    # SA-22
+    server = open_server(limits=SMALL)
+    head = len(msg(b"", msg_id="1")) - 1
+    body = b"x" * (299 - head) + b"\xe6"
+    assert requests(server.receive_data(msg(body, msg_id="1"), NOW)) == [("1", body, True)]
+
+
+def smuggling() -> bytes:
+    """A body with a whole frame at the place of the cut."""
+    fake = msg(b"smuggled", msg_id="666")[:-5]
+    head = len(msg(b"", msg_id="1")) - 1
+    return b"x" * (300 - head) + fake + b"y"
+
+
+@pytest.mark.parametrize("framing", ["mark", "length", "websocket"])
+def test_what_is_cut_off_is_never_read_as_frames(framing: str) -> None:
+    # SA-22
+    lengths, framed = framing == "length", framing == "websocket"
+    server = open_server(limits=SMALL, lengths=lengths, framed=framed)
+    frames = [
+        encode(Message({"session-id": SESSION, "msg-id": id}, body), lengths=lengths)
+        for id, body in (("1", smuggling()), ("2", b"next"))
+    ]
+    if framed:
+        events = [e for frame in frames for e in server.receive_frame(frame, NOW)]
+    else:
+        stream = b"".join(frames)
+        events = [
+            e for i in range(len(stream)) for e in server.receive_data(stream[i : i + 1], NOW)
+        ]
+    assert [(id, t) for id, _, t in requests(events)] == [("1", True), ("2", False)]
+
+
+def test_the_later_parts_of_a_cut_message_are_skipped() -> None:
+    # SA-22: also after its answer, until its true end
+    server = open_server(limits=SMALL)
+    stream = part(b"x" * 250, msg_id="1") + part(b"y" * 20, msg_id="1")
+    ((id, _, truncated),) = requests(server.receive_data(stream + NUDGE, NOW))
+    assert truncated
+    server.answer(id, b"")
+    assert server.receive_data(msg(b"tail", msg_id="1"), NOW) == []
+    assert requests(server.receive_data(msg(b"new", msg_id="1"), NOW)) == [("1", b"new", False)]
+
+
+@pytest.mark.parametrize("framing", ["mark", "more", "length"])
+def test_twice_the_limit_closes(framing: str) -> None:
+    # SA-22
+    server = open_server(limits=SMALL, lengths=framing == "length")
+    headers = {"session-id": SESSION, "msg-id": "1"}
+    if framing == "more":
+        headers["msg-more"] = "yes"
+    octets = encode(Message(headers, b"x" * 20_000), lengths=framing == "length")[:-5]
+    events = server.receive_data(octets, NOW)
+    assert [(id, t) for id, _, t in requests(events)] == [("1", True)]
+    assert isinstance(events[-1], Fault)
+    assert events[-1].reason == "message-octets"
+    assert codes(server) == ["413"]
+    assert server.closed
+
+
+def test_parts_add_up_to_twice_the_limit() -> None:
+    # SA-22
+    server = open_server(limits=SMALL)
+    stream = b"".join(part(b"x" * 10, msg_id="1") for _ in range(20))
+    events = server.receive_data(stream, NOW)
+    assert isinstance(events[-1], Fault)
+    # so do frames which are skipped
+    server = open_server(limits=SMALL)
+    assert isinstance(server.receive_data(msg(b"x" * 600, a="b"), NOW)[-1], Fault)
+    server = open_server(limits=SMALL)
+    server.receive_data(encode(Error({"a": "b"}, b"x" * 601)), NOW)
+    assert server.closed
+
+
+def test_an_option_refuses_what_is_too_large() -> None:
+    # SA-22
+    server = open_server(limits=SMALL, refuse_oversize=True)
+    events = server.receive_data(msg(b"x" * 280, msg_id="1") + vectors.HOLA, NOW)
+    assert requests(events) == [("000001", b"Hola", False)]
+    assert errors(server)[0][:2] == ("413", "1")
+    assert server.unanswered == 1
+
+
+def test_a_cut_response_and_a_cut_error() -> None:
+    # SA-22, SA-23
+    client = open_client(limits=SMALL)
+    id = client.request(b"", "w", NOW)
+    events = client.receive_data(msg(b"x" * 280, ref_msg_id=id), NOW)
+    ((_, _, _, _, body, truncated),) = flat(events)  # type: ignore[misc]
+    assert truncated
+    assert len(body) < 280
+    (event,) = client.receive_data(encode(Error({"a": "b"}, b"x" * 400)), NOW)
+    assert isinstance(event, ErrorReceived)
+    assert len(event.body) < 300
+
+
+def test_cut_columns_are_marked_row_by_row() -> None:
+    # SA-22
+    server = open_server(limits=SMALL)
+    stream = b"".join(msg(b"x" * size, msg_id=str(n)) for n, size in enumerate((1, 290, 1))) + msg(
+        b"", msg_id="9", a="b"
+    )
+    (event,) = server.receive_data(stream, NOW)
+    assert isinstance(event, MessagesReceived)
+    assert event.truncated == [False, True, False, False]
+    server.acknowledge(event.ids)
+    answers = [dict(r.headers) for r in sent(server) if isinstance(r, Read)]
+    assert sorted((a["ref-msg-id"], a.get("truncated")) for a in answers) == [
+        ("0", None),
+        ("1", "yes"),
+        ("2", None),
+        ("9", None),
+    ]
+    client = open_client(limits=SMALL)
+    ids = [client.request(b"", n, NOW) for n in range(3)]
+    stream = b"".join(
+        msg(b"x" * size, ref_msg_id=id) for id, size in zip(ids, (1, 290, 1), strict=True)
+    )
+    (answer,) = client.receive_data(stream, NOW)
+    assert isinstance(answer, ResponsesReceived)
+    assert answer.truncated == [False, True, False]
+
+
+def test_failing_a_cut_request_says_so() -> None:
+    # SA-16, SA-22
+    server = open_server(limits=SMALL)
+    server.receive_data(msg(b"x" * 290, msg_id="1"), NOW)
+    server.fail("1", 500, "no")
+    (frame,) = sent(server)
+    assert isinstance(frame, Read)
+    assert ("truncated", "yes") in frame.headers
+
+
+def test_a_cut_request_too_many_is_refused() -> None:
+    # SA-22, SA-27
+    server = open_server(limits=limits(message_octets=300, outstanding_requests=1))
+    events = server.receive_data(vectors.HOLA + msg(b"x" * 290, msg_id="2"), NOW)
+    assert requests(events) == [("000001", b"Hola", False)]
+    assert errors(server)[0][:2] == ("429", "2")
+
+
+# ── Sending ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("framing", ["mark", "length", "websocket"])
+@settings(max_examples=150, deadline=None)
+@given(
+    body=st.lists(
+        st.sampled_from(
+            [b"\0", b"\r\n", b"\r", b"x", b"ERROR\r\n", b"MESSAGE\r\n", b"a::b", b"::", b"yyyyy"]
+        ),
+        max_size=24,
+    ).map(b"".join),
+    size=st.integers(1, 9),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+)
+def test_a_body_in_parts_arrives_as_it_was(
+    framing: str, body: bytes, size: int, cuts: list[int]
+) -> None:
+    # SA-18, SA-19, SA-21, SA-26
+    lengths, framed = framing == "length", framing == "websocket"
+    client = open_client(lengths=lengths, framed=framed, limits=limits(part_octets=size))
+    server = open_server(lengths=lengths, framed=framed)
+    bad = not lengths and (body.startswith((b"\0", b"\r\n\0")) or b"\r\n\r\n\0" in body)
+    try:
+        client.send_only(body)
+        assert not bad
+    except ValueError:
+        assert bad
+        assert client.data_to_send() == b""
+    else:
+        assert [row[3] for row in flat(talk(client, server, framed))] == [body]  # type: ignore[index]
+    outgoing = client.open_message("w", NOW, headers={"a": "b"})
+    try:
+        for octets in cut(body, *[min(c, len(body)) for c in cuts]):
+            outgoing.write(octets)
+        outgoing.finish()
+        assert not bad
+    except ValueError:
+        assert bad
+        outgoing.abort()
+    else:
+        assert flat(talk(client, server, framed)) == [
+            ("request", outgoing.id, {"a": "b"}, body, False)
+        ]
+
+
+def test_a_large_body_goes_out_in_parts() -> None:
+    # SA-18
+    client = open_client(limits=limits(part_octets=100))
+    client.request(b"x" * 250, "w", NOW, headers={"a": "b"})
+    frames = [r for r in sent(client) if isinstance(r, Read)]
+    assert [len(f.body) for f in frames] == [100, 150] or [len(f.body) for f in frames] == [
+        100,
+        100,
+        50,
+    ]
+    assert [f.final for f in frames] == [False] * (len(frames) - 1) + [True]
+    assert [("a", "b") in f.headers for f in frames] == [True] + [False] * (len(frames) - 1)
+
+
+@pytest.mark.parametrize("framing", ["length", "websocket", "mark"])
+def test_a_message_that_is_given_up_half_way(framing: str) -> None:
+    # SA-18, SA-20, SA-27
+    lengths, framed = framing == "length", framing == "websocket"
+    client = open_client(lengths=lengths, framed=framed, limits=limits(part_octets=4))
+    server = open_server(lengths=lengths, framed=framed)
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(b"abcdefghijklmnop")
+    outgoing.abort()
+    outgoing.abort()
+    with pytest.raises(ValueError, match="finished"):
+        outgoing.write(b"x")
+    outgoing.finish()
+    client.send_only(b"next")
+    events = talk(client, server, framed)
+    expected: list[object] = [("send-only", "2", {}, b"next", False)]
+    if framing != "mark":
+        expected.insert(0, FrameDiscarded("1"))
+    assert flat(events) == expected
+    assert client.outstanding == 0
+    assert server.snapshot()["unfinished"] == (framing == "mark")
+
+
+def test_a_message_that_was_not_begun_leaves_no_trace() -> None:
+    # SA-18
+    client = open_client()
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(b"abc")
+    outgoing.abort()
+    assert client.data_to_send() == b""
+    assert client.outstanding == 0
+    outgoing = client.open_message(None, NOW)
+    outgoing.write(b"abc")
+    client.connection_lost()
+    outgoing.write(b"def")
+    outgoing.finish()
+    assert client.data_to_send() == b""
+
+
+def test_open_messages_are_bounded() -> None:
+    # SA-19
+    client = open_client(limits=limits(unfinished_messages=2))
+    first = client.open_message(None, NOW)
+    client.open_message("w", NOW)
+    with pytest.raises(LimitExceeded):
+        client.open_message(None, NOW)
+    first.finish()
+    client.open_message(None, NOW)
+
+
+def test_a_body_with_our_own_session_in_it_is_not_split_where_a_reader_would_err() -> None:
+    # SA-26: the receiver sees what was sent
+    body = crlf(f"x MESSAGE\nsession-id::{SESSION}\n\n") + b"y" * 50
+    client = open_client(limits=limits(part_octets=20))
+    with pytest.raises(ValueError, match="session"):
+        client.send_only(body)
+    outgoing = client.open_message("w", NOW)
+    with pytest.raises(ValueError, match="session"):
+        for octet in body:
+            outgoing.write(bytes([octet]))
+    client = open_client(limits=limits(part_octets=20), lengths=True)
+    client.send_only(body)
+    ((_, _, _, got, _),) = flat(open_server(lengths=True).receive_data(client.data_to_send(), NOW))  # type: ignore[misc]
+    assert got == body
+
+
+def test_a_part_never_begins_behind_the_end_of_what_came() -> None:
+    # SA-21: so many NULs that no part may begin anywhere
+    client = open_client(limits=limits(part_octets=4))
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(b"abcd" + b"\0" * 20)
+    assert client.data_to_send() == b""
+    outgoing.write(b"efgh")
+    outgoing.finish()
+    ((_, _, _, body, _),) = flat(open_server().receive_data(client.data_to_send(), NOW))  # type: ignore[misc]
+    assert body == b"abcd" + b"\0" * 20 + b"efgh"
