@@ -14,6 +14,7 @@ from twisted_msgproto.core.packed import (
     Packed,
     PackedNumbers,
     PackedOctets,
+    joined,
     kept_packed,
     listed,
 )
@@ -82,6 +83,22 @@ def test_the_shape_of_a_packed_column_says_what_to_write() -> None:
 )
 def test_only_long_packed_columns_stay_apart(values: Sequence[bytes] | None, kept: bool) -> None:
     assert kept_packed(values) is kept
+
+
+def test_joined_rows_keep_their_order_and_hold_nothing_else() -> None:
+    parts = [rows([b"a", b""], b"before it"), rows([]), rows([b"bcd"] * 3, b"?")]
+    whole = joined(parts)
+    assert PackedOctets(whole) == [b"a", b"", b"bcd", b"bcd", b"bcd"]
+    assert whole.octets == b"abcdbcdbcd"
+
+
+def test_rows_which_are_half_of_their_buffer_stay_in_it() -> None:
+    texts = [b"x" * 10]
+    some = rows(texts, b"y" * 4)  # and "behind"
+    assert joined([some]) is some
+    less = rows(texts, b"y" * 5)
+    assert joined([less]).octets == b"x" * 10
+    assert PackedOctets(joined([less])) == texts
 
 
 def test_a_list_is_added_to_as_it_is_and_anything_else_as_a_copy() -> None:

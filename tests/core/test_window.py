@@ -126,17 +126,6 @@ def test_marks_do_not_run_backwards_nor_ahead():
             window.mark("b", place)
 
 
-def test_a_slice_can_be_extended_before_it_is_handed_on():
-    window = ReceiveWindow()
-    window.receive(2)
-    window.slice()
-    window.receive(3)
-    place = window.extend_slice()
-    window.mark("all")
-    assert place == 5
-    assert window.made_safe(place) == ["all"]
-
-
 def test_two_slices_without_a_message_between_them_are_one():
     window = ReceiveWindow()
     window.receive(1)

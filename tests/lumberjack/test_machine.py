@@ -12,6 +12,7 @@ from tests.tools.events import flatten, splits
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.machine import IllegalTransition, Machine, events
+from twisted_msgproto.core.packed import PACKED_MIN
 from twisted_msgproto.lumberjack.machine import (
     READER,
     READER_LIMITS,
@@ -605,6 +606,34 @@ def test_random_sessions_ack_every_window_once_and_only_what_is_safe():
                 got += session.safe(source.randrange(len(session.waiting) + 1))
         got += session.safe()
         assert got == expected, seed
+
+
+def test_short_windows_of_one_read_are_one_event_and_hold_nothing_else_of_it():
+    """LJ-17: what an event holds is what it weighs, not the read or the C frame around it."""
+    session = Session()
+    session.receive((encode_window(2) + encode_json([1, 2], [b"a", b"bc"])) * 3)
+    (event,) = session.events
+    assert (event.sequences, event.bodies) == ([1, 2] * 3, [b"a", b"bc"] * 3)
+    assert len(event.bodies.rows.octets) == event.octets == 3 * 23
+
+
+def test_a_short_run_does_not_keep_a_long_read_in_memory():
+    """LJ-17."""
+    session = Session()
+    session.receive(encode_json([1], [b"short"]) + encode_data([2], [{"k": "v" * 5000}]))
+    assert session.events[0].bodies == [b"short"]
+    assert len(session.events[0].bodies.rows.octets) == session.events[0].octets == 15
+
+
+def test_long_runs_are_events_of_their_own():
+    """LJ-13: they are not copied to be put together; those between them are."""
+    bodies = [b"x"] * PACKED_MIN
+    window = encode_window(PACKED_MIN) + encode_json(range(PACKED_MIN), bodies)
+    short = encode_window(1) + encode_json([7], [b"y"])
+    session = Session()
+    session.receive(short + short + window + short + window)
+    assert [len(event.sequences) for event in session.events] == [2, PACKED_MIN, 1, PACKED_MIN]
+    assert [event.place for event in session.events] == [2, 66, 67, 131]
 
 
 def test_what_happens_never_makes_a_deadline_nearer_than_the_shortest():

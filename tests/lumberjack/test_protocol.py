@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
 from twisted_msgproto.lumberjack.protocol import READ_OCTETS
 from twisted_msgproto.lumberjack.wire import (
@@ -124,6 +125,17 @@ class Ingest(Case):
         self.assertEqual(transport.value(), b"")
         self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
         self.assertEqual(self.factory.counters["unsafe_batches"], 1)
+        self.lose(server)
+
+    def test_a_queue_which_cannot_write_is_one_line_in_the_log(self):
+        """LJ-13: it is the operator's fault, so there is no traceback."""
+        server, transport = self.connect()
+        server.dataReceived(encode_window(1) + encode_json([1], [b"{}"]))
+        self.sink.fail(QueueError("cannot write to the queue /q: input/output error"))
+        self.assertTrue(transport.disconnected or transport.disconnecting)
+        text = "not acknowledged: cannot write to the queue /q: input/output error"
+        self.assertEqual([line.partition(": ")[2] for line in self.lines], [text])
+        self.assertEqual(self.flushLoggedErrors(), [])  # and no traceback
         self.lose(server)
 
     def test_without_a_sink_acknowledged_means_accepted(self):
@@ -424,6 +436,7 @@ class BackPressure(Case):
         transport.producer.pauseProducing()
         self.clock.advance(31)
         self.assertTrue(transport.disconnected)
+        self.assertEqual(self.factory.counters["fault:unread"], 1)
         self.lose(server)
 
     def test_a_large_compressed_frame_is_decoded_over_several_turns(self):

@@ -130,7 +130,6 @@ def safe_means_all() -> AbstractContextManager[object]:
         with (
             mock.patch.object(ReceiveWindow, "made_safe", made_safe),
             mock.patch.object(ReceiveWindow, "slice", slice_),
-            mock.patch.object(ReceiveWindow, "extend_slice", slice_),
         ):
             yield
 

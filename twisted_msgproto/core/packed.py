@@ -152,6 +152,22 @@ class PackedMaps(Packed[dict[str, str]]):
         return {self.keys.text(pair): self.items.text(pair) for pair in pairs}
 
 
+def joined(parts: Sequence[Rows]) -> Rows:
+    """All rows of ``parts``, in one buffer which holds little else.
+
+    A single part stays as it is, unless it would keep more octets of others in memory than its own.
+    """
+    first = parts[0]
+    if len(parts) == 1 and 2 * (first.bounds[-1] - first.bounds[0]) >= len(first.octets):
+        return first
+    bounds = array("i", [0])
+    for part in parts:
+        shift = bounds[-1] - part.bounds[0]
+        bounds.extend([bound + shift for bound in part.bounds[1:]])
+    octets = b"".join([part.octets[part.bounds[0] : part.bounds[-1]] for part in parts])
+    return Rows(octets, bounds)
+
+
 def kept_packed(values: object) -> bool:
     """Whether a column is packed and long enough to be worth it: it is not put to others then."""
     return isinstance(values, Packed) and len(values) >= PACKED_MIN
@@ -169,6 +185,7 @@ __all__ = [
     "PackedNumbers",
     "PackedOctets",
     "Rows",
+    "joined",
     "kept_packed",
     "listed",
 ]

@@ -166,11 +166,6 @@ class ReceiveWindow(Generic[A]):
             self._open.append(self.received)
         return self.received
 
-    def extend_slice(self) -> int:
-        """Let the newest slice, not given to a sink yet, end after what arrived since."""
-        self._open[-1] = self.received
-        return self.received
-
     def made_safe(self, place: int) -> list[A]:
         """The slice which ends at ``place`` is safe: the acknowledgements which are due now.
 

@@ -25,12 +25,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
 from ..core.machine import Machine, Table
-from ..core.packed import kept_packed, listed
 from ..core.window import ReceiveWindow
 from . import wire
 from .wire import VERSION_1, VERSION_2, Compressed, Data, Decoder, Json, Window, encode_ack
@@ -233,13 +232,18 @@ class Reader:
             return []
         self._heard_at = now
         events: list[ReaderEvent] = []
+        runs: list[Json | Data] = []  # not given out yet: the next one may join them
         for frame in self.decoder.feed(octets):
             event = EmptyWindow if type(frame) is Window and not frame.size else type(frame)
             if not self._machine.try_step(event):
                 frame = Fault("wrong-role", self._machine.refusal(event))
                 self._machine.step(Fault)
             if type(frame) is Json or type(frame) is Data:
-                self._receive(frame, events)
+                if runs and (runs[-1].long or frame.long or type(frame) is not type(runs[-1])):
+                    events.append(self._give_out(runs))
+                    runs = []
+                runs.append(frame)
+                self._receive(frame)
             elif type(frame) is Window:
                 self._announce(frame)
             elif type(frame) is Compressed:
@@ -247,23 +251,20 @@ class Reader:
             else:
                 assert type(frame) is Fault
                 self.fault = frame
-                events.append(frame)
                 break
+        if runs:
+            events.append(self._give_out(runs))
+        if self.fault is not None:
+            events.append(self.fault)
         self._give_acks(self._window.due(), now)
         return events
 
-    def _receive(self, run: Json | Data, events: list[ReaderEvent]) -> None:
-        """Count a run of data frames, and put them to the event before if they are of its kind."""
+    def _receive(self, run: Json | Data) -> None:
+        """Count a run of data frames, and mark the ends of the windows in it."""
         window, sequences = self._window, run.sequences
-        start, count = window.received, len(sequences)
+        start, count = window.received, len(run)
         window.receive(count)
         self.counters.events += count
-        if not (events and self._extend(events[-1], run)):
-            if type(run) is Json:
-                events.append(JsonReceived(sequences, run.bodies, run.octets, window.slice()))
-            else:
-                assert type(run) is Data
-                events.append(DataReceived(sequences, run.pairs, run.octets, window.slice()))
         if run.version != self._last.version:
             self._waiting_since = None  # version 1 knows no keep-alives: they begin anew
         self._last = last = _DueAck(sequences[count - 1], run.version)
@@ -279,25 +280,15 @@ class Reader:
             if self._count:
                 self._machine.step(type(run))
 
-    def _extend(self, before: ReaderEvent, run: Json | Data) -> bool:
-        """Put a run to the event before it; False if it is of another kind, or either is long."""
-        if type(before) is JsonReceived and type(run) is Json:
-            if kept_packed(before.bodies) or kept_packed(run.bodies):
-                return False
-            before.bodies = listed(before.bodies)
-            before.bodies += run.bodies
-        elif type(before) is DataReceived and type(run) is Data:
-            if kept_packed(before.pairs) or kept_packed(run.pairs):
-                return False
-            before.pairs = listed(before.pairs)
-            before.pairs += run.pairs
-        else:
-            return False
-        before.sequences = listed(before.sequences)
-        before.sequences += run.sequences
-        before.octets += run.octets
-        before.place = self._window.extend_slice()
-        return True
+    def _give_out(self, runs: list[Json | Data]) -> ReaderEvent:
+        """Runs of one kind which followed each other as one event."""
+        place = self._window.slice()
+        run = runs[0]
+        if type(run) is Json:
+            run = Json.joined(cast(list[Json], runs))
+            return JsonReceived(run.sequences, run.bodies, run.octets, place)
+        run = Data.joined(cast(list[Data], runs))
+        return DataReceived(run.sequences, run.pairs, run.octets, place)
 
     def _mark(self, ack: _DueAck, place: int, held: bool) -> None:
         self._covered = place

@@ -73,7 +73,7 @@ class LumberjackServer(IngestConnection):
         self._halfClosed = False
         self._timer = MachineTimer(factory.clock, self._tick, self.reader.shortest_deadline)
         self._guard = OutputGuard(
-            transport, self._control, factory.clock, factory.limits["unread-seconds"], self._abort
+            transport, self._control, factory.clock, factory.limits["unread-seconds"], self._unread
         )
         self._resumption: Any = None  # a call which goes on decoding
         self._handshake: Any = None
@@ -217,7 +217,7 @@ class LumberjackServer(IngestConnection):
 
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe: no ack for it or for what follows (LJ-13)."""
-        self.log.failure("{peer}: not acknowledged", failure, peer=self.peer)
+        self._tellNotSafe(failure)
         self.factory.counters["unsafe_batches"] += 1
         self._abort()
 

@@ -31,7 +31,15 @@ from typing import Any, Final, cast
 
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
-from ..core.packed import PackedNumbers, PackedOctets, Rows, kept_packed, listed
+from ..core.packed import (
+    PACKED_MIN,
+    PackedNumbers,
+    PackedOctets,
+    Rows,
+    joined,
+    kept_packed,
+    listed,
+)
 from . import scan
 
 _inflating: Any = zlib
@@ -129,15 +137,38 @@ class Ack:
 class Json:
     """A run of ``J`` frames: one sequence number and one document each (``LJ-04``).
 
-    What the decoder gives are packed columns, which read like lists.  ``octets`` counts the frames
-    as they stood on the wire (inflated, where compressed).
+    Both columns are packed in ``rows``, a row a frame.  ``octets`` counts the frames as they stood
+    on the wire (inflated, where compressed).
     """
 
     version: int
-    sequences: Sequence[int]
-    bodies: Sequence[bytes]
+    rows: Rows
     octets: int
     compressed: bool = False
+
+    @property
+    def sequences(self) -> PackedNumbers:
+        """The sequence numbers."""
+        return PackedNumbers(self.rows, _SEQUENCE_AT)
+
+    @property
+    def bodies(self) -> PackedOctets:
+        """The documents."""
+        return PackedOctets(self.rows, _LONG.size)
+
+    @property
+    def long(self) -> bool:
+        """It is worth to be handed on alone."""
+        return len(self.rows) >= PACKED_MIN
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def joined(cls, runs: list[Json]) -> Json:
+        """Runs which followed each other as one, of the first one's version."""
+        octets = sum([run.octets for run in runs])
+        return cls(runs[0].version, joined([run.rows for run in runs]), octets)
 
 
 @dataclass(slots=True)
@@ -152,6 +183,23 @@ class Data:
     pairs: Sequence[dict[str, str]]
     octets: int
     compressed: bool = False
+
+    @property
+    def long(self) -> bool:
+        """It is worth to be handed on alone."""
+        return kept_packed(self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @classmethod
+    def joined(cls, runs: list[Data]) -> Data:
+        """Runs which followed each other as one, of the first one's version."""
+        if len(runs) == 1:
+            return runs[0]
+        sequences = [sequence for run in runs for sequence in run.sequences]
+        pairs = [pairs for run in runs for pairs in run.pairs]
+        return cls(runs[0].version, sequences, pairs, sum([run.octets for run in runs]))
 
 
 @dataclass(slots=True)
@@ -498,7 +546,10 @@ class Decoder:
         too_long = self._cut_at_limit(bounds, needed)
         level.position = bounds[-1]
         if len(bounds) > 1:
-            self._add_json(octets[start], octets, bounds)
+            weight = bounds[-1] - start
+            self._budget -= weight + MESSAGE_WEIGHT_OCTETS * (len(bounds) - 1)
+            compressed = len(self._levels) > 1
+            self._frames.append(Json(octets[start], Rows(octets, bounds), weight, compressed))
         if too_long:
             text = f"a document of {too_long} octets, at most {self._json_octets_max}"
             return self._fault("json-limit", text)
@@ -516,26 +567,6 @@ class Decoder:
                     del bounds[row:]
                     return end - start - _LONG.size
         return needed - _LONG.size if needed > size_max else 0
-
-    def _add_json(self, version: int, octets: bytes, bounds: array[int]) -> None:
-        """A run of whole J frames, between ``bounds`` in ``octets``."""
-        start, end = bounds[0], bounds[-1]
-        weight = end - start
-        if weight < len(octets) // 2:
-            # The run would keep octets in memory which are not its own.
-            octets = octets[start:end]
-            bounds = array("i", [bound - start for bound in bounds])
-        rows = Rows(octets, bounds)
-        self._budget -= weight + MESSAGE_WEIGHT_OCTETS * len(rows)
-        self._frames.append(
-            Json(
-                version,
-                PackedNumbers(rows, _SEQUENCE_AT),
-                PackedOctets(rows, _LONG.size),
-                weight,
-                len(self._levels) > 1,
-            )
-        )
 
     def _scan_data(self, level: _Level) -> bool:
         """A run of D frames which are all here and keep every limit: the usual case, and quick.

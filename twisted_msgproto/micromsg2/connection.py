@@ -127,7 +127,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
             self.guardedControl(),
             factory.clock,
             factory.limits["unread-seconds"],
-            self._abort,
+            self._unread,
             self._outputChanged,
         )
         self._write()
@@ -334,7 +334,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         """A batch will never be safe: no ack for it or for what follows, close (MM-19)."""
         error = failure.value
         assert isinstance(error, _Unsafe)
-        self.log.failure("{peer}: not acknowledged", error.failure, peer=self.peer)
+        self._tellNotSafe(error.failure)
         self.factory.counters["unsafe_batches"] += 1
         self._arrived.clear()
         if not self._ended:

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.errors import Fault, shown
+from ..core.errors import Fault, QueueError, shown
 from ..core.message import Message, MessageBatch
 from .backpressure import OctetBudget, ReadControl
 from .factory import MsgprotoServerFactory, peer_name
@@ -183,6 +183,24 @@ class IngestConnection(IngestHooks, Protocol):
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe."""
         raise NotImplementedError
+
+    def _tellNotSafe(self, failure: Failure) -> None:
+        """Log why messages will never be acknowledged.
+
+        A disk's fault is the operator's, and one line; any other is in code, with its traceback.
+        """
+        if failure.check(QueueError):
+            text = str(failure.value)
+            self.log.error("{peer}: not acknowledged: {text}", peer=self.peer, text=text)
+        else:
+            self.log.failure("{peer}: not acknowledged", failure, peer=self.peer)
+
+    def _unread(self) -> None:
+        """The peer has left unread what we write for too long."""
+        if not self._ended:
+            self.factory.countFault("unread")
+            self.log.warn("{peer}: closed: it does not read what it is sent", peer=self.peer)
+        self._abort()
 
     def _readingChanged(self, paused: bool) -> None:
         """Reading was paused, or goes on."""

@@ -394,6 +394,7 @@ class QueueWriter:
                 self.stalled = str(error)
                 if self._give_up.wait(self._retry_delay_s):
                     return QueueClosed(f"the queue {self.directory} was closed: {error}")
+                self._trim()  # what was consumed meanwhile may be the room
             except OSError as error:
                 self._disk_errors += 1
                 self._report(f"queue {self.directory}: a group was not written: {error}")
