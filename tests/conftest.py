@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.tools.processes import Launcher, children, command_of, launching
 
@@ -17,6 +18,11 @@ KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 
 KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker")
 """Processes of a Spark session or of the standard library, which live as long as ours."""
+
+
+# A test says what holds, not how soon: on a busy machine any example may take long.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import random
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -619,6 +620,64 @@ def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
     assert "a fault of ours" in caplog.text
     with a_writer(disk) as again:
         assert again.end == 1
+
+
+# -- everything at once ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_batch_is_called_back_once_and_truly_whatever_happens(seed: int) -> None:
+    """None: it is on disk, once; an error: it is not.  Each thread's batches keep their order."""
+    source = random.Random(seed)
+    disk = SimulatedDisk()
+    options = {
+        "group_messages": source.choice((1, 100, 16_384)),
+        "group_octets": source.choice((1, 1000, 8 << 20)),
+        "commit_delay": source.choice((0.0, 0.001)),
+    }
+    results = Results()
+    accepted: list[int] = []
+
+    def submit(start: int) -> None:
+        mine = random.Random(seed + start)
+        for number in range(start, start + 60_000, 1000):
+            bulk = mine.random() < 0.4
+            one = packed(number, mine.choice((64, 100))) if bulk else batch(number, 2)
+            if mine.random() < 0.03:
+                one.count += 1  # cannot be encoded
+            if mine.random() < 0.03:
+                disk.fail_next("sync", errno.EIO, ".segment")
+            try:
+                results.submit(writer, one)
+            except QueueClosed:
+                break
+            accepted.append(number)
+
+    with a_writer(disk, report=lambda line: None, **options) as writer:
+        threads = [threading.Thread(target=submit, args=(n * 1_000_000,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        if source.random() < 0.5:
+            disk.capacity = disk.used() + source.choice((100, 20_000))
+        if source.random() < 0.5:
+            writer.close(0.001)
+        for thread in threads:
+            thread.join()
+        writer.close(0.05)
+        wait_until(lambda: not writer._thread.is_alive())
+    results.wait(len(accepted))
+    assert sorted(results.given) == sorted(accepted)
+    disk.mend()
+    with a_writer(disk):
+        kept = ids(rows(DIRECTORY, disk=disk))
+    assert len(kept) == len(set(kept))
+    assert {number for number in kept if not number % 1000} == {
+        number for number, error in results.given.items() if error is None
+    }
+    for given in (kept, list(results.given)):
+        for n in range(3):
+            mine = [number for number in given if number // 1_000_000 == n]
+            assert mine == sorted(mine)
 
 
 # -- idle -----------------------------------------------------------------------------------------

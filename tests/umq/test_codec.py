@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from tests.umq.test_protocol import pair
+from tests.umq.echo import pair
 from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.umq import (
     CallFailed,

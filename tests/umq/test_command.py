@@ -6,7 +6,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
-from tests.umq.test_protocol import Sink
+from tests.umq.echo import Sink
 from twisted_msgproto.cli.shapes import RecvOptions, SendOptions
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed
 from twisted_msgproto.net.gateway import Gateway

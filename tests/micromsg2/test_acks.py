@@ -1,0 +1,323 @@
+"""Repeats, and acks in both directions: windows, idle times, what counts as settled."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.micromsg2.sessions import BATCH, at, broken, receive
+from tests.micromsg2.streams import (
+    ack,
+    acks_written,
+    bodies,
+    client_with,
+    cuts,
+    flatten,
+    message,
+    messages,
+    pair,
+    proposal,
+    pump,
+    safe,
+    said,
+    server_with,
+    written,
+)
+from twisted_msgproto.micromsg2.machine import (
+    MessagesAcknowledged,
+    Side,
+)
+from twisted_msgproto.micromsg2.wire import (
+    Error,
+    ExtensionFrame,
+    encode_address,
+    encode_extension,
+)
+
+# ── repeats (MM-13) ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_repeat_is_not_delivered_and_is_answered_if_an_ack_covers_it() -> None:
+    """MM-13: once a read, with the newest ack"""
+    server = server_with(BATCH + "3")
+    events = receive(server, messages(1, 4))
+    safe(server, events)
+    assert acks_written(server) == [4]
+    assert receive(server, messages(2, 3)) == []
+    assert acks_written(server) == [4]
+    assert server.counters.repeats == 3
+    assert bodies(receive(server, messages(3, 3))) == [b"x"]
+
+
+def test_a_repeat_which_is_not_acknowledged_yet_gets_nothing() -> None:
+    """MM-13: its ack follows once it is safe"""
+    server = server_with(BATCH + "3")
+    events = receive(server, messages(1, 2))
+    assert receive(server, messages(1, 2)) == []
+    assert server.data_to_send() == b""
+    safe(server, events)
+    assert server.data_to_send() == b""
+    safe(server, receive(server, message(3)))
+    assert acks_written(server) == [3]
+
+
+@pytest.mark.parametrize(("count", "known"), [(3, 1024), (2000, 2000)])
+def test_the_last_1024_or_n_numbers_are_known_as_repeats(count: int, known: int) -> None:
+    """MM-13: max(N, 1024)"""
+    for back, expected in ((known - 1, None), (known, "protocol-error")):
+        server = server_with(f"{BATCH}{count}", ack_count=2000)
+        at(server, 5000)
+        events = receive(server, message(5000 - back))
+        assert (server.fault is None) is (expected is None)
+        assert bodies(events) == []
+
+
+def test_only_what_came_can_be_a_repeat() -> None:
+    """MM-13: 65535 was never received by a session which has seen 3 messages"""
+    server = server_with(BATCH + "3")
+    receive(server, messages(1, 3))
+    broken(server, message(65535))
+
+
+def test_repeats_are_known_across_the_wrap() -> None:
+    """MM-13"""
+    server = server_with(BATCH + "3")
+    at(server, 65537)
+    assert receive(server, message(65530) + message(65535) + message(1) + message(2)) == []
+    assert server.counters.repeats == 4
+    assert bodies(receive(server, message(3))) == [b"x"]
+
+
+# ── acks which we write (MM-18, MM-19) ──────────────────────────────────────────────────────────
+
+
+def test_n_safe_messages_are_acknowledged_at_once() -> None:
+    """MM-19: not when they arrive, only when they are safe"""
+    server = server_with(BATCH + "4")
+    events = receive(server, messages(1, 3))
+    last = receive(server, message(4))
+    assert server.data_to_send() == b""
+    safe(server, events)
+    assert server.data_to_send() == b""
+    safe(server, last)
+    assert acks_written(server) == [4]
+    assert server.unacknowledged == 0
+    assert server.counters.acks == 1
+
+
+def test_slices_may_become_safe_in_any_order() -> None:
+    """MM-19, MM-21: an ack covers everything up to it, so it waits for all of that"""
+    server = server_with(BATCH + "2")
+    first, second, third = (receive(server, message(number)) for number in (1, 2, 3))
+    safe(server, third)
+    safe(server, second)
+    assert server.data_to_send() == b""
+    safe(server, first)
+    assert acks_written(server) == [3]
+
+
+def test_fewer_messages_are_acknowledged_after_the_idle_time() -> None:
+    """MM-19: a sender with fewer messages must learn it too"""
+    server = server_with(BATCH + "10")
+    events = receive(server, messages(1, 3))
+    assert server.tick(0.0) is None
+    safe(server, events, 2.0)
+    assert server.tick(2.0) == 2.5
+    safe(server, receive(server, message(4)), 2.2)
+    assert server.tick(2.4) == 2.5
+    assert server.data_to_send() == b""
+    assert server.tick(2.5) is None
+    assert acks_written(server) == [4]
+
+
+def test_the_idle_time_is_a_limit() -> None:
+    """MM-19, MM-32"""
+    server = server_with(BATCH + "10", idle_ack=3)
+    safe(server, receive(server, message(1)), 1.0)
+    assert server.tick(1.0) == 4.0
+
+
+def test_an_ack_of_n_leaves_no_idle_ack_behind() -> None:
+    """MM-19"""
+    server = server_with(BATCH + "2")
+    safe(server, receive(server, message(1)), 0.0)
+    safe(server, receive(server, message(2)), 0.1)
+    assert acks_written(server) == [2]
+    assert server.tick(0.2) is None
+    server.tick(9.0)
+    assert server.data_to_send() == b""
+
+
+def test_ack_acknowledges_each_message() -> None:
+    """MM-18: the same frame, under its own index"""
+    server = server_with("json;ack")
+    events = receive(server, message(1, b"1"))
+    assert server.data_to_send() == b""
+    safe(server, events)
+    assert server.data_to_send() == b"\2\2\2\0\1"
+
+
+def test_ack_with_a_number_is_a_window_of_that_size() -> None:
+    """MM-18: as the reference writes it"""
+    client, server = pair(proposal("ack:MessagesPerAck=3"))
+    assert client.room == server.room == 3
+    client.send_run(encode_address("a"), [b""] * 3)
+    assert client.room == 0
+    safe(server, pump(client, server)[1])
+    pump(client, server)
+    assert client.room == 3
+
+
+def test_with_both_extensions_acks_have_the_index_of_batch_ack() -> None:
+    """MM-16, MM-20: a frame of the one which is not used is ignored and counted"""
+    client, server = pair(proposal("ack;batch-ack:max-count=2"), proposal("ack;batch-ack"))
+    client.send_run(encode_address("a"), [b"", b""])
+    pump(client, server)
+    assert receive(client, ack(2, index=1)) == []
+    assert client.counters.ignored_frames == 1
+    assert receive(client, ack(2, index=2)) == [MessagesAcknowledged([1, 2])]
+
+
+def test_draining_acknowledges_whatever_is_safe() -> None:
+    """MM-19: the end of a session needs no idle time"""
+    server = server_with(BATCH + "10")
+    safe(server, receive(server, messages(1, 2)))
+    late = receive(server, message(3))
+    server.drain()
+    assert acks_written(server) == [2]
+    safe(server, late)
+    assert acks_written(server) == [3]
+    assert server.unsafe == 0
+
+
+def test_a_refused_message_counts_as_settled() -> None:
+    """MM-19: ERROR ``refused: <sequence>`` before the ack which covers it"""
+    server = server_with(BATCH + "2")
+    events = receive(server, messages(1, 2))
+    server.refuse(2, "not today")
+    safe(server, events)
+    assert written(server) == [Error("refused: 2: not today"), ExtensionFrame(1, b"\0\2")]
+    assert server.counters.refused == 1
+    server.refuse(1)
+    assert said(server) == ["refused: 1"]
+
+
+def test_a_failed_message_ends_the_session_without_its_ack() -> None:
+    """MM-19: what was safe before it is acknowledged, then ERROR ``failed: <sequence>``"""
+    server = server_with(BATCH + "10")
+    events = receive(server, messages(1, 2))
+    late = receive(server, messages(3, 2))
+    safe(server, events)
+    server.fail(3)
+    assert written(server) == [ExtensionFrame(1, b"\0\2"), Error("failed: 3")]
+    assert server.fault is not None
+    assert server.fault.reason == "failed"
+    assert server.state is Side.FAILED
+    safe(server, late)
+    server.refuse(4)
+    server.drain()
+    server.fail(4)
+    assert server.data_to_send() == b""
+    assert server.tick(9.0) is None
+
+
+def test_a_place_is_made_safe_once() -> None:
+    """The caller's fault"""
+    server = server_with(BATCH + "10")
+    events = receive(server, message(1))
+    safe(server, events)
+    with pytest.raises(ValueError, match="slice"):
+        safe(server, events)
+
+
+def test_a_peer_beyond_its_window_is_tolerated_and_counted() -> None:
+    """MM-13: the reference uses its own number"""
+    server = server_with(BATCH + "3")
+    events = receive(server, messages(1, 5))
+    assert server.counters.over_window == 2
+    receive(server, messages(6, 2))
+    assert server.counters.over_window == 4
+    safe(server, events)
+    assert acks_written(server) == [5]
+    safe(server, receive(server, messages(8, 1)))
+    assert server.counters.over_window == 4
+
+
+# ── acks which we read (MM-19, MM-21) ───────────────────────────────────────────────────────────
+
+
+def test_sending_never_exceeds_the_window() -> None:
+    """MM-13, MM-19"""
+    client = client_with(BATCH + "3")
+    assert client.room == 3
+    assert client.send_run(encode_address("a"), [b""] * 3) == [1, 2, 3]
+    assert (client.room, client.in_flight) == (0, 3)
+    client.data_to_send()
+    with pytest.raises(ValueError, match="full"):
+        client.send("a", b"")
+    assert client.data_to_send() == b""
+    assert receive(client, ack(2)) == [MessagesAcknowledged([1, 2])]
+    assert client.room == 2
+    assert client.send("a", b"") == 4
+
+
+def test_one_message_in_flight_with_ack() -> None:
+    """MM-18: the next is sent only after the previous was acknowledged, in each direction"""
+    for side in pair(proposal("ack")):
+        assert side.send("a", b"") == 1
+        assert side.room == 0
+        receive(side, ack(1))
+        assert side.send("a", b"") == 2
+
+
+def test_without_acks_there_is_no_window() -> None:
+    """MM-13"""
+    client = client_with()
+    assert client.room is None
+    client.send_run(encode_address("a"), [b""] * 5000)
+    assert client.in_flight == 0
+    assert client.connection_lost() == []
+
+
+@pytest.mark.parametrize("sequence", [0, 1, 6, 65535])
+def test_an_ack_for_what_is_not_in_flight_is_ignored_and_counted(sequence: int) -> None:
+    """MM-21: acked already, never sent, or no number at all"""
+    client = client_with(BATCH + "4")
+    client.send_run(encode_address("a"), [b""] * 4)
+    receive(client, ack(2))
+    assert receive(client, ack(sequence)) == []
+    assert client.counters.stray_acks == 1
+    assert client.in_flight == 2
+    assert client.fault is None
+
+
+@pytest.mark.parametrize("payload", [b"", b"\1", b"\0\0\1"])
+def test_an_ack_has_two_octets(payload: bytes) -> None:
+    """MM-21"""
+    client = client_with(BATCH + "4")
+    client.send("a", b"")
+    broken(client, encode_extension(1, payload))
+
+
+def test_what_was_not_acknowledged_is_known_at_the_end() -> None:
+    """MM-19: the sender redelivers it on its next connection"""
+    client = client_with(BATCH + "4")
+    client.send_run(encode_address("a"), [b""] * 4)
+    receive(client, ack(1))
+    assert client.connection_lost() == [2, 3, 4]
+    assert client.connection_lost() == []
+    assert client.state is Side.CLOSED
+    assert client.data_to_send() == b""
+    assert client.tick(0.0) is None
+
+
+def test_acks_and_messages_keep_their_order_in_the_events() -> None:
+    """The same sequence for every split of the stream"""
+    octets = message(1) + ack(1) + message(2) + message(3) + ack(3)
+    expected = None
+    for chunks in cuts(octets):
+        client = client_with(BATCH + "4")
+        client.send_run(encode_address("a"), [b""] * 4)
+        found = flatten(event for chunk in chunks for event in receive(client, chunk))
+        expected = found if expected is None else expected
+        assert found == expected
+    assert [row[0] for row in expected or []] == [1, "acknowledged", 2, 3, *["acknowledged"] * 2]  # type: ignore[index]

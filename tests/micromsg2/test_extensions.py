@@ -1,0 +1,360 @@
+"""Extensions: vendors' own, properties, json, dotnet."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.micromsg2.sessions import BATCH, broken, parts, receive
+from tests.micromsg2.streams import (
+    ack,
+    bodies,
+    client_with,
+    cuts,
+    fields_of,
+    flatten,
+    limits,
+    message,
+    messages,
+    offers,
+    pair,
+    proposal,
+    pump,
+    safe,
+    said,
+    server_with,
+    written,
+)
+from twisted_msgproto.micromsg2.machine import (
+    STANDARD,
+    Client,
+    CommandReceived,
+    ErrorReceived,
+    Extension,
+    ExtensionReceived,
+    Proposal,
+    Server,
+)
+from twisted_msgproto.micromsg2.wire import (
+    BadText,
+    Error,
+    ExtensionFrame,
+    encode_extension,
+)
+
+# ── properties (MM-22) ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("text", [b"novalue", b"A:N1;", b"\xff:N1;"])
+@pytest.mark.parametrize("extension", ["", "json", BATCH + "9"])
+def test_properties_which_do_not_parse_break_the_protocol(text: bytes, extension: str) -> None:
+    """MM-01, MM-22: what came before is given out, for every split"""
+    octets = message(1, b"1") + message(2, b"2", "a", b"k:N1;") + message(3, b"3", "a", text)
+    for chunks in cuts(octets):
+        server = server_with(extension)
+        found = flatten(event for chunk in chunks for event in receive(server, chunk))
+        assert [row[3] for row in found[:-1]] == [b"1", b"2"]  # type: ignore[index]
+        assert found[-1][:2] == ("fault", "protocol-error")  # type: ignore[index]
+
+
+def test_untyped_values_are_counted_each_time() -> None:
+    """MM-22"""
+    server = server_with(BATCH + "9")
+    receive(server, message(1, properties=b"a:jonas;b:N1;"))
+    receive(server, message(2, properties=b"a:jonas;b:N1;") + message(4))
+    assert server.counters.untyped == 2
+    other = server_with()
+    receive(other, message(1, properties=b"a:jonas;b:Nils;", continued=True) + message(1))
+    assert other.counters.untyped == 2
+
+
+def test_many_different_properties_are_not_remembered_for_ever() -> None:
+    """MM-32"""
+    server = server_with()
+    for number in range(300):
+        receive(server, message(1, properties=b"k:N%d;" % number))
+    assert len(server._inbox._texts) == 64
+
+
+# ── extension frames (MM-16, MM-33) ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("index", [0, 3, 255])
+def test_an_extension_outside_the_list_is_a_protocol_error(index: int) -> None:
+    """MM-16"""
+    broken(server_with("json;xml"), encode_extension(index, b""))
+
+
+@pytest.mark.parametrize("name", ["json", "xml", "protobuf", "pub-sub"])
+def test_a_frame_of_an_extension_which_has_none_is_ignored_and_counted(name: str) -> None:
+    """MM-33"""
+    server = server_with(name)
+    assert receive(server, encode_extension(1, b"abc")) == []
+    assert server.counters.ignored_frames == 1
+
+
+class Trace(Extension):
+    """A vendor's: a frame before each message says who asked for it, another is for the app."""
+
+    name = "x-trace"
+    commands = frozenset({"x-mark"})
+    has_frames = True
+    annotates = True
+    _mark = ""
+
+    def frame_received(self, payload: bytes) -> str | None:
+        if payload == b"bad":
+            raise BadText("bad trace")
+        if payload.startswith(b"app:"):
+            return payload[4:].decode()
+        self._mark = payload.decode()
+        return None
+
+    def command_received(self, name: str, parameters: object) -> None:
+        if not parameters:
+            raise BadText("nothing to mark")
+
+    def frame_before(self, note: str | None) -> bytes | None:
+        return None if note is None else note.encode()
+
+    def fields(self) -> dict[str, str]:
+        return {"x-trace": self._mark}
+
+
+def traced() -> tuple[Client, Server]:
+    known = STANDARD.plus(Trace)
+    return pair(Proposal(required=offers("x-trace;batch-ack"), known=known), Proposal(known=known))
+
+
+def test_a_vendors_extension_has_frames_fields_and_commands() -> None:
+    """MM-10, MM-15, MM-16"""
+    client, server = traced()
+    client.send("a", b"1", notes={"x-trace": "me"})
+    client.send("a", b"2")
+    client.send_extension("x-trace", b"app:hello")
+    client.send_command("x-mark", {"a": "b"})
+    client.send_command("x-mark", {})
+    client_events, server_events = pump(client, server)
+    assert fields_of(server_events) == [{"x-trace": "me"}, {"x-trace": "me"}]
+    assert server_events[1:] == [
+        ExtensionReceived("x-trace", "hello"),
+        CommandReceived("x-mark", {"a": "b"}),
+    ]
+    assert client_events == [ErrorReceived("bad-command", "bad-command: x-mark: nothing to mark")]
+    broken(server, encode_extension(1, b"bad"))
+
+
+class Once(Extension):
+    """A vendor's: what its frame says holds for the next message only."""
+
+    name = "x-once"
+    has_frames = True
+    annotates = True
+    _said = ""
+
+    def frame_received(self, payload: bytes) -> None:
+        self._said = payload.decode()
+
+    def fields(self) -> dict[str, str]:
+        said, self._said = self._said, ""
+        return {"x-once": said} if said else {}
+
+
+def test_an_extension_is_asked_for_each_message() -> None:
+    """MM-10: for every split of the stream"""
+    octets = (
+        encode_extension(1, b"a")
+        + messages(1, 3)
+        + encode_extension(1, b"b")
+        + message(4, continued=True)
+        + message(4)
+        + message(5)
+    )
+    known = STANDARD.plus(Once)
+    for chunks in cuts(octets):
+        _, server = pair(
+            Proposal(required=offers("x-once;batch-ack"), known=known), Proposal(known=known)
+        )
+        events = [event for chunk in chunks for event in receive(server, chunk)]
+        assert fields_of(events) == [{"x-once": "a"}, {}, {}, {"x-once": "b"}, {}]
+
+
+def test_a_frame_is_sent_only_for_an_agreed_extension() -> None:
+    client = client_with("json")
+    with pytest.raises(ValueError, match="not agreed"):
+        client.send_extension("dotnet", b"")
+
+
+def test_the_base_extension_has_no_opinion() -> None:
+    """MM-10: what a vendor does not override does nothing"""
+
+    class Plain(Extension):
+        name = "x-plain"
+
+    plain = Plain({}, limits())
+    assert plain.frame_received(b"a") == b"a"
+    assert plain.frame_before("a") is None
+    assert plain.fields() == {}
+    assert plain.objection(b"") is None
+    assert plain.encode("a") is None
+    assert plain.decode(b"a") is None
+    plain.command_received("a", {})
+    Plain.check({}, limits())
+    Plain.check_final({}, limits())
+    assert Plain.answer({"a": "1"}, {"a": "2"}, limits()) == {"a": "2"}
+    assert Plain.agree({"a": "1"}, {"a": "2"}, limits()) == {"a": "2"}
+    assert Plain.agree({"a": "1"}, None, limits()) == {"a": "1"}
+
+
+# ── json (MM-28) ────────────────────────────────────────────────────────────────────────────────
+
+BAD_JSON = [b"", b"{", b"nope", b"\xff", b"[NaN]", b"[Infinity]", b'{"a":}', b"[" * 100_000]
+
+
+@pytest.mark.parametrize("body", BAD_JSON)
+def test_a_body_which_is_not_json_is_settled_by_refusal(body: bytes) -> None:
+    """MM-28: the ERROR goes out before the ack which covers it; not delivered; counted"""
+    server = server_with("json;" + BATCH + "3")
+    octets = message(1, b"{}") + message(2, body) + message(3, b'[1,"\xc3\xa4"]')
+    events = receive(server, octets)
+    assert bodies(events) == [b"{}", b'[1,"\xc3\xa4"]']
+    safe(server, events)
+    error, found = written(server)
+    assert isinstance(error, Error)
+    assert error.text.startswith("bad-payload: 2: ")
+    assert found == ExtensionFrame(2, b"\0\3")
+    assert server.counters.bad_payloads == 1
+    assert server.fault is None
+
+
+def test_refused_bodies_alone_are_settled_by_themselves() -> None:
+    """MM-28: no ack at all would block the sender for ever"""
+    server = server_with("json;" + BATCH + "2")
+    assert receive(server, message(1, b"no") + message(2, b"no")) == []
+    assert [type(frame) for frame in written(server)] == [Error, Error, ExtensionFrame]
+    assert receive(server, message(3, b"no"), 5.0) == []
+    assert server.tick(5.0) == 5.5
+    server.tick(5.5)
+    assert isinstance(written(server)[-1], ExtensionFrame)
+
+
+def test_refused_bodies_are_settled_before_a_fault_closes() -> None:
+    """MM-28, MM-33: their ack goes out, though a fault follows in the same read"""
+    server = server_with("json;" + BATCH + "9")
+    receive(server, message(1, b"no") + b"\xff")
+    refused, acked, error = written(server)
+    assert isinstance(refused, Error) and refused.code == "bad-payload"
+    assert acked == ExtensionFrame(2, b"\0\1")
+    assert isinstance(error, Error) and error.code == "protocol-error"
+
+
+def test_a_refused_body_waits_for_those_before_it() -> None:
+    """MM-28, MM-21: acks are cumulative"""
+    server = server_with("json;" + BATCH + "2")
+    events = receive(server, message(1, b"1"))
+    assert receive(server, message(2, b"no")) == []
+    assert [type(frame) for frame in written(server)] == [Error]
+    safe(server, events)
+    assert written(server) == [ExtensionFrame(2, b"\0\2")]
+
+
+def test_a_payload_of_several_parts_is_judged_as_a_whole() -> None:
+    """MM-28, MM-31"""
+    server = server_with("json")
+    assert bodies(receive(server, parts((1, b"[1"), (1, b",2]")))) == [b"[1,2]"]
+    assert bodies(receive(server, parts((2, b"[1]"), (2, b",2]")))) == []
+    assert said(server)[0].startswith("bad-payload: 2: ")
+
+
+def test_json_is_parsed_only_up_to_a_size() -> None:
+    """MM-32"""
+    server = server_with("json", json_octets=10)
+    assert bodies(receive(server, message(1, b'"12345678"'))) == [b'"12345678"']
+    assert receive(server, message(2, b'"123456789"')) == []
+    assert "json-octets allows 10" in said(server)[0]
+
+
+def test_json_encodes_and_decodes() -> None:
+    """MM-28"""
+    extension = client_with("json").extension("json")
+    assert extension is not None
+    assert extension.encode({"a": ["ä", 1, None]}) == '{"a":["ä",1,null]}'.encode()
+    assert extension.decode(b'{"a": 1}') == {"a": 1}
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="Out of range"):
+            extension.encode(bad)
+
+
+# ── dotnet (MM-29) ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_type_holds_until_the_next_one() -> None:
+    """MM-29: one batch all the same, and a type frame counts in no window"""
+    server = server_with("dotnet;" + BATCH + "3")
+    octets = (
+        message(1)
+        + encode_extension(1, b"A.B, C")
+        + message(2)
+        + message(3)
+        + encode_extension(1, "Ä".encode())
+        + message(4)
+    )
+    for chunks in cuts(octets):
+        fresh = server_with("dotnet;" + BATCH + "3")
+        events = [event for chunk in chunks for event in receive(fresh, chunk)]
+        assert fields_of(events) == [
+            {},
+            {"dotnet-type": "A.B, C"},
+            {"dotnet-type": "A.B, C"},
+            {"dotnet-type": "Ä"},
+        ]
+    assert len(receive(server, octets)) == 1
+    assert server.unacknowledged == 4
+
+
+def test_a_type_is_sent_when_it_changes() -> None:
+    """MM-29"""
+    client, _ = pair(proposal("dotnet;" + BATCH + "9"))
+    for note in ("A", "A", None, "B", "A"):
+        client.send("a", b"", notes={} if note is None else {"dotnet": note})
+    frames = written(client)
+    assert [type(frame) is ExtensionFrame for frame in frames] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert client.in_flight == 5
+
+
+def test_a_type_is_sent_only_with_its_message() -> None:
+    """MM-29: a message which the window refuses says nothing about types"""
+    client = client_with("dotnet;" + BATCH + "1")
+    client.send("a", b"", notes={"dotnet": "A"})
+    with pytest.raises(ValueError, match="full"):
+        client.send("a", b"", notes={"dotnet": "B"})
+    client.data_to_send()
+    receive(client, ack(1, index=2))
+    client.send("a", b"", notes={"dotnet": "B"})
+    assert isinstance(written(client)[0], ExtensionFrame)
+
+
+@pytest.mark.parametrize("payload", [b"a" * 513, b"\xff"])
+def test_a_type_has_at_most_512_octets_of_utf_8(payload: bytes) -> None:
+    """MM-29"""
+    broken(server_with("dotnet"), encode_extension(1, payload))
+    server = server_with("dotnet")
+    assert receive(server, encode_extension(1, b"a" * 512)) == []
+    client = client_with("dotnet")
+    with pytest.raises(BadText):
+        client.send("a", b"", notes={"dotnet": "a" * 513})
+
+
+def test_a_type_belongs_to_its_connection() -> None:
+    """MM-29: reset with the connection"""
+    first, second = server_with("dotnet"), server_with("dotnet")
+    receive(first, encode_extension(1, b"A"))
+    assert fields_of(receive(second, message(1))) == [{}]

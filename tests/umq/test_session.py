@@ -1,0 +1,414 @@
+"""A session's beginning and end on Twisted: authorisation, faults, coming back."""
+
+from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.trial.unittest import TestCase
+
+from tests.umq.echo import Echo, pair
+from tests.umq.pair import Pair
+from twisted_msgproto.core.errors import (
+    ConnectionClosed,
+    Refused,
+)
+from twisted_msgproto.umq import (
+    SessionRefused,
+    UmqClient,
+    UmqClientFactory,
+    UmqClientService,
+    UmqRealm,
+    UmqServerFactory,
+)
+
+
+class HandShake(TestCase):
+    def established(self, both):
+        return both.client.whenEstablished()
+
+    def test_without_a_portal_everybody_may_come_in(self):
+        """UM-06, UM-07."""
+        both = pair(hello="whatever")
+        self.assertIs(self.successResultOf(self.established(both)), both.client)
+        self.assertEqual(both.server.seen, ["established"])
+        self.assertIsNone(both.server.clientId)
+        both.close()
+
+    def test_a_portal_decides_and_names_the_client(self):
+        """UM-06: twisted.cred; the identity is the client id of everything that follows."""
+        checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"se:cret")
+        portal = Portal(UmqRealm(), [checker])
+        both = pair(portal=portal, hello="alice:se:cret")
+        self.successResultOf(self.established(both))
+        both.client.call("x")
+        both.pump()
+        self.assertEqual(both.server.seen[-1].client_id, "alice")
+        both.close()
+        for hello in ("alice:wrong", "bob:secret", "alice", ""):
+            both = pair(portal=portal, hello=hello)
+            failure = self.failureResultOf(self.established(both), SessionRefused)
+            self.assertEqual(failure.value.code, 1)
+            self.assertEqual(both.server_factory.counters["rejected"], 1)
+            self.assertEqual(both.server.seen, [])
+            self.assertTrue(both.ends["server"].gone)
+            both.close()
+
+    def test_anonymous_clients_have_no_name(self):
+        """UM-06."""
+        both = pair(portal=Portal(UmqRealm(), [AllowAnonymousAccess()]))
+        self.successResultOf(self.established(both))
+        self.assertIsNone(both.server.clientId)
+        both.close()
+
+    def test_the_realm_knows_identities_only(self):
+        self.assertRaises(NotImplementedError, UmqRealm().requestAvatar, b"a", None, object)
+
+    def test_authorisation_may_take_its_time_and_nothing_comes_before_it(self):
+        """UM-07; the lesson of frames before authentication."""
+
+        class Slow(Echo):
+            def authorise(self, hello):
+                self.decision = Deferred()
+                return self.decision
+
+            def welcome(self, hello):
+                return f"welcome, {hello.payload}"
+
+        class Eager(UmqClient):
+            def welcomed(self, welcome):
+                self.heard = welcome.payload
+
+        both = pair(Slow, client=Eager, hello="me")
+        self.assertRaises(ConnectionClosed, both.client.call, "early")
+        self.assertNoResult(self.established(both))
+        both.server.decision.callback("me myself")
+        both.pump()
+        self.successResultOf(self.established(both))
+        self.assertEqual((both.client.heard, both.server.clientId), ("welcome, me", "me myself"))
+        both.close()
+
+    def test_refusals_carry_their_code_and_errors_say_nothing(self):
+        """UM-08."""
+        for error, code, text in (
+            (Refused("try later", 8), 8, "8 try later"),
+            (Refused("no"), 1, "1 no"),
+            (RuntimeError("a secret"), 8, "8 temporarily unavailable"),
+        ):
+
+            def authorise(self, hello, error=error):
+                raise error
+
+            both = pair(type("Refusing", (Echo,), {"authorise": authorise}))
+            failure = self.failureResultOf(self.established(both), SessionRefused)
+            self.assertEqual((failure.value.code, str(failure.value)), (code, text))
+            both.close()
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_a_welcome_which_fails_is_said_to_the_client(self):
+        """UM-08: a bug of ours leaves nobody waiting."""
+
+        def welcome(self, hello):
+            raise RuntimeError("a bug")
+
+        both = pair(type("Broken", (Echo,), {"welcome": welcome}))
+        failure = self.failureResultOf(self.established(both), SessionRefused)
+        self.assertEqual(failure.value.code, 8)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        both.close()
+
+    def test_what_stands_before_the_session_is_not_logged(self):
+        """A mistyped hello may hold a password."""
+        lines = []
+        globalLogPublisher.addObserver(lines.append)
+        self.addCleanup(globalLogPublisher.removeObserver, lines.append)
+
+        def begin(self):
+            self.sendMessages([(b"h1:alice:secret", False)])
+
+        both = pair(client=type("Typo", (UmqClient,), {"_begin": begin}))
+        self.failureResultOf(self.established(both), SessionRefused)
+        told = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]
+        self.assertIn("closed with F 3: ", told[0])
+        self.assertNotIn("secret", " ".join(told))
+        self.assertNotIn("73 65 63 72 65 74", " ".join(told))
+        both.close()
+
+    def test_a_client_which_is_gone_before_it_was_authorised_is_let_go(self):
+        class Slow(Echo):
+            def authorise(self, hello):
+                self.decision = Deferred()
+                return self.decision
+
+        for end in ("callback", "errback"):
+            both = pair(Slow)
+            both.cut()
+            getattr(both.server.decision, end)(None if end == "callback" else Refused("x"))
+            self.failureResultOf(self.established(both), ConnectionClosed)
+            self.assertEqual(both.server.seen, [])
+            both.close()
+
+    def test_the_client_may_refuse_the_server(self):
+        """UM-07: authorisation of W; nothing of the server counts before."""
+
+        class Wary(UmqClient):
+            answered = 0
+
+            def welcomed(self, welcome):
+                self.decision = Deferred()
+                return self.decision
+
+            def requestReceived(self, message):
+                self.answered += 1
+
+        class Calling(Echo):
+            def sessionEstablished(self):
+                self.answer = self.call("who are you?")
+
+        both = pair(Calling, client=Wary)
+        self.assertNoResult(self.established(both))
+        self.assertEqual(both.client.answered, 0)
+        both.client.decision.callback(None)
+        both.pump()
+        self.successResultOf(self.established(both))
+        self.successResultOf(both.server.answer)
+        both.close()
+        both = pair(Calling, client=Wary)
+        both.client.decision.errback(Refused("not you"))
+        both.pump()
+        self.failureResultOf(self.established(both), Refused)
+        self.failureResultOf(both.server.answer, SessionRefused)
+        self.assertEqual(both.client.answered, 0)
+        both.close()
+        both = pair(Calling, client=Wary)
+        both.server.answer.addErrback(lambda failure: None)
+        both.client.decision.errback(RuntimeError("a bug"))
+        both.pump()
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        both.close()
+        both = pair(Calling, client=Wary)
+        both.server.answer.addErrback(lambda failure: None)
+        both.cut()
+        both.client.decision.callback(None)
+        self.failureResultOf(self.established(both), ConnectionClosed)
+
+    def test_no_hello_in_time(self):
+        """UM-20: hello time-out, F and close."""
+        mute = type("Mute", (UmqClient,), {"_begin": lambda self: None})
+        both = pair(connect=False, client=mute, client_limits={"hello-seconds": 60})
+        both.pump()
+        both.advance(10.1)
+        self.failureResultOf(self.established(both), SessionRefused)
+        self.assertEqual(both.server_factory.counters["fault:hello-seconds"], 1)
+        both.close()
+
+    def test_before_hello_a_message_is_as_large_as_hello_may_be(self):
+        """The issue: an H of 64 KiB; more is not even buffered."""
+        both = pair(connect=False, hello="x" * 70_000)
+        both.pump()
+        self.failureResultOf(self.established(both), ConnectionClosed)
+        self.assertEqual(both.server.seen, [])
+        both.close()
+        both = pair(hello="x" * 60_000, limits={"hello-attachments": 1})
+        self.successResultOf(self.established(both))
+        both.client.call("x" * 100_000)
+        both.pump()
+        self.assertEqual(len(both.server.seen[-1].body), 100_000)
+        both.close()
+
+    def test_a_session_which_stands_already_is_told_at_once_and_one_lost_as_well(self):
+        both = pair()
+        self.successResultOf(self.established(both))
+        both.cut()
+        self.failureResultOf(self.established(both), ConnectionClosed)
+
+
+class Faults(TestCase):
+    def raw(self, both, *messages):
+        both.client.sendMessages(
+            [(m.encode(), False) if isinstance(m, str) else (m, True) for m in messages]
+        )
+        both.pump()
+
+    def test_a_fault_fails_everything_on_both_sides_and_closes(self):
+        """UM-08, UM-18, UM-19: F with its code, close 1002, and all that was pending fails."""
+        both = pair()
+        ours = both.client.call("later")
+        theirs = both.server.call("x", [Deferred()])
+        topic = both.client.subscribe(lambda id: f"topic {id}")
+        both.pump()
+        stream = both.client.call("stream", [Deferred()])
+        both.pump()
+        waiting = both.server.stream.next()
+        self.successResultOf(stream)
+        self.raw(both, "nonsense")
+        self.assertEqual(self.failureResultOf(ours, SessionRefused).value.code, 3)
+        self.failureResultOf(theirs, ConnectionClosed)
+        self.failureResultOf(waiting, ConnectionClosed)
+        self.assertTrue(topic.ended)
+        self.assertEqual(both.server.reason, ["lost"])
+        self.assertTrue(both.ends["server"].gone and both.ends["client"].gone)
+        self.assertEqual(both.client.remoteCloseCode, 1002)
+        self.assertEqual(both.server.seen[-1], "lost")
+        self.assertEqual(both.server_factory.counters["fault:id"], 1)
+        both.server.later[0].callback("too late")
+        both.close()
+
+    def test_every_kind_of_fault_ends_with_its_code(self):
+        """UM-18: over the wire, as a peer sees it."""
+        for messages, code, close in (
+            (["C1:later", "C1:later"], 3, 1002),
+            (["Z1:"], 4, 1002),
+            ([b"stray"], 3, 1002),
+            (["-:stray"], 3, 1002),
+            (["H1:again"], 3, 1002),
+            (["A9999:C1:"], 3, 1002),
+            (["C" + "1" * 8000 + ":"], 3, 1002),
+            ([f"S:{n}=" for n in range(300)], 1, 1000),
+        ):
+            both = pair()
+            pending = both.client.call("later")
+            both.pump()
+            self.raw(both, *messages)
+            self.assertEqual(self.failureResultOf(pending, SessionRefused).value.code, code)
+            self.assertEqual(both.client.remoteCloseCode, close)
+            both.close()
+
+    def test_text_before_hello_is_fatal(self):
+        """UM-07, the issue: text before H."""
+        both = pair(connect=False, client=type("Rude", (UmqClient,), {"_begin": lambda self: None}))
+        both.pump()
+        self.raw(both, "C1:x")
+        failure = self.failureResultOf(both.client.whenEstablished(), SessionRefused)
+        self.assertEqual(failure.value.code, 3)
+        both.close()
+
+    def test_fatal_of_ours_ends_it_for_both(self):
+        """UM-08: at any time."""
+        both = pair()
+        pending = both.client.call("later")
+        both.pump()
+        both.server.closeSession(8, "maintenance")
+        both.pump()
+        error = self.failureResultOf(pending, SessionRefused).value
+        self.assertEqual((error.code, str(error)), (8, "8 maintenance"))
+        self.assertEqual(both.server.seen, ["established", "lost"])
+        both.close()
+
+    def test_closing_without_a_word_fails_what_is_pending(self):
+        both = pair()
+        pending = both.client.call("later")
+        both.pump()
+        both.client.closeSession()
+        both.pump()
+        self.failureResultOf(pending, ConnectionClosed)
+        self.assertRaises(ConnectionClosed, both.client.call, "x")
+        self.assertRaises(ConnectionClosed, both.client.subscribe, str)
+        self.assertEqual(both.server.seen[-1], "lost")
+        both.close()
+
+    def test_closing_before_the_upgrade_aborts(self):
+        both = pair(connect=False)
+        both.client.closeSession(1, "never mind")
+        both.pump()
+        self.failureResultOf(both.client.whenEstablished(), ConnectionClosed)
+        both.close()
+
+    def test_a_connection_which_is_cut_fails_everything(self):
+        """UM-19."""
+        both = pair()
+        pending = both.client.call("later", [Deferred()])
+        both.pump()
+        both.cut()
+        self.failureResultOf(pending, ConnectionClosed)
+        self.assertEqual(both.clock.getDelayedCalls(), [])
+        self.assertEqual(both.client.snapshot()["state"], "CLOSED")
+
+    def test_a_session_without_a_machine_has_an_empty_snapshot(self):
+        both = pair(connect=False)
+        self.assertEqual(both.server.snapshot(), {})
+        both.close()
+
+
+class Reconnecting(TestCase):
+    def build(self):
+        clock = Clock()
+        server_factory = UmqServerFactory(clock=clock)
+        server_factory.protocol = Echo
+        pairs = []
+
+        class Endpoint:
+            def connect(self, factory):
+                both = Pair(server_factory, factory, clock=clock, connect=False)
+                pairs.append(both)
+                return succeed(both.client)
+
+        factory = UmqClientFactory("ws://server/", clock=clock)
+        service = UmqClientService(Endpoint(), factory, retryPolicy=lambda attempt: 1.0)
+        return clock, pairs, service
+
+    @inlineCallbacks
+    def test_calls_fail_and_subscriptions_and_attributes_come_back(self):
+        """The issue, 4."""
+        clock, pairs, service = self.build()
+        self.assertRaises(ConnectionClosed, service.call, "x")
+        service.startService()
+        standing = service.whenEstablished()
+        updates = []
+        renewed = service.subscribe(lambda id: f"topic {id}", lambda u: updates.append(u.payload))
+        refused = service.subscribe(lambda id: "refuse", updates.append)
+        service.setAttribute("a", "1")
+        service.setAttribute("b", "2")
+        self.assertRaises(ValueError, service.setAttribute, "x=", "")
+        self.assertNoResult(standing)
+        pairs[0].pump()
+        self.assertIs((yield standing), service.session)
+        service.unsetAttribute("b")
+        service.setAttribute("c", "3")
+        pairs[0].pump()
+        self.assertEqual(dict(pairs[0].server.attributes), {"a": "1", "c": "3"})
+        pairs[0].server.topic.publish("first")
+        pending = service.call("later")
+        pairs[0].pump()
+        pairs[0].cut()
+        self.failureResultOf(pending, ConnectionClosed)
+        self.assertIsNone(service.session)
+        self.assertRaises(ConnectionClosed, service.call, "x")
+        clock.advance(1.1)
+        pairs[1].pump()
+        self.assertIs(self.successResultOf(service.whenEstablished()), service.session)
+        self.assertEqual(dict(pairs[1].server.attributes), {"a": "1", "c": "3"})
+        pairs[1].server.topic.publish("second")
+        pairs[1].pump()
+        self.assertEqual(updates, ["first", "second"])
+        answered = service.call("hi")
+        pairs[1].pump()
+        self.assertEqual(self.successResultOf(answered).payload, "hi")
+        renewed.end()
+        refused.end()
+        pairs[1].pump()
+        self.assertEqual(pairs[1].server.reason, ["unsubscribed"])
+        stopped = service.stopService()
+        pairs[1].pump()
+        self.successResultOf(stopped)
+        pairs[1].close()
+
+    def test_those_who_wait_for_a_session_hear_that_there_will_be_none(self):
+        _, pairs, service = self.build()
+        service.startService()
+        standing = service.whenEstablished()
+        service.stopService()
+        self.failureResultOf(standing, ConnectionClosed)
+        pairs[0].cut()
+
+    def test_a_subscription_may_end_before_there_was_a_session(self):
+        _, pairs, service = self.build()
+        service.subscribe(lambda id: id, lambda update: None).end()
+        service.setAttribute("a", "1")
+        service.unsetAttribute("a")
+        service.startService()
+        pairs[0].pump()
+        self.assertEqual(pairs[0].server.machine.counters.calls, 0)
+        service.stopService()
+        pairs[0].pump()
+        pairs[0].close()

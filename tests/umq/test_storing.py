@@ -1,0 +1,180 @@
+"""The sink on Twisted: what is safe before it is answered, and what is not."""
+
+from twisted.internet.defer import fail
+from twisted.trial.unittest import TestCase
+
+from tests.umq.echo import Sink, pair
+from twisted_msgproto.core.errors import (
+    Refused,
+)
+from twisted_msgproto.umq import (
+    CallFailed,
+    MethodRegistry,
+    UmqServer,
+)
+
+
+class Sinking(TestCase):
+    def test_a_call_is_answered_when_it_is_safe(self):
+        """The issue, 5: an R says that the call is on disk."""
+        sink = Sink()
+        both = pair(UmqServer, sink=sink)
+        answers = [both.client.call(str(number), [b"%d" % number]) for number in range(3)]
+        both.pump()
+        (batch,) = sink.batches
+        self.assertEqual(
+            [(m.kind, m.message_id, m.destination, m.body, m.attachments) for m in batch],
+            [("call", str(n + 1), None, b"%d" % n, [b"%d" % n]) for n in range(3)],
+        )
+        self.assertEqual((batch.octets, batch.session), (6, both.server.session))
+        for answer in answers:
+            self.assertNoResult(answer)
+        sink.waiting[0].callback(None)
+        both.pump()
+        self.assertEqual([self.successResultOf(answer).payload for answer in answers], [""] * 3)
+        both.close()
+
+    def test_all_kinds_go_into_the_sink_in_order(self):
+        """The issue, 5: call, callback, topic, attribute."""
+        sink = Sink(at_once=True)
+        both = pair(client_sink=sink)
+        subscription = both.client.subscribe(lambda id: f"topic {id}", lambda update: None)
+        both.pump()
+        callback = both.client.registerCallback(lambda request: "done")
+        both.server.topic.publish("update")
+        both.server.call("call")
+        both.server.callback(callback, "argument")
+        both.server.setAttribute("name", "value", [b"x"])
+        both.server.unsetAttribute("name")
+        both.pump()
+        rows = [
+            (m.kind, m.message_id, m.destination, m.body, m.attachments)
+            for batch in sink.batches
+            for m in batch
+        ]
+        self.assertEqual(
+            rows,
+            [
+                ("topic", None, subscription.id, b"update", []),
+                ("call", "1", None, b"call", []),
+                ("callback", "2", callback, b"argument", []),
+                ("attribute", None, "name", b"value", [b"x"]),
+                ("attribute", None, "name", None, []),
+            ],
+        )
+        both.close()
+
+    def test_a_method_may_answer_before_the_call_is_safe(self):
+        """The issue, 5: if the method asks for it."""
+        methods = MethodRegistry()
+        methods.register(lambda: "now", name="now", durable=False)
+        methods.register(lambda: "safe", name="safe")
+        sink = Sink()
+        both = pair(UmqServer, sink=sink, methods=methods)
+        now, safe = both.client.call('["now"]'), both.client.call('["safe"]')
+        both.pump()
+        self.assertEqual(self.successResultOf(now).payload, '"now"')
+        self.assertNoResult(safe)
+        self.assertEqual(list(sink.batches[0].destination), ["now", "safe"])
+        sink.waiting[0].callback(None)
+        both.pump()
+        self.assertEqual(self.successResultOf(safe).payload, '"safe"')
+        both.close()
+
+    def test_a_call_which_cannot_be_stored_is_refused_and_ends_the_session(self):
+        """The issue, 5: no R for what is not on disk; what follows would leave a gap."""
+        sink = Sink()
+        both = pair(UmqServer, sink=sink)
+        answered = both.client.call("x")
+        both.pump()
+        sink.waiting[0].errback(RuntimeError("no disk"))
+        both.pump()
+        self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 8)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual(both.server_factory.counters["unsafe_batches"], 1)
+        self.assertTrue(both.ends["server"].gone)
+        self.assertEqual(both.client._reason.code, 8)
+        both.close()
+
+    def test_what_becomes_safe_after_the_session_is_answered_to_nobody(self):
+        sink = Sink()
+        both = pair(UmqServer, sink=sink)
+        both.client.call("x").addErrback(lambda failure: None)
+        both.client.call("y").addErrback(lambda failure: None)
+        both.pump()
+        both.cut()
+        for safe in sink.waiting:
+            safe.callback(None)
+        sink = Sink()
+        both = pair(UmqServer, sink=sink)
+        both.client.call("x").addErrback(lambda failure: None)
+        both.pump()
+        both.cut()
+        sink.waiting[0].errback(RuntimeError("no disk"))
+        self.flushLoggedErrors(RuntimeError)
+
+    def test_a_failed_attachment_is_empty_in_the_table(self):
+        sink = Sink(at_once=True)
+        both = pair(UmqServer, sink=sink)
+        both.client.call("x", [fail(RuntimeError("gone")), b"there"])
+        both.pump()
+        self.assertEqual(list(sink.batches[0].attachments), [[b"", b"there"]])
+        both.close()
+
+    def test_too_much_which_is_not_safe_pauses_reading(self):
+        """The common limit: octets which wait for the queue."""
+        sink = Sink()
+        both = pair(UmqServer, sink=sink, limits={"unsafe-octets": 1000})
+        answers = [both.client.call("x" * 600) for _ in range(2)]
+        both.pump(2000)
+        self.assertFalse(both.ends["server"].reading)
+        answers.append(both.client.call("later"))
+        both.pump()
+        self.assertEqual(sum(len(batch) for batch in sink.batches), 2)
+        while sink.waiting:
+            sink.waiting.pop(0).callback(None)
+            both.pump()
+        for answer in answers:
+            self.successResultOf(answer)
+        both.close()
+
+    def test_a_server_which_stops_answers_what_came_and_refuses_the_rest(self):
+        """SIGTERM under load loses nothing that was acknowledged."""
+        sink = Sink()
+        both = pair(UmqServer, sink=sink)
+        answered = both.client.call("before")
+        both.pump()
+        drained = both.server_factory.drain()
+        late = both.client.call("after")
+        both.pump()
+        self.assertEqual(self.failureResultOf(late, CallFailed).value.code, 8)
+        self.assertNoResult(drained)
+        sink.waiting[0].callback(None)
+        both.pump()
+        self.assertEqual(self.successResultOf(answered).payload, "")
+        self.successResultOf(drained)
+        self.assertEqual(both.client.remoteCloseCode, 1001)
+        both.close()
+
+    def test_a_server_which_stops_waits_for_late_answers(self):
+        for end in ("callback", "errback"):
+            both = pair()
+            answered = both.client.call("later")
+            both.pump()
+            drained = both.server_factory.drain()
+            both.pump()
+            self.assertNoResult(drained)
+            getattr(both.server.later[0], end)("done" if end == "callback" else Refused("no"))
+            both.pump()
+            self.successResultOf(drained)
+            if end == "callback":
+                self.successResultOf(answered)
+            else:
+                self.failureResultOf(answered, CallFailed)
+            both.close()
+        both = pair(connect=False)
+        drained = both.server_factory.drain()
+        both.pump()
+        self.successResultOf(drained)
+        both.client.whenEstablished().addErrback(lambda failure: None)
+        both.close()
