@@ -381,7 +381,7 @@ OUR_READER = f"{sys.executable} -m twisted lumberjack -e tcp:{{port}}:interface=
 
 
 def test_a_peer_does_the_same_work_in_the_same_run(launch: Launcher) -> None:
-    rows = rows_of(launch, "lumberjack", "--against", OUR_READER, "--only", "against", scale=0.05)
+    rows = rows_of(launch, "lumberjack", "--against", OUR_READER, "--only", "against", scale=0.5)
     assert [name.partition(", counting")[0] for name in rows] == [
         "reader against a peer, J, window 2048",
         "reader against a peer, J, window 50",
@@ -391,6 +391,13 @@ def test_a_peer_does_the_same_work_in_the_same_run(launch: Launcher) -> None:
         assert row["beside"] == OUR_READER
         assert (row["figure"], row["mark"], row["goal"]) == ("cpu", 1.0, 0.6)
         assert row["beside_cpu_seconds_per_million"] > 0
+
+
+def test_a_peer_with_too_little_to_do_is_not_compared() -> None:
+    """Its CPU time comes in steps of 10 ms."""
+    row = Comparison("row", "beside", "cpu", lambda: Figures(1, 1, 1), lambda: Figures(1, 1, 0.0))
+    with pytest.raises(ConfigurationError, match="row: too little work, take a larger --scale"):
+        measure(row, 1)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from operator import add
 from statistics import median
 from typing import Any, Literal
 
+from twisted_msgproto.core.errors import ConfigurationError
+
 ROUNDS = 5
 """Pairs in one comparison; the median of their ratios is what counts."""
 
@@ -141,9 +143,14 @@ class Result:
 
     @property
     def ratios(self) -> list[float]:
-        """Each round's ratio, ours / beside."""
+        """Each round's ratio, ours / beside.
+
+        Raises ConfigurationError where the work beside was too little for its clock.
+        """
         pairs = zip(self.ours, self.other, strict=True)
         if self.row.figure == "cpu":
+            if not all(theirs.cpu for theirs in self.other):
+                raise ConfigurationError(f"{self.row.name}: too little work, take a larger --scale")
             return [mine.cpu_per_million / theirs.cpu_per_million for mine, theirs in pairs]
         return [mine.per_second / theirs.per_second for mine, theirs in pairs]
 
