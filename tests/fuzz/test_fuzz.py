@@ -16,7 +16,7 @@ from tests.fuzz.targets import TARGETS
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl.wire import control
-from twisted_msgproto.sabc import framing
+from twisted_msgproto.sabc import lines
 
 SHARES = 2
 """The streams of a decoder are read in so many tests, which can run side by side."""
@@ -91,12 +91,12 @@ def waits_for_one_octet_more():
 
 def takes_half_a_mark_for_none():
     """sABC: an end mark which is cut is taken for what follows the body."""
-    end_here = framing._Lines.end_here
+    end_here = lines.Lines.end_here
 
     def sure(self, octets, start, empty):
         return end_here(self, octets, start, empty) or 0
 
-    return mock.patch.object(framing._Lines, "end_here", sure)
+    return mock.patch.object(lines.Lines, "end_here", sure)
 
 
 @contextmanager

@@ -195,8 +195,8 @@ def ack_is_a_count() -> AbstractContextManager[object]:
     """The reader acknowledges how many came, not the last number."""
     receive = lumberjack_machine.Reader._receive
 
-    def counting(self: Any, run: Any, events: Any) -> None:
-        receive(self, run, events)
+    def counting(self: Any, run: Any) -> None:
+        receive(self, run)
         window = self._window
         window._marks = type(window._marks)(
             (place, ack._replace(sequence=self._size)) for place, ack in window._marks
