@@ -407,6 +407,7 @@ def serve(kind: str, directory: str | None = None) -> None:
     from zope.interface import implementer
 
     from ..core.message import MessageBatch
+    from ..net.memory import keep_freed_memory
     from ..net.sink import DurableSink, IMessageSink
     from .protocol import LumberjackServerFactory
 
@@ -416,6 +417,7 @@ def serve(kind: str, directory: str | None = None) -> None:
             return succeed(None)
 
     reactor: Any = installed
+    keep_freed_memory()  # as every gateway does
     sink: Any = CountingSink()
     groups: Callable[[], int] = int  # 0: nothing is made durable
     if directory is not None:

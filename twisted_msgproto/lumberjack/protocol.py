@@ -226,7 +226,7 @@ class LumberjackServer(IngestConnection):
     def _write(self) -> None:
         octets = self.reader.data_to_send()
         if octets and not self._ended:
-            self.transport.write(octets)  # type: ignore[union-attr]
+            self._send(octets)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 

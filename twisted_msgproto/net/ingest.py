@@ -16,6 +16,7 @@ from ..core.errors import Fault, QueueError, shown
 from ..core.message import Message, MessageBatch
 from .backpressure import OctetBudget, ReadControl
 from .factory import MsgprotoServerFactory, peer_name
+from .prompt import prompt_write
 
 
 class IngestHooks:
@@ -163,6 +164,7 @@ class IngestConnection(IngestHooks, Protocol):
         self.session = factory.sessionNames.next()
         self._established = False
         self._ended = False  # we have asked the transport to close, or it is closed
+        self._send = prompt_write(transport)
         self._control = ReadControl(transport, self._readingChanged)
         self._delivery = Delivery(
             self._hooked,
