@@ -12,7 +12,6 @@ from twisted_msgproto.queue.disk import sync_call
 
 from ..measuring import Figures, timed
 
-
 TOUCH_OCTETS = 1 << 20
 
 
