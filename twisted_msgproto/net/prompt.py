@@ -9,22 +9,31 @@ from twisted.internet.interfaces import ISSLTransport, IWriteDescriptor
 
 
 def prompt_write(transport: Any) -> Callable[[bytes], None]:
-    """``transport.write``, but for one which hands the octets to the system before it returns.
+    """A ``write`` for ``transport`` which hands the octets to the system before it returns.
 
     A transport keeps what it is given until the next turn of the reactor finds its socket writable,
     as it nearly always is.  For a short answer that costs three system calls more, and a turn.
-    What the system does not take stays with the transport, and so does an error: the reactor meets
-    it in the next turn.  A transport which is no socket itself (TLS) writes as it is used to.
+    With the first octet which the system does not take, or an error, all is left to the transport
+    from then on: its peer reads more slowly than we write, or is gone.
+
+    Nobody else may write to the transport.  One which is no socket itself (TLS) writes as it is
+    used to.
     """
+    plain: Callable[[bytes], None] = transport.write
     own_socket = bool(IWriteDescriptor.providedBy(transport))
     if ISSLTransport.providedBy(transport) or not own_socket:
-        plain: Callable[[bytes], None] = transport.write
         return plain
+    prompt = True  # the transport has been given nothing yet
 
     def write(octets: bytes) -> None:
-        transport.write(octets)
-        if transport.connected and not transport.disconnecting:
-            transport.doWrite()
+        nonlocal prompt
+        while prompt and octets and transport.connected and not transport.disconnecting:
+            sent = transport.writeSomeData(octets)
+            prompt = isinstance(sent, int) and sent > 0
+            if prompt:
+                octets = octets[sent:]
+        if octets:
+            plain(octets)
 
     return write
 
