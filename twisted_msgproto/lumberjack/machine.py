@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import auto
 from typing import Final, NamedTuple, cast
 
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
-from ..core.machine import Machine, Table
+from ..core.machine import Machine, State, Table
 from ..core.window import ReceiveWindow
 from . import wire
 from .wire import VERSION_1, VERSION_2, Compressed, Data, Decoder, Json, Window, encode_ack
@@ -90,7 +90,7 @@ class ConnectionLost:
     """The connection is gone."""
 
 
-class Reading(Enum):
+class Reading(State):
     """Where a reader stands."""
 
     EMPTY = auto()  # no data frame waits for the rest of its window
