@@ -1,4 +1,4 @@
-"""The compiled form of two loops of packed.py; not there where it could not be built."""
+"""The compiled form of the loops of packed.py; not there where it could not be built."""
 
 from array import array
 
@@ -6,3 +6,4 @@ FORM: int
 
 def cut(octets: bytes, bounds: array[int], skip: int, /) -> tuple[bytes, bytes]: ...
 def numbers(octets: bytes, bounds: array[int], at: int, /) -> bytes: ...
+def shift(bounds: array[int], by: int, /) -> bytes: ...

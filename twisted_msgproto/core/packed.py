@@ -6,7 +6,7 @@ columns without asking.  So a message in bulk is no Python object at all on its 
 
 Packed columns are sequences like any list, and equal to a list of the same values.
 
-The two loops which cut whole columns stand here in Python.  The compiled module ``_packed`` does
+The loops over whole columns stand here in Python.  The compiled module ``_packed`` does
 the same work many times as fast and is used where it was built; :data:`COMPILED` tells.
 """
 
@@ -92,8 +92,20 @@ def numbers_compiled(rows: Rows, at: int) -> bytes:
     return numbers
 
 
+def shift_python(bounds: array[int], by: int) -> bytes:
+    """``bounds``, each moved by so much, as they stand in memory; OverflowError beyond 31 bits."""
+    return array("i", [bound + by for bound in bounds]).tobytes()
+
+
+def shift_compiled(bounds: array[int], by: int) -> bytes:
+    """See :func:`shift_python`."""
+    shifted: bytes = _compiled.shift(bounds, by)
+    return shifted
+
+
 cut = cut_compiled if COMPILED else cut_python
 numbers = numbers_compiled if COMPILED else numbers_python
+shift = shift_compiled if COMPILED else shift_python
 
 
 class Packed(Sequence[V], Generic[V]):
@@ -222,8 +234,8 @@ def joined(parts: Sequence[Rows]) -> Rows:
         return first
     bounds = array("i", [0])
     for part in parts:
-        shift = bounds[-1] - part.bounds[0]
-        bounds.extend([bound + shift for bound in part.bounds[1:]])
+        place = bounds.pop()  # the part's first bound is the last one of the part before
+        bounds.frombytes(shift(part.bounds, place - part.bounds[0]))
     octets = b"".join([part.octets[part.bounds[0] : part.bounds[-1]] for part in parts])
     return Rows(octets, bounds)
 

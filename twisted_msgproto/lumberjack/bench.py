@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ..cli.benches.raw import write_raw
+from ..cli.benches.raw import touch_memory, write_raw
 from ..cli.measuring import (
     Comparison,
     Figures,
@@ -258,12 +258,14 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
         nonlocal committed
         subject = subjects.get("durable", str(subjects.directory))
         work = partial(drive, subject.port, json_window(), windows, connections, in_flight)
+        touch_memory(subjects.directory, octets)
         figures = subject.measure(messages, work)
         committed = figures.groups
         return figures
 
     def written(groups: int | None = None) -> Figures:
         """The same octets in ``groups``; None: in as many as the queue made of them just now."""
+        touch_memory(subjects.directory, octets)
         return write_raw(subjects.directory, octets, messages, groups or committed)
 
     yield Comparison(
@@ -326,14 +328,14 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
         )
 
     def reader_and_write() -> Figures:
-        read, write = counted(json_window(), WINDOW), written()
+        read, write = counted(json_window(), WINDOW, 4, 2), written()
         return Figures(
             read.messages, read.wall + write.wall, read.cpu + write.cpu, groups=write.groups
         )
 
     yield Comparison(
         f"into the queue, 4×2, window {WINDOW}, CPU",
-        "reader + raw write, same group sizes",
+        "reader under the same load + raw write, same group sizes",
         "cpu",
         lambda: durable(4, 2),
         reader_and_write,

@@ -16,7 +16,8 @@ def prompt_write(transport: Any) -> Callable[[bytes], None]:
     What the system does not take stays with the transport, and so does an error: the reactor meets
     it in the next turn.  A transport which is no socket itself (TLS) writes as it is used to.
     """
-    if ISSLTransport.providedBy(transport) or not IWriteDescriptor.providedBy(transport):
+    own_socket = bool(IWriteDescriptor.providedBy(transport))
+    if ISSLTransport.providedBy(transport) or not own_socket:
         plain: Callable[[bytes], None] = transport.write
         return plain
 

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -319,13 +318,9 @@ class _Pieces:
         """Arrow asks for it."""
 
     def taken(self) -> list[Any]:
-        """What was kept; small neighbours are put together."""
+        """What was kept so far."""
         pieces, self.pieces = self.pieces, []
-        taken: list[Any] = []
-        for small, some in groupby(pieces, lambda piece: isinstance(piece, bytes)):
-            neighbours = list(some)
-            taken += [b"".join(neighbours)] if small else neighbours
-        return taken
+        return pieces
 
 
 class _Writers(threading.local):
