@@ -217,11 +217,11 @@ class Sessions(ABC):
         virtual_hosts: Container[str] | None,
         automatic_identities: bool,
         data_port: int,
-        counters: Counter[str] | None,
+        counters: dict[str, int] | None,
     ) -> None:
         self.limits = limits
         self.profiles = by_name(profiles)
-        self.counters: Counter[str] = Counter() if counters is None else counters
+        self.counters: dict[str, int] = Counter() if counters is None else counters
         self.data_port = data_port
         self._random = random
         self._session_names = session_names
