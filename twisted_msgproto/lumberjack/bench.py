@@ -368,32 +368,34 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
 def _against(subjects: Subjects, count: int, command: str) -> Iterator[Row]:
     """The same work beside another program's reader."""
 
-    def run(server: Measured, window: Callable[[], bytes], size: int) -> Figures:
+    def run(server: Measured, window: Callable[[], bytes], size: int, *flows: int) -> Figures:
         windows = count // size
-        work = partial(drive, server.port, window(), windows)
+        work = partial(drive, server.port, window(), windows, *flows)
         return server.measure(windows * size, work)
 
-    def ours(window: Callable[[], bytes], size: int) -> Figures:
-        return run(subjects.get("counting"), window, size)
+    def ours(*load: Any) -> Figures:
+        return run(subjects.get("counting"), *load)
 
-    def peers(window: Callable[[], bytes], size: int) -> Figures:
+    def peers(window: Callable[[], bytes], size: int, *flows: int) -> Figures:
         try:
-            return run(subjects.peer(command), window, size)
+            return run(subjects.peer(command), window, size, *flows)
         except RuntimeError as error:
             raise ConfigurationError(f"--against: {error} (windows of {size})") from None
 
-    loads: tuple[tuple[str, Callable[[], bytes], int], ...] = (
-        (f"J, window {WINDOW}", json_window, WINDOW),
-        ("J, window 50", partial(json_window, 50), 50),
-        (f"zlib 3, window {WINDOW}", zlib_window, WINDOW),
+    loads: tuple[tuple[str, tuple[Callable[[], bytes], int, int, int]], ...] = (
+        (f"J, window {WINDOW}, 1×1", (json_window, WINDOW, 1, 1)),
+        (f"J, window {WINDOW}, 4×2", (json_window, WINDOW, 4, 2)),
+        ("J, window 50, 1×1", (partial(json_window, 50), 50, 1, 1)),
+        ("J, window 50, 4×8", (partial(json_window, 50), 50, 4, 8)),
+        (f"zlib 3, window {WINDOW}, 1×1", (zlib_window, WINDOW, 1, 1)),
     )
-    for name, window, size in loads:
+    for name, load in loads:
         yield Comparison(
             f"reader against a peer, {name}, counting sink",
             command,
             "cpu",
-            partial(ours, window, size),
-            partial(peers, window, size),
+            partial(ours, *load),
+            partial(peers, *load),
             mark=1.0,
             goal=0.6,
         )
