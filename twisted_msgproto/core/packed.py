@@ -51,6 +51,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
+    @property
+    def fill_half(self) -> bool:
+        """Kept alone, they keep no more octets of others in memory than their own."""
+        return 2 * (self.bounds[-1] - self.bounds[0]) >= len(self.octets)
+
     def text(self, row: int) -> str:
         """Row ``row`` as UTF-8."""
         return self.octets[self.bounds[row] : self.bounds[row + 1]].decode()
@@ -185,7 +190,7 @@ class PackedNumbers(Packed[int]):
         self.at = at
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows.bounds) - 1
 
     def value(self, row: int) -> int:
         """The number at ``row``, 0 ≤ row < len."""
@@ -229,9 +234,8 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
     A single part stays as it is, unless it would keep more octets of others in memory than its own.
     """
-    first = parts[0]
-    if len(parts) == 1 and 2 * (first.bounds[-1] - first.bounds[0]) >= len(first.octets):
-        return first
+    if len(parts) == 1 and parts[0].fill_half:
+        return parts[0]
     bounds = array("i", [0])
     for part in parts:
         place = bounds.pop()  # the part's first bound is the last one of the part before

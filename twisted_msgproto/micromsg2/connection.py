@@ -236,7 +236,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         )
         arrived = Arrived(event, batch)
         self._arrived.append(arrived)
-        self._delivery.deliver(batch, lambda: self._stored(arrived))
+        self._delivery.deliver(batch, self._stored, arrived)
 
     # ── hooks for what arrived, and the sink ────────────────────────────────────────────────────
 
