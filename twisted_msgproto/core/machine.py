@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 
 
 class State(Enum):
-    """The base of a machine's states: each is its own and only equal.
+    """The base of a machine's states: each is equal to itself alone.
 
     Enum hashes the name, in Python code; the table is looked up for every event, and a state which
     is hashed as any other object is costs nothing there.
