@@ -45,7 +45,8 @@ from .schema import (
     stored_schema,
 )
 
-RUNS = struct.Struct("<IIII")
+RUNS_HEAD = "IIII"
+RUNS = struct.Struct(f"<{RUNS_HEAD}")
 ORIGINS_REMEMBERED = 4096
 """How many connections' origins are kept as text; more only cost time."""
 
@@ -116,16 +117,23 @@ def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
     written = [_origin_text(origin) for origin in origins]
     text = ("[" + ",".join([text for text, _ in written]) + "]").encode()
     count = len(batches)
-    octets = b"".join(
-        (
-            RUNS.pack(columns, count, len(text), 0),
-            struct.pack(f"<{count}q", *[batch.received_at for batch in batches]),
-            struct.pack(f"<{count}I", *[batch.count for batch in batches]),
-            struct.pack(f"<{count}I", *indices),
-            text,
-        )
+    head = struct.pack(
+        f"<{RUNS_HEAD}{count}q{count}I{count}I",
+        *(columns, count, len(text), 0),
+        *[batch.received_at for batch in batches],
+        *[batch.count for batch in batches],
+        *indices,
     )
-    return octets + bytes(-len(octets) % ALIGNMENT), sum(changed for _, changed in written)
+    padding = bytes(-(len(head) + len(text)) % ALIGNMENT)
+    return head + text + padding, sum([changed for _, changed in written])
+
+
+def _column(batch: MessageBatch, name: str) -> Sequence[Any] | None:
+    """A column of one batch, which has a value for each message or is None."""
+    column: Sequence[Any] | None = getattr(batch, name)
+    if column is not None and len(column) != batch.count:
+        raise ValueError(f"{name} has {len(column)} values for {batch.count} messages")
+    return column
 
 
 def _gather(
@@ -135,7 +143,10 @@ def _gather(
 
     Packed columns which are worth it stay as they are; what stands between them is one list.
     """
-    columns = [getattr(batch, name) for batch in batches]
+    if len(batches) == 1:  # as packed ones come: there is nothing to put together
+        only = _column(batches[0], name)
+        return None if only is None else [only]
+    columns = [_column(batch, name) for batch in batches]
     if not any(column is not None for column in columns):
         return None
     stretches: list[Sequence[Any]] = []
@@ -143,9 +154,7 @@ def _gather(
     for batch, column in zip(batches, columns, strict=True):
         if column is None:
             column = [missing] * batch.count
-        elif len(column) != batch.count:
-            raise ValueError(f"{name} has {len(column)} values for {batch.count} messages")
-        if len(batches) == 1 or kept_packed(column):
+        if kept_packed(column):
             stretches.append(column)
             values = None
         elif values is None:
