@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
 import random
-import struct
 import subprocess
 import sys
 from array import array
@@ -13,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.tools.packing import rows
 from twisted_msgproto.core import packed
 from twisted_msgproto.core.compiled import compiled
-from twisted_msgproto.core.packed import Rows
 from twisted_msgproto.lumberjack import scan
 
 needs_compiled = pytest.mark.skipif(
@@ -75,43 +71,7 @@ def test_what_was_not_built_is_none() -> None:
 
 def test_the_columns_use_the_compiled_form_where_there_is_one() -> None:
     form = "compiled" if packed.COMPILED else "python"
-    for name in ("cut", "numbers", "shift"):
-        assert getattr(packed, name) is loop(name, form)
-
-
-# ── cut ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_cut_leaves_nothing_but_the_values(form: str) -> None:
-    given = rows([b"12a", b"12", b"12ccc"], b"before")
-    alone = loop("cut", form)(given, 2)
-    assert (alone.octets, alone.bounds) == (b"accc", array("i", [0, 1, 1, 4]))
-    nothing = loop("cut", form)(rows([], b"before"), 2)
-    assert (nothing.octets, nothing.bounds) == (b"", array("i", [0]))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_cut_refuses_a_row_which_is_shorter_than_what_is_left_out(form: str) -> None:
-    with pytest.raises(ValueError, match="bounds"):
-        loop("cut", form)(rows([b"123", b"1", b"123"]), 2)
-
-
-# ── numbers ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_numbers_are_unsigned_and_in_network_order(form: str) -> None:
-    values = [0, 1, 0x01020304, 2**31, 2**32 - 1]
-    given = rows([b"h" + struct.pack(">I", value) + b"rest" for value in values], b"??")
-    assert array("q", loop("numbers", form)(given, 1)).tolist() == values
-    assert loop("numbers", form)(rows([]), 1) == b""
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_numbers_refuses_a_row_which_ends_before_its_number(form: str) -> None:
-    with pytest.raises(ValueError, match="bounds"):
-        loop("numbers", form)(rows([b"h1234", b"h123", b"h1234"]), 1)
+    assert packed.shift is loop("shift", form)
 
 
 # ── shift ───────────────────────────────────────────────────────────────────────────────────────
@@ -132,75 +92,18 @@ def test_shift_refuses_what_is_beyond_31_bits(form: str, by: int) -> None:
         loop("shift", form)(array("i", [1]), by)
 
 
-# ── both forms, and what only the compiled one could get wrong ──────────────────────────────────
-
-
 @needs_compiled
-def test_both_forms_say_the_same_of_any_rows() -> None:
+def test_both_forms_say_the_same_of_any_bounds() -> None:
     source = random.Random(7)
     for _ in range(300):
-        texts = [
-            source.randbytes(source.choice((4, 5, 9, 300))) for _ in range(source.randrange(9))
-        ]
-        given = rows(texts, source.randbytes(source.randrange(9)))
-        assert loop("cut", "compiled")(given, 3) == loop("cut", "python")(given, 3)
-        assert loop("numbers", "compiled")(given, 0) == loop("numbers", "python")(given, 0)
-        by = source.randrange(-9, 9)
-        assert loop("shift", "compiled")(given.bounds, by) == loop("shift", "python")(
-            given.bounds, by
-        )
-
-
-@needs_compiled
-@pytest.mark.parametrize("name", ["cut", "numbers"])
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        [],
-        [-1, 3],
-        [-8, -2],
-        [0, 11],
-        [0, 2**31 - 1],
-        [4, 0],
-        [0, 8, 4],
-        [0, 11, 10],
-        [0, -(2**31), 10],
-    ],
-)
-def test_no_octet_outside_of_the_buffer_is_read(name: str, bounds: list[int]) -> None:
-    from twisted_msgproto.core import _packed
-
-    with pytest.raises(ValueError, match="bounds"):
-        getattr(_packed, name)(b"0123456789", array("i", bounds), 0)
-
-
-@needs_compiled
-@pytest.mark.parametrize("place", [-1, sys.maxsize, -sys.maxsize])
-def test_places_which_no_row_has_are_a_programmer_s_fault(place: int) -> None:
-    from twisted_msgproto.core import _packed
-
-    for function in (_packed.cut, _packed.numbers):
-        with pytest.raises(ValueError, match=r"bounds|place"):
-            function(b"0123456789", array("i", [0, 10]), place)
-        with pytest.raises(TypeError):
-            function("text", array("i", [0]), 0)  # type: ignore[arg-type]
+        bounds = array("i", [source.getrandbits(20) for _ in range(source.randrange(99))])
+        by = source.randrange(-(1 << 20), 1 << 20)
+        assert loop("shift", "compiled")(bounds, by) == loop("shift", "python")(bounds, by)
 
 
 @needs_compiled
 def test_bounds_in_a_buffer_which_is_not_aligned_are_read_all_the_same() -> None:
     bounds = memoryview(b"?" + array("i", [1, 3, 6]).tobytes())[1:]
-    given = Rows(b"?aabbb", bounds)  # type: ignore[arg-type]
-    assert loop("cut", "compiled")(given, 1).octets == b"abb"
-
-
-@needs_compiled
-@pytest.mark.skipif(sys.maxsize < 1 << 32, reason="nobody has so many octets on such a machine")
-def test_a_buffer_above_31_bits_is_read_as_far_as_bounds_reach() -> None:
-    from twisted_msgproto.core import _packed
-
-    last = 2**31 - 1
-    with mmap.mmap(-1, (1 << 31) + 12) as octets:  # none of it is touched but the last octets
-        octets[last - 4 : last] = b"\0\0\1\0"
-        bounds = array("i", [last - 4, last])
-        assert _packed.numbers(octets, bounds, 0) == array("q", [256]).tobytes()  # type: ignore[arg-type]
-        assert _packed.cut(octets, bounds, 0)[0] == b"\0\0\1\0"  # type: ignore[arg-type]
+    assert array("i", loop("shift", "compiled")(bounds, 1)) == array("i", [2, 4, 7])
+    with pytest.raises(TypeError):
+        loop("shift", "compiled")("text", 1)

@@ -140,13 +140,13 @@ def both_scanners_read(pieces: list[bytes], source: Random) -> Reading:
     """The compiled scanners and those in Python, which must agree."""
     state = source.getstate()
     reading = lumberjack_read(pieces, source)
-    compiled = scan.json_bounds, scan.data_run
-    scan.json_bounds, scan.data_run = scan.json_bounds_python, scan.data_run_python
+    compiled = scan.json_run, scan.data_run
+    scan.json_run, scan.data_run = scan.json_run_python, scan.data_run_python
     try:
         source.setstate(state)
         plain = lumberjack_read(pieces, source)
     finally:
-        scan.json_bounds, scan.data_run = compiled
+        scan.json_run, scan.data_run = compiled
     assert plain.events == reading.events, "compiled and not compiled differ"
     return reading
 

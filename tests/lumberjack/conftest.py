@@ -16,6 +16,6 @@ def form(request: pytest.FixtureRequest) -> Iterator[str]:
     if name == "compiled" and not scan.COMPILED:
         pytest.skip("the compiled scan was not built: pip install -e . with a C compiler at hand")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "json_bounds", getattr(scan, f"json_bounds_{name}"))
+        patch.setattr(scan, "json_run", getattr(scan, f"json_run_{name}"))
         patch.setattr(scan, "data_run", getattr(scan, f"data_run_{name}"))
         yield name

@@ -5,11 +5,13 @@ from __future__ import annotations
 import mmap
 import random
 import sys
+from array import array
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from twisted_msgproto.core.packed import PackedOctets
 from twisted_msgproto.lumberjack import scan, wire
 from twisted_msgproto.lumberjack.scan import DataLimits
 from twisted_msgproto.lumberjack.wire import encode_data, encode_json
@@ -26,8 +28,8 @@ LIMITS = DataLimits(pairs=8, key_octets=10, value_octets=300, octets=400)
 
 
 @pytest.fixture(params=FORMS)
-def json_bounds(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(scan, f"json_bounds_{request.param}")
+def json_run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(scan, f"json_run_{request.param}")
     return found
 
 
@@ -39,46 +41,54 @@ def data_run(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 # ── J frames ────────────────────────────────────────────────────────────────────────────────────
 
-THREE = b"??" + encode_json([1, 2, 3], [b"a", b"", b"ccc"])  # bounds 2, 13, 23, 36
+THREE = b"??" + encode_json([1, 2, 2**32 - 1], [b"a", b"", b"ccc"])  # bounds 2, 13, 23, 36
+A, AND_NOTHING, AND_CCC = [b"a"], [b"a", b""], [b"a", b"", b"ccc"]
 
 
 @pytest.mark.parametrize(
-    ("octets", "stop", "count_max", "bounds", "position"),
+    ("octets", "stop", "count_max", "bodies", "position", "needed"),
     [
-        (THREE, 36, 9, [2, 13, 23, 36], 36),
-        (THREE + b"2", 37, 9, [2, 13, 23, 36], 36),  # less than a header is left
-        (THREE + b"2W00000000", 46, 9, [2, 13, 23, 36], 36),  # another type
-        (THREE + encode_json([4], [b""], 0x31), 46, 9, [2, 13, 23, 36], 36),  # another version
-        (THREE, 36, 2, [2, 13, 23], 23),  # no more frames than asked for
-        (THREE, 14, 9, [2, 13, 23], 23),  # the first to reach the stop is the last
-        (THREE, 13, 9, [2, 13], 13),
-        (THREE[:-1], 35, 9, [2, 13, 23], 36),  # the last is not whole
-        (THREE[:14], 14, 9, [2, 13], 13),
-        (THREE[:12], 12, 9, [2], 13),
-        (b"2J" + b"\xff" * 8, 10, 9, [0], 10 + 0xFFFFFFFF),  # a length of 4 GiB
+        (THREE, 36, 9, AND_CCC, 36, 0),
+        (THREE + b"2", 37, 9, AND_CCC, 36, 0),  # less than a header is left
+        (THREE + b"2W00000000", 46, 9, AND_CCC, 36, 0),  # another type
+        (THREE + encode_json([4], [b""], 0x31), 46, 9, AND_CCC, 36, 0),  # another version
+        (THREE, 36, 2, AND_NOTHING, 23, 0),  # no more frames than asked for
+        (THREE, 14, 9, AND_NOTHING, 23, 0),  # the first to reach the stop is the last
+        (THREE, 13, 9, A, 13, 0),
+        (THREE[:-1], 35, 9, AND_NOTHING, 23, 13),  # the last is not whole
+        (THREE[:33], 33, 9, AND_NOTHING, 23, 13),
+        (THREE[:14], 14, 9, A, 13, 0),
+        (THREE[:12], 12, 9, [], 2, 11),
+        (b"2J" + b"\xff" * 8, 10, 9, [], 0, 10 + 0xFFFFFFFF),  # a length of 4 GiB
     ],
 )
-def test_a_run_of_j_frames_is_found(
-    json_bounds: Callable[..., Any],
+def test_a_run_of_j_frames_becomes_columns(
+    json_run: Callable[..., Any],
     octets: bytes,
     stop: int,
     count_max: int,
-    bounds: list[int],
+    bodies: list[bytes],
     position: int,
+    needed: int,
 ) -> None:
     """LJ-04."""
     start = 2 if octets.startswith(b"??") else 0
-    found, end = json_bounds(octets, start, stop, count_max)
-    assert found.typecode == "i"
-    assert (found.tolist(), end) == (bounds, position)
+    run = json_run(octets, start, stop, count_max)
+    assert (run.position, run.needed) == (position, needed)
+    assert run.sequences == array("q", [1, 2, 2**32 - 1][: len(bodies)])
+    assert run.bodies.bounds.typecode == "i"
+    assert PackedOctets(run.bodies) == bodies
+    assert run.bodies.octets == b"".join(bodies)
 
 
-def test_many_j_frames_are_found(json_bounds: Callable[..., Any]) -> None:
-    """LJ-04: more than what any first buffer holds."""
-    octets = encode_json(range(5000), [b"x"] * 5000)
-    found, position = json_bounds(octets, 0, len(octets), 6000)
-    assert found.tolist() == list(range(0, 5001 * 11, 11))
-    assert position == len(octets)
+def test_many_j_frames_become_columns(json_run: Callable[..., Any]) -> None:
+    """LJ-04: more than what any first buffer holds, of sizes which nobody could foretell."""
+    bodies = [b"x" * (number * 7 % 50) for number in range(5000)]
+    octets = encode_json(range(5000), bodies)
+    run = json_run(octets, 0, len(octets), 6000)
+    assert run.sequences.tolist() == list(range(5000))
+    assert PackedOctets(run.bodies) == bodies
+    assert (run.position, run.needed) == (len(octets), 0)
 
 
 # ── D frames ────────────────────────────────────────────────────────────────────────────────────
@@ -207,7 +217,7 @@ def test_both_forms_find_the_same_j_frames_wherever_they_begin() -> None:
         for start in range(0, len(octets) - 1, 3):
             for stop in (len(octets), start + 5):
                 work = (octets, start, min(stop, len(octets)), 3)
-                assert scan.json_bounds_compiled(*work) == scan.json_bounds_python(*work)
+                assert scan.json_run_compiled(*work) == scan.json_run_python(*work)
 
 
 @needs_compiled
@@ -229,7 +239,7 @@ def test_both_forms_find_the_same_d_frames_wherever_they_begin() -> None:
 
 
 @needs_compiled
-@pytest.mark.parametrize("name", ["json_bounds", "data_columns"])
+@pytest.mark.parametrize("name", ["json_columns", "data_columns"])
 @pytest.mark.parametrize(
     ("octets", "position", "stop"),
     [
@@ -247,7 +257,7 @@ def test_positions_outside_of_the_octets_are_a_programmer_s_fault(
 ) -> None:
     from twisted_msgproto.lumberjack import _scan
 
-    more = (1,) if name == "json_bounds" else (1,) * 5
+    more = (1,) if name == "json_columns" else (1,) * 5
     with pytest.raises(ValueError, match="outside"):
         getattr(_scan, name)(octets, position, stop, *more)
     with pytest.raises(TypeError):
@@ -255,13 +265,13 @@ def test_positions_outside_of_the_octets_are_a_programmer_s_fault(
 
 
 @needs_compiled
-@pytest.mark.parametrize("name", ["json_bounds", "data_columns"])
+@pytest.mark.parametrize("name", ["json_columns", "data_columns"])
 @pytest.mark.skipif(sys.maxsize < 1 << 32, reason="nobody has so many octets on such a machine")
 def test_octets_whose_places_need_more_than_31_bits_are_a_programmer_s_fault(name: str) -> None:
     """Bounds are 31-bit numbers; one that had wrapped would make Arrow read anywhere."""
     from twisted_msgproto.lumberjack import _scan
 
-    more = (1,) if name == "json_bounds" else (1,) * 5
+    more = (1,) if name == "json_columns" else (1,) * 5
     octets = mmap.mmap(-1, (1 << 31) + 12)  # none of it is touched
     with octets, pytest.raises(OverflowError, match="31"):
         getattr(_scan, name)(octets, 1 << 31, len(octets), *more)

@@ -20,7 +20,7 @@ from tests.tools.packing import packed_frames
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueLocked
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import PACKED_MIN, PackedOctets
+from twisted_msgproto.core.packed import PACKED_MIN
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 
@@ -140,10 +140,15 @@ def test_what_arrives_during_a_sync_is_the_next_group(count: int) -> None:
         assert writer.statistics()["groups"] == 2
 
 
+class Bodies(PackedOctets):
+    """A packed column to which a weak reference can be made."""
+
+
 def packed(first: int, count: int) -> MessageBatch:
     """A batch whose ids and bodies stand in one buffer, as bulk from the wire does."""
     numbers = range(first, first + count)
     ids, bodies = packed_frames(numbers, [b"body %d" % number for number in numbers])
+    bodies = Bodies(bodies.rows)
     return MessageBatch(
         *("test", "json", 1), count=count, octets=10 * count, message_id=ids, body=bodies
     )
@@ -170,23 +175,23 @@ def test_a_packed_batch_is_encoded_by_whoever_submits_it(monkeypatch: pytest.Mon
 def test_a_packed_batch_is_let_go_once_it_is_encoded() -> None:
     """What waits for the disk is in memory once, or the octets allowed to wait were twice as many.
 
-    The buffer of the read which brought a batch goes with it.
+    What is written are the batch's own buffers.
     """
     disk = GatedDisk()
     with a_writer(disk) as writer:
         disk.gated = True
         results = Results()
         one = packed(0, 200)
-        assert isinstance(one.body, PackedOctets)
-        buffer = weakref.ref(one.body.rows.bounds)
+        assert isinstance(one.body, Bodies)
+        columns = [weakref.ref(one.body)]
         results.submit(writer, one)
         assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
         two = packed(200, 200)
-        assert isinstance(two.body, PackedOctets)
-        buffers = buffer, weakref.ref(two.body.rows.bounds)
+        assert isinstance(two.body, Bodies)
+        columns.append(weakref.ref(two.body))
         results.submit(writer, two)
         del one, two
-        assert [one() for one in buffers] == [None, None]
+        assert [column() for column in columns] == [None, None]
         assert writer.statistics()["waiting_messages"] == 400
         disk.gated = False
         disk.gate.release()

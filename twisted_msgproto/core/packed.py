@@ -1,22 +1,19 @@
-"""Columns which stand in one buffer as they came from the wire.
+"""Columns in one buffer each.
 
-A peer which sends in bulk sends one frame behind another.  Where each begins is all that has to be
-found out at once; what stands in it is cut out when somebody asks, and the queue copies whole
-columns without asking.  So a message in bulk is no Python object at all on its way to the disk.
+A peer which sends in bulk sends one frame behind another.  What stands in them is put into columns
+at once, as long as the processor has it at hand; a value becomes a Python object when somebody asks
+for it, and the queue writes whole columns without asking.  So a message in bulk is no Python object
+at all on its way to the disk.
 
 Packed columns are sequences like any list, and equal to a list of the same values.
-
-The loops over whole columns stand here in Python.  The compiled module ``_packed`` does
-the same work many times as fast and is used where it was built; :data:`COMPILED` tells.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Final, Generic, TypeVar, overload
 
 from .compiled import compiled
@@ -24,15 +21,13 @@ from .compiled import compiled
 PACKED_MIN = 64
 """A shorter packed column costs more on its own than as a part of its neighbours' list."""
 
-FORM: Final = 1
+FORM: Final = 2
 """Of what ``_packed`` takes and gives; see :func:`~.compiled.compiled`."""
 
 _compiled: Any = compiled("twisted_msgproto.core._packed", FORM)
 
 COMPILED: Final = _compiled is not None
 """Whether the compiled form is in use."""
-
-_NUMBER = struct.Struct(">I")
 
 V = TypeVar("V")
 
@@ -51,50 +46,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    @property
-    def fill_half(self) -> bool:
-        """Kept alone, they keep no more octets of others in memory than their own."""
-        return 2 * (self.bounds[-1] - self.bounds[0]) >= len(self.octets)
-
     def text(self, row: int) -> str:
         """Row ``row`` as UTF-8."""
         return self.octets[self.bounds[row] : self.bounds[row + 1]].decode()
-
-
-def cut_python(rows: Rows, skip: int) -> Rows:
-    """Rows without the first ``skip`` octets of each, in a buffer which holds nothing else.
-
-    Raises ValueError for a row which has not so many.
-    """
-    starts = [start + skip for start in rows.bounds[:-1]]
-    sizes = [end - start for start, end in zip(starts, rows.bounds[1:], strict=True)]
-    if min(sizes, default=0) < 0:
-        raise ValueError("these are not the bounds of such rows")
-    values = [rows.octets[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-    return Rows(b"".join(values), array("i", accumulate(sizes, initial=0)))
-
-
-def cut_compiled(rows: Rows, skip: int) -> Rows:
-    """See :func:`cut_python`."""
-    octets, bounds = _compiled.cut(rows.octets, rows.bounds, skip)
-    return Rows(octets, array("i", bounds))
-
-
-def numbers_python(rows: Rows, at: int) -> bytes:
-    """The number which stands ``at`` octets behind each row's start, as 64-bit native integers.
-
-    Raises ValueError for a row which ends before its number does.
-    """
-    octets, unpack, size = rows.octets, _NUMBER.unpack_from, at + _NUMBER.size
-    if any(end - start < size for start, end in pairwise(rows.bounds)):
-        raise ValueError("these are not the bounds of such rows")
-    return array("q", [unpack(octets, start + at)[0] for start in rows.bounds[:-1]]).tobytes()
-
-
-def numbers_compiled(rows: Rows, at: int) -> bytes:
-    """See :func:`numbers_python`."""
-    numbers: bytes = _compiled.numbers(rows.octets, rows.bounds, at)
-    return numbers
 
 
 def shift_python(bounds: array[int], by: int) -> bytes:
@@ -108,8 +62,6 @@ def shift_compiled(bounds: array[int], by: int) -> bytes:
     return shifted
 
 
-cut = cut_compiled if COMPILED else cut_python
-numbers = numbers_compiled if COMPILED else numbers_python
 shift = shift_compiled if COMPILED else shift_python
 
 
@@ -152,58 +104,45 @@ class Packed(Sequence[V], Generic[V]):
 
 
 class PackedOctets(Packed[bytes]):
-    """Each row's octets, but for the first ``skip`` of them."""
+    """The octets of each row."""
 
-    __slots__ = ("rows", "skip")
+    __slots__ = ("rows",)
 
-    def __init__(self, rows: Rows, skip: int = 0) -> None:
-        """No row is shorter than ``skip`` octets."""
+    def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self.skip = skip
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def value(self, row: int) -> bytes:
-        """The octets at ``row``, 0 ≤ row < len."""
-        bounds = self.rows.bounds
-        return self.rows.octets[bounds[row] + self.skip : bounds[row + 1]]
-
-    def values(self) -> list[bytes]:
-        """All values, cut out."""
-        octets, skip = self.rows.octets, self.skip
-        return [octets[start + skip : end] for start, end in pairwise(self.rows.bounds)]
-
-    def alone(self) -> Rows:
-        """The values as rows in a buffer which holds nothing else."""
-        return cut(self.rows, self.skip)
-
-
-class PackedNumbers(Packed[int]):
-    """A 32-bit unsigned number in network order, ``at`` octets behind each row's start."""
-
-    __slots__ = ("at", "rows")
-
-    def __init__(self, rows: Rows, at: int = 0) -> None:
-        """Every row has four octets from ``at`` on."""
-        self.rows = rows
-        self.at = at
 
     def __len__(self) -> int:
         return len(self.rows.bounds) - 1
 
+    def value(self, row: int) -> bytes:
+        """The octets at ``row``, 0 ≤ row < len."""
+        bounds = self.rows.bounds
+        return self.rows.octets[bounds[row] : bounds[row + 1]]
+
+    def values(self) -> list[bytes]:
+        """All values, cut out."""
+        octets = self.rows.octets
+        return [octets[start:end] for start, end in pairwise(self.rows.bounds)]
+
+
+class PackedNumbers(Packed[int]):
+    """Integers of 64 bits (``array("q")``); never changed."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: array[int]) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
     def value(self, row: int) -> int:
         """The number at ``row``, 0 ≤ row < len."""
-        number: int = _NUMBER.unpack_from(self.rows.octets, self.rows.bounds[row] + self.at)[0]
-        return number
+        return self.numbers[row]
 
     def values(self) -> list[int]:
-        """All values as integers."""
-        return array("q", self.alone()).tolist()
-
-    def alone(self) -> bytes:
-        """All values behind each other, as 64-bit native integers."""
-        return numbers(self.rows, self.at)
+        """All values as a list."""
+        return self.numbers.tolist()
 
 
 class PackedMaps(Packed[dict[str, str]]):
@@ -230,11 +169,8 @@ class PackedMaps(Packed[dict[str, str]]):
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """All rows of ``parts``, in one buffer which holds little else.
-
-    A single part stays as it is, unless it would keep more octets of others in memory than its own.
-    """
-    if len(parts) == 1 and parts[0].fill_half:
+    """All rows of ``parts``, in one buffer which holds nothing else unless it is a part's own."""
+    if len(parts) == 1:
         return parts[0]
     bounds = array("i", [0])
     for part in parts:

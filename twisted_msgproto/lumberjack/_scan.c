@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* What the functions take and give; scan.py wants the same number.  Raise both together. */
-enum { FORM = 2 };
+enum { FORM = 3 };
 
 enum { HEADER_OCTETS = 10, LENGTH_OCTETS = 4, PAIRS_MAX = 64, FIRST_OCTETS = 1024,
        FRAMES_AHEAD = 6 };
@@ -125,48 +125,67 @@ fetch(const unsigned char *octets, long long position, long long end)
 #endif
 }
 
+/* One text of a pair: where it stands. */
+typedef struct {
+    const unsigned char *octets;
+    uint32_t size;
+} Text;
+
 static PyObject *
-json_bounds(PyObject *module, PyObject *arguments)
+json_columns(PyObject *module, PyObject *arguments)
 {
     Py_buffer given;
     long long position, stop, count_max;
     if (!PyArg_ParseTuple(arguments, "y*LLL", &given, &position, &stop, &count_max))
         return NULL;
     const unsigned char *octets = given.buf;
-    const long long end = given.len;
-    Gathered bounds = {0};
-    PyObject *result = NULL;
-    if (!are_within(&given, position, stop))
+    const long long start = position, end = given.len;
+    long long size = 0, needed = 0;
+    Gathered sequences = {0}, bounds = {0};
+    PyObject *bodies = NULL, *found_sequences = NULL, *found_bounds = NULL, *result = NULL;
+    if (!are_within(&given, position, stop) || gather_bound(&bounds, 0))
         goto done;
     const unsigned char version = octets[position], kind = octets[position + 1];
-    if (gather_bound(&bounds, (size_t)position))
-        goto done;
-    for (; count_max > 0 && position + HEADER_OCTETS <= end; count_max--) {
+    for (; count_max > 0 && position < stop && position + HEADER_OCTETS <= end; count_max--) {
         const unsigned char *frame = octets + position;
         if (frame[0] != version || frame[1] != kind)
             break;
-        position += HEADER_OCTETS + (long long)number_at(frame + 6);
-        if (position <= end && gather_bound(&bounds, (size_t)position))
-            goto done;
-        /* If the next frames are about as large as this one. */
-        fetch(octets, position + FRAMES_AHEAD * (position - (frame - octets)), end);
-        if (position >= stop)
+        const int64_t sequence = number_at(frame + 2);
+        const long long length = number_at(frame + 6), whole = HEADER_OCTETS + length;
+        if (whole > end - position) {
+            needed = whole;
             break;
+        }
+        position += whole;
+        size += length;
+        if (gather(&sequences, &sequence, sizeof sequence) || gather_bound(&bounds, (size_t)size))
+            goto done;
+        /* The next headers stand there if the next frames are about as large as this one. */
+        fetch(octets, position + FRAMES_AHEAD * whole, end);
     }
-    PyObject *found = taken(&bounds);
-    if (found)
-        result = Py_BuildValue("(NL)", found, position);
+    found_sequences = taken(&sequences);
+    found_bounds = taken(&bounds);
+    bodies = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (!found_sequences || !found_bounds || !bodies)
+        goto done;
+    char *to = PyBytes_AsString(bodies);
+    for (long long at = start; at < position;) {
+        const size_t length = number_at(octets + at + 6);
+        at += HEADER_OCTETS;
+        memcpy(to, octets + at, length);
+        to += length;
+        at += (long long)length;
+    }
+    result = Py_BuildValue("(LOOOL)", position, found_sequences, found_bounds, bodies, needed);
 done:
+    Py_XDECREF(found_sequences);
+    Py_XDECREF(found_bounds);
+    Py_XDECREF(bodies);
+    PyMem_Free(sequences.octets);
     PyMem_Free(bounds.octets);
     PyBuffer_Release(&given);
     return result;
 }
-
-/* One text of a pair: where it stands. */
-typedef struct {
-    const unsigned char *octets;
-    uint32_t size;
-} Text;
 
 /* Read the text at *position and go behind it: 1 if it is whole, within its limit and UTF-8. */
 static int
@@ -265,7 +284,7 @@ done:
 }
 
 static PyMethodDef functions[] = {
-    {"json_bounds", json_bounds, METH_VARARGS, "See scan.py."},
+    {"json_columns", json_columns, METH_VARARGS, "See scan.py."},
     {"data_columns", data_columns, METH_VARARGS, "See scan.py."},
     {NULL, NULL, 0, NULL},
 };

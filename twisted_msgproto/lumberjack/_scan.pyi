@@ -2,9 +2,9 @@
 
 FORM: int
 
-def json_bounds(
+def json_columns(
     octets: bytes, position: int, stop: int, count_max: int, /
-) -> tuple[bytes, int]: ...
+) -> tuple[int, bytes, bytes, bytes, int]: ...
 def data_columns(
     octets: bytes,
     position: int,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Any, Final, NamedTuple
 
 from ..core.compiled import compiled
 from ..core.packed import PackedMaps, Rows
 
-FORM: Final = 2
+FORM: Final = 3
 """Of what ``_scan`` takes and gives; see :func:`~twisted_msgproto.core.compiled.compiled`."""
 
 _compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
@@ -23,7 +23,6 @@ _compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
 COMPILED: Final = _compiled is not None
 """Whether the compiled form is in use."""
 
-_HEAD_AND_LENGTH = struct.Struct(">H4xI")
 _HEADER = struct.Struct(">HII")  # version and type as one number, sequence, length or count
 _LENGTH = struct.Struct(">I")
 
@@ -37,41 +36,57 @@ _NO_KEY: Final[KnownKey] = ((), 0, "")
 # ── J frames ────────────────────────────────────────────────────────────────────────────────────
 
 
-def json_bounds_python(
-    octets: bytes, position: int, stop: int, count_max: int
-) -> tuple[array[int], int]:
-    """Where the frames of a run begin and end, in one array: ``position``, and each end.
+class JsonRun(NamedTuple):
+    """J frames of one version which follow each other, up to ``position``.
 
-    The frames have the version and type of the one which begins at ``position``, are whole, at
-    most ``count_max``, and the last one is the first to reach ``stop`` (at most the octets' end).
-    The second value is the last bound, or where a frame ends which is not whole and ended the run.
+    ``needed``: so many octets has the next frame, whose header stands there and whose end does not;
+    0 if there is none.
     """
-    unpack, header_size, end = _HEAD_AND_LENGTH.unpack_from, _HEADER.size, len(octets)
+
+    position: int
+    sequences: array[int]
+    """``array("q")``"""
+    bodies: Rows
+    needed: int
+
+
+def json_run_python(octets: bytes, position: int, stop: int, count_max: int) -> JsonRun:
+    """The run of J frames which begins at ``position``.
+
+    They are whole, at most ``count_max``, and none of them begins at or after ``stop``.
+    """
+    unpack, header_size, end = _HEADER.unpack_from, _HEADER.size, len(octets)
     run_head = octets[position] << 8 | octets[position + 1]
-    bounds = [position]
-    add = bounds.append
+    sequences: list[int] = []
+    bodies: list[bytes] = []
+    needed = 0
     try:
         for _ in repeat(None, count_max):
-            head, length = unpack(octets, position)
+            if position >= stop:
+                break
+            head, sequence, length = unpack(octets, position)
             if head != run_head:
                 break
-            position += header_size + length
-            if position >= stop:
-                if position <= end:
-                    add(position)
+            start = position + header_size
+            after = start + length
+            if after > end:
+                needed = after - position
                 break
-            add(position)
+            sequences.append(sequence)
+            bodies.append(octets[start:after])
+            position = after
     except struct.error:
         pass  # less than a header is left
-    return array("i", bounds), position
+    rows = Rows(b"".join(bodies), array("i", accumulate(map(len, bodies), initial=0)))
+    return JsonRun(position, array("q", sequences), rows, needed)
 
 
-def json_bounds_compiled(
-    octets: bytes, position: int, stop: int, count_max: int
-) -> tuple[array[int], int]:
-    """See :func:`json_bounds_python`."""
-    bounds, position = _compiled.json_bounds(octets, position, stop, count_max)
-    return array("i", bounds), position
+def json_run_compiled(octets: bytes, position: int, stop: int, count_max: int) -> JsonRun:
+    """See :func:`json_run_python`."""
+    position, sequences, bounds, bodies, needed = _compiled.json_columns(
+        octets, position, stop, count_max
+    )
+    return JsonRun(position, array("q", sequences), Rows(bodies, array("i", bounds)), needed)
 
 
 # ── D frames ────────────────────────────────────────────────────────────────────────────────────
@@ -198,5 +213,5 @@ def data_run_compiled(
     )
 
 
-json_bounds = json_bounds_compiled if COMPILED else json_bounds_python
+json_run = json_run_compiled if COMPILED else json_run_python
 data_run = data_run_compiled if COMPILED else data_run_python

@@ -68,9 +68,6 @@ _LONG = struct.Struct(">HII")  # version and type as one number, sequence, lengt
 _HEAD_AND_SEQUENCE = struct.Struct(">HI")
 _LENGTH = struct.Struct(">I")
 
-_SEQUENCE_AT: Final = 2
-"""Where the sequence number stands in a ``D`` or ``J`` frame."""
-
 HEADER_OCTETS: Final = _SHORT.size
 """Of a ``C`` frame: version, type, length."""
 
@@ -137,11 +134,11 @@ class Ack:
 class Json:
     """A run of ``J`` frames: one sequence number and one document each (``LJ-04``).
 
-    Both columns are packed in ``rows``, a row a frame.  ``octets`` counts the frames as they stood
-    on the wire (inflated, where compressed).
+    ``octets`` counts the frames as they stood on the wire (inflated, where compressed).
     """
 
     version: int
+    numbers: array[int]
     rows: Rows
     octets: int
     compressed: bool = False
@@ -149,35 +146,36 @@ class Json:
     @property
     def sequences(self) -> PackedNumbers:
         """The sequence numbers."""
-        return PackedNumbers(self.rows, _SEQUENCE_AT)
+        return PackedNumbers(self.numbers)
 
     @property
     def bodies(self) -> PackedOctets:
         """The documents."""
-        return PackedOctets(self.rows, _LONG.size)
+        return PackedOctets(self.rows)
 
     @property
     def long(self) -> bool:
         """It is worth to be handed on alone."""
-        return len(self.rows) >= PACKED_MIN
+        return len(self.numbers) >= PACKED_MIN
 
     def __len__(self) -> int:
-        return len(self.rows.bounds) - 1
+        return len(self.numbers)
 
     def sequence(self, row: int) -> int:
         """The sequence number at ``row``: without a column for the sake of one number."""
-        rows = self.rows
-        number: int = _LENGTH.unpack_from(rows.octets, rows.bounds[row] + _SEQUENCE_AT)[0]
-        return number
+        return self.numbers[row]
 
     @classmethod
     def joined(cls, runs: list[Json]) -> Json:
         """Runs which followed each other as one, of the first one's version."""
         first = runs[0]
-        if len(runs) == 1 and first.rows.fill_half:  # as most often; the rows would stay the same
+        if len(runs) == 1:
             return first
+        numbers = array("q")
+        for run in runs:
+            numbers.extend(run.numbers)
         octets = sum([run.octets for run in runs])
-        return cls(first.version, joined([run.rows for run in runs]), octets)
+        return cls(first.version, numbers, joined([run.rows for run in runs]), octets)
 
 
 @dataclass(slots=True)
@@ -542,47 +540,44 @@ class Decoder:
         return True
 
     def _scan_json(self, level: _Level) -> bool:
-        """A run of J frames: where each of them ends, and nothing else.
+        """A run of J frames.
 
         What can be checked for a whole run is not checked for each frame: a document which is here
         in full can be above its limit only if more octets than the limit are here.
         """
-        octets, start, end = level.octets, level.position, len(level.octets)
+        start, end = level.position, len(level.octets)
         # The budget bounds octets and, by their weight, the number of small documents.
         stop = min(end, start + self._budget)
         count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
-        bounds, position = scan.json_bounds(octets, start, stop, count_max)
-        needed = 0
-        if position > end:
-            needed = position - bounds[-1]
+        run = scan.json_run(level.octets, start, stop, count_max)
         too_long = 0
-        if position - start > self._json_octets_max:  # or no document in it is above the limit
-            too_long = self._cut_at_limit(bounds, needed)
-        level.position = read_to = bounds[-1]
+        if run.position + run.needed - start > self._json_octets_max:  # or none is above the limit
+            run, too_long = self._cut_at_limit(run)
+        level.position = run.position
         compressed = len(self._levels) > 1
-        if len(bounds) > 1:
-            weight = read_to - start
-            self._budget -= weight + MESSAGE_WEIGHT_OCTETS * (len(bounds) - 1)
-            self._frames.append(Json(octets[start], Rows(octets, bounds), weight, compressed))
+        count = len(run.sequences)
+        if count:
+            size = run.bodies.bounds[-1] + _LONG.size * count
+            self._budget -= size + MESSAGE_WEIGHT_OCTETS * count
+            version = level.octets[start]
+            self._frames.append(Json(version, run.sequences, run.bodies, size, compressed))
         if too_long:
             text = f"a document of {too_long} octets, at most {self._json_octets_max}"
             return self._fault("json-limit", text)
-        if needed:
-            return self._incomplete(level, needed)
-        return read_to < end or compressed  # with nothing left a further step is spared
+        if run.needed:
+            return self._incomplete(level, run.needed)
+        return run.position < end or compressed  # with nothing left a further step is spared
 
-    def _cut_at_limit(self, bounds: array[int], needed: int) -> int:
-        """Octets of the first document above the limit, its bound and what follows cut off; or 0.
-
-        ``needed`` octets has the frame behind the last bound, if it is not all here.
-        """
-        size_max = self._json_octets_max + _LONG.size
-        if bounds[-1] - bounds[0] > size_max:  # or all of them together are not above it
-            for row, (start, end) in enumerate(pairwise(bounds), 1):
-                if end - start > size_max:
-                    del bounds[row:]
-                    return end - start - _LONG.size
-        return needed - _LONG.size if needed > size_max else 0
+    def _cut_at_limit(self, run: scan.JsonRun) -> tuple[scan.JsonRun, int]:
+        """What stands before the first document above the limit, and the octets of that, or 0."""
+        bounds = run.bodies.bounds
+        for row, (begin, end) in enumerate(pairwise(bounds)):
+            if end - begin > self._json_octets_max:
+                left = (bounds[-1] - begin) + _LONG.size * (len(bounds) - 1 - row)
+                kept = Rows(run.bodies.octets[:begin], bounds[: row + 1])
+                return scan.JsonRun(run.position - left, run.sequences[:row], kept, 0), end - begin
+        too_long = run.needed - _LONG.size
+        return run, too_long if too_long > self._json_octets_max else 0
 
     def _scan_data(self, level: _Level) -> bool:
         """A run of D frames which are all here and keep every limit: the usual case, and quick.

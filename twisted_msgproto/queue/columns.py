@@ -173,11 +173,11 @@ def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """One stretch of a column."""
     if isinstance(values, PackedOctets):
-        rows = values.alone()
+        rows = values.rows
         buffers = [None, pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)]
         return pa.Array.from_buffers(OCTETS, len(rows), buffers)
     if isinstance(values, PackedNumbers):
-        buffers = [None, pa.py_buffer(values.alone())]
+        buffers = [None, pa.py_buffer(values.numbers)]
         return pa.Array.from_buffers(pa.int64(), len(values), buffers)
     return _whole(pa.array(values, kind))
 
