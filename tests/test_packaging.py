@@ -120,7 +120,8 @@ def test_a_wheel_installed_elsewhere_brings_the_plugins(tmp_path: Path) -> None:
     assert {*PROTOCOLS, "msgproto"} <= names, told.stdout + told.stderr
     assert Path(site, "twisted_msgproto", "py.typed").exists()
     if shutil.which("cc") or shutil.which("gcc"):
-        assert list(Path(site, "twisted_msgproto", "lumberjack").glob("_scan*.so"))
+        for place in ("core/_packed", "lumberjack/_scan"):
+            assert list(Path(site, "twisted_msgproto").glob(f"{place}*.so"))
         assert "-abi3-" in wheel.name  # one wheel for every Python from 3.11 on
 
 
@@ -131,7 +132,7 @@ def test_without_a_compiler_the_wheel_does_the_same_work_in_python(tmp_path: Pat
     source.mkdir()
     for name in ("twisted_msgproto", "twisted", *FILES):
         subprocess.run(["cp", "-r", str(PROJECT / name), str(source)], check=True)
-    for built in (source / "twisted_msgproto").rglob("_scan*.so"):
+    for built in (source / "twisted_msgproto").rglob("*.so"):
         built.unlink()
     wheels = tmp_path / "wheel"
     subprocess.run(
@@ -147,11 +148,17 @@ def test_without_a_compiler_the_wheel_does_the_same_work_in_python(tmp_path: Pat
         [
             sys.executable,
             "-c",
-            "from twisted_msgproto.lumberjack import scan; print(scan.__file__, scan.COMPILED)",
+            "from twisted_msgproto.core import packed\n"
+            "from twisted_msgproto.lumberjack import scan\n"
+            "print(scan.__file__, scan.COMPILED, packed.COMPILED)",
         ],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(site)},
     )
-    assert told.stdout.split() == [str(site / "twisted_msgproto/lumberjack/scan.py"), "False"]
+    assert told.stdout.split() == [
+        str(site / "twisted_msgproto/lumberjack/scan.py"),
+        "False",
+        "False",
+    ]

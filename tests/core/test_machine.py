@@ -1,14 +1,14 @@
 """The table machine, on a small table of its own."""
 
-from enum import Enum, auto
+from enum import auto
 from itertools import product
 
 import pytest
 
-from twisted_msgproto.core.machine import IllegalTransition, Machine, events, mermaid
+from twisted_msgproto.core.machine import IllegalTransition, Machine, State, events, mermaid
 
 
-class Door(Enum):
+class Door(State):
     OPEN = auto()
     SHUT = auto()
     LOCKED = auto()

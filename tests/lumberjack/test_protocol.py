@@ -106,9 +106,9 @@ class Ingest(Case):
 
     def test_acks_which_fall_due_together_leave_in_one_write(self):
         """LJ-13."""
-        server, transport = self.connect()
         writes = []
-        transport.write = writes.append
+        self.patch(StringTransport, "write", lambda transport, octets: writes.append(octets))
+        server, _ = self.connect()
         server.dataReceived(encode_window(1) + encode_json([1, 2], [b"{}", b"{}"]))
         self.sink.safe()
         self.assertEqual(writes, [encode_ack(1) + encode_ack(2)])

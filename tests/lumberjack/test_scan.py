@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import mmap
 import random
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,28 +265,6 @@ def test_octets_whose_places_need_more_than_31_bits_are_a_programmer_s_fault(nam
     octets = mmap.mmap(-1, (1 << 31) + 12)  # none of it is touched
     with octets, pytest.raises(OverflowError, match="31"):
         getattr(_scan, name)(octets, 1 << 31, len(octets), *more)
-
-
-@pytest.mark.parametrize("form", [None, scan.FORM - 1, scan.FORM])
-def test_a_compiled_form_of_another_version_is_not_used(form: int | None) -> None:
-    """One may be left in the tree where an update could not be compiled."""
-    code = (
-        "import sys, types\n"
-        "left = types.ModuleType('_scan')\n"
-        "if sys.argv[1] != 'None':\n"
-        "    left.FORM = int(sys.argv[1])\n"
-        "sys.modules['twisted_msgproto.lumberjack._scan'] = left\n"
-        "from twisted_msgproto.lumberjack import scan\n"
-        "print(scan.COMPILED)\n"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", code, str(form)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    assert said.stdout.strip() == str(form == scan.FORM)
 
 
 def test_the_decoder_uses_the_compiled_form_where_there_is_one() -> None:

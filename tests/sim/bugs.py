@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -199,7 +200,7 @@ def ack_is_a_count() -> AbstractContextManager[object]:
         receive(self, run)
         window = self._window
         window._marks = type(window._marks)(
-            (place, ack._replace(sequence=self._size)) for place, ack in window._marks
+            (place, replace(ack, sequence=self._size)) for place, ack in window._marks
         )
 
     return mock.patch.object(lumberjack_machine.Reader, "_receive", counting)

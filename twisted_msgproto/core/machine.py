@@ -6,7 +6,7 @@ the text of an error comes from it, so none of them can drift from the code.
 
 How a protocol's machine uses this room::
 
-    class Reading(Enum): …
+    class Reading(State): …
     READER: Table[Reading] = {Reading.IDLE: {WindowAnnounced: Reading.COUNTING}, …}
 
     self.machine = Machine(READER, Reading.IDLE)
@@ -21,7 +21,18 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
-S = TypeVar("S", bound=Enum)
+
+class State(Enum):
+    """The base of a machine's states: each is equal to itself alone.
+
+    Enum hashes the name, in Python code; the table is looked up for every event, and a state which
+    is hashed as any other object is costs nothing there.
+    """
+
+    __hash__ = object.__hash__
+
+
+S = TypeVar("S", bound=State)
 
 Table = Mapping[S, Mapping[type, S]]
 """Every state of the enum is a key; an event class absent from its row is illegal there."""
@@ -30,7 +41,7 @@ Table = Mapping[S, Mapping[type, S]]
 class IllegalTransition(Exception):
     """This event may not happen in this state."""
 
-    def __init__(self, state: Enum, event: type) -> None:
+    def __init__(self, state: State, event: type) -> None:
         super().__init__(f"{event.__name__} is not allowed in state {state.name}")
         self.state = state
         self.event = event

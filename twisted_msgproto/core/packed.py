@@ -5,6 +5,9 @@ found out at once; what stands in it is cut out when somebody asks, and the queu
 columns without asking.  So a message in bulk is no Python object at all on its way to the disk.
 
 Packed columns are sequences like any list, and equal to a list of the same values.
+
+The loops over whole columns stand here in Python.  The compiled module ``_packed`` does
+the same work many times as fast and is used where it was built; :data:`COMPILED` tells.
 """
 
 from __future__ import annotations
@@ -13,11 +16,21 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Generic, TypeVar, overload
+from itertools import accumulate, pairwise
+from typing import Any, Final, Generic, TypeVar, overload
+
+from .compiled import compiled
 
 PACKED_MIN = 64
 """A shorter packed column costs more on its own than as a part of its neighbours' list."""
+
+FORM: Final = 1
+"""Of what ``_packed`` takes and gives; see :func:`~.compiled.compiled`."""
+
+_compiled: Any = compiled("twisted_msgproto.core._packed", FORM)
+
+COMPILED: Final = _compiled is not None
+"""Whether the compiled form is in use."""
 
 _NUMBER = struct.Struct(">I")
 
@@ -38,9 +51,66 @@ class Rows:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
+    @property
+    def fill_half(self) -> bool:
+        """Kept alone, they keep no more octets of others in memory than their own."""
+        return 2 * (self.bounds[-1] - self.bounds[0]) >= len(self.octets)
+
     def text(self, row: int) -> str:
         """Row ``row`` as UTF-8."""
         return self.octets[self.bounds[row] : self.bounds[row + 1]].decode()
+
+
+def cut_python(rows: Rows, skip: int) -> Rows:
+    """Rows without the first ``skip`` octets of each, in a buffer which holds nothing else.
+
+    Raises ValueError for a row which has not so many.
+    """
+    starts = [start + skip for start in rows.bounds[:-1]]
+    sizes = [end - start for start, end in zip(starts, rows.bounds[1:], strict=True)]
+    if min(sizes, default=0) < 0:
+        raise ValueError("these are not the bounds of such rows")
+    values = [rows.octets[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    return Rows(b"".join(values), array("i", accumulate(sizes, initial=0)))
+
+
+def cut_compiled(rows: Rows, skip: int) -> Rows:
+    """See :func:`cut_python`."""
+    octets, bounds = _compiled.cut(rows.octets, rows.bounds, skip)
+    return Rows(octets, array("i", bounds))
+
+
+def numbers_python(rows: Rows, at: int) -> bytes:
+    """The number which stands ``at`` octets behind each row's start, as 64-bit native integers.
+
+    Raises ValueError for a row which ends before its number does.
+    """
+    octets, unpack, size = rows.octets, _NUMBER.unpack_from, at + _NUMBER.size
+    if any(end - start < size for start, end in pairwise(rows.bounds)):
+        raise ValueError("these are not the bounds of such rows")
+    return array("q", [unpack(octets, start + at)[0] for start in rows.bounds[:-1]]).tobytes()
+
+
+def numbers_compiled(rows: Rows, at: int) -> bytes:
+    """See :func:`numbers_python`."""
+    numbers: bytes = _compiled.numbers(rows.octets, rows.bounds, at)
+    return numbers
+
+
+def shift_python(bounds: array[int], by: int) -> bytes:
+    """``bounds``, each moved by so much, as they stand in memory; OverflowError beyond 31 bits."""
+    return array("i", [bound + by for bound in bounds]).tobytes()
+
+
+def shift_compiled(bounds: array[int], by: int) -> bytes:
+    """See :func:`shift_python`."""
+    shifted: bytes = _compiled.shift(bounds, by)
+    return shifted
+
+
+cut = cut_compiled if COMPILED else cut_python
+numbers = numbers_compiled if COMPILED else numbers_python
+shift = shift_compiled if COMPILED else shift_python
 
 
 class Packed(Sequence[V], Generic[V]):
@@ -104,6 +174,10 @@ class PackedOctets(Packed[bytes]):
         octets, skip = self.rows.octets, self.skip
         return [octets[start + skip : end] for start, end in pairwise(self.rows.bounds)]
 
+    def alone(self) -> Rows:
+        """The values as rows in a buffer which holds nothing else."""
+        return cut(self.rows, self.skip)
+
 
 class PackedNumbers(Packed[int]):
     """A 32-bit unsigned number in network order, ``at`` octets behind each row's start."""
@@ -116,7 +190,7 @@ class PackedNumbers(Packed[int]):
         self.at = at
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows.bounds) - 1
 
     def value(self, row: int) -> int:
         """The number at ``row``, 0 ≤ row < len."""
@@ -125,8 +199,11 @@ class PackedNumbers(Packed[int]):
 
     def values(self) -> list[int]:
         """All values as integers."""
-        octets, at, unpack = self.rows.octets, self.at, _NUMBER.unpack_from
-        return [unpack(octets, start + at)[0] for start in self.rows.bounds[:-1]]
+        return array("q", self.alone()).tolist()
+
+    def alone(self) -> bytes:
+        """All values behind each other, as 64-bit native integers."""
+        return numbers(self.rows, self.at)
 
 
 class PackedMaps(Packed[dict[str, str]]):
@@ -157,13 +234,12 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
     A single part stays as it is, unless it would keep more octets of others in memory than its own.
     """
-    first = parts[0]
-    if len(parts) == 1 and 2 * (first.bounds[-1] - first.bounds[0]) >= len(first.octets):
-        return first
+    if len(parts) == 1 and parts[0].fill_half:
+        return parts[0]
     bounds = array("i", [0])
     for part in parts:
-        shift = bounds[-1] - part.bounds[0]
-        bounds.extend([bound + shift for bound in part.bounds[1:]])
+        place = bounds.pop()  # the part's first bound is the last one of the part before
+        bounds.frombytes(shift(part.bounds, place - part.bounds[0]))
     octets = b"".join([part.octets[part.bounds[0] : part.bounds[-1]] for part in parts])
     return Rows(octets, bounds)
 

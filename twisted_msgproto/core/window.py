@@ -171,13 +171,16 @@ class ReceiveWindow(Generic[A]):
 
         ValueError for a place which ends no open slice: it would acknowledge too much.
         """
-        opened = self._open
-        if place in self._safe_ahead or place not in opened:
-            raise ValueError(f"no open slice ends at {place}")
-        self._safe_ahead.add(place)
-        while opened and opened[0] in self._safe_ahead:
+        opened, ahead = self._open, self._safe_ahead
+        if opened and opened[0] == place:  # as nearly always: in order
             self.safe = opened.popleft()
-            self._safe_ahead.discard(self.safe)
+        elif place in ahead or place not in opened:
+            raise ValueError(f"no open slice ends at {place}")
+        else:
+            ahead.add(place)
+        while ahead and opened[0] in ahead:  # what is ahead is open
+            self.safe = opened.popleft()
+            ahead.discard(self.safe)
         return self.due()
 
     def due(self) -> list[A]:

@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ..cli.benches.raw import write_raw
+from ..cli.benches.raw import touch_memory, write_raw
 from ..cli.measuring import (
     Comparison,
     Figures,
@@ -258,12 +258,14 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
         nonlocal committed
         subject = subjects.get("durable", str(subjects.directory))
         work = partial(drive, subject.port, json_window(), windows, connections, in_flight)
+        touch_memory(subjects.directory, octets)
         figures = subject.measure(messages, work)
         committed = figures.groups
         return figures
 
     def written(groups: int | None = None) -> Figures:
         """The same octets in ``groups``; None: in as many as the queue made of them just now."""
+        touch_memory(subjects.directory, octets)
         return write_raw(subjects.directory, octets, messages, groups or committed)
 
     yield Comparison(
@@ -326,14 +328,14 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
         )
 
     def reader_and_write() -> Figures:
-        read, write = counted(json_window(), WINDOW), written()
+        read, write = counted(json_window(), WINDOW, 4, 2), written()
         return Figures(
             read.messages, read.wall + write.wall, read.cpu + write.cpu, groups=write.groups
         )
 
     yield Comparison(
         f"into the queue, 4×2, window {WINDOW}, CPU",
-        "reader + raw write, same group sizes",
+        "reader under the same load + raw write, same group sizes",
         "cpu",
         lambda: durable(4, 2),
         reader_and_write,
@@ -366,32 +368,34 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
 def _against(subjects: Subjects, count: int, command: str) -> Iterator[Row]:
     """The same work beside another program's reader."""
 
-    def run(server: Measured, window: Callable[[], bytes], size: int) -> Figures:
+    def run(server: Measured, window: Callable[[], bytes], size: int, *flows: int) -> Figures:
         windows = count // size
-        work = partial(drive, server.port, window(), windows)
+        work = partial(drive, server.port, window(), windows, *flows)
         return server.measure(windows * size, work)
 
-    def ours(window: Callable[[], bytes], size: int) -> Figures:
-        return run(subjects.get("counting"), window, size)
+    def ours(*load: Any) -> Figures:
+        return run(subjects.get("counting"), *load)
 
-    def peers(window: Callable[[], bytes], size: int) -> Figures:
+    def peers(window: Callable[[], bytes], size: int, *flows: int) -> Figures:
         try:
-            return run(subjects.peer(command), window, size)
+            return run(subjects.peer(command), window, size, *flows)
         except RuntimeError as error:
             raise ConfigurationError(f"--against: {error} (windows of {size})") from None
 
-    loads: tuple[tuple[str, Callable[[], bytes], int], ...] = (
-        (f"J, window {WINDOW}", json_window, WINDOW),
-        ("J, window 50", partial(json_window, 50), 50),
-        (f"zlib 3, window {WINDOW}", zlib_window, WINDOW),
+    loads: tuple[tuple[str, tuple[Callable[[], bytes], int, int, int]], ...] = (
+        (f"J, window {WINDOW}, 1×1", (json_window, WINDOW, 1, 1)),
+        (f"J, window {WINDOW}, 4×2", (json_window, WINDOW, 4, 2)),
+        ("J, window 50, 1×1", (partial(json_window, 50), 50, 1, 1)),
+        ("J, window 50, 4×8", (partial(json_window, 50), 50, 4, 8)),
+        (f"zlib 3, window {WINDOW}, 1×1", (zlib_window, WINDOW, 1, 1)),
     )
-    for name, window, size in loads:
+    for name, load in loads:
         yield Comparison(
             f"reader against a peer, {name}, counting sink",
             command,
             "cpu",
-            partial(ours, window, size),
-            partial(peers, window, size),
+            partial(ours, *load),
+            partial(peers, *load),
             mark=1.0,
             goal=0.6,
         )
@@ -407,6 +411,7 @@ def serve(kind: str, directory: str | None = None) -> None:
     from zope.interface import implementer
 
     from ..core.message import MessageBatch
+    from ..net.memory import keep_freed_memory
     from ..net.sink import DurableSink, IMessageSink
     from .protocol import LumberjackServerFactory
 
@@ -416,6 +421,7 @@ def serve(kind: str, directory: str | None = None) -> None:
             return succeed(None)
 
     reactor: Any = installed
+    keep_freed_memory()  # as every gateway does
     sink: Any = CountingSink()
     groups: Callable[[], int] = int  # 0: nothing is made durable
     if directory is not None:

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Final, NamedTuple, cast
+from enum import auto
+from typing import Any, Final
 
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
-from ..core.machine import Machine, Table
+from ..core.machine import Machine, State, Table
 from ..core.window import ReceiveWindow
 from . import wire
 from .wire import VERSION_1, VERSION_2, Compressed, Data, Decoder, Json, Window, encode_ack
@@ -90,7 +90,7 @@ class ConnectionLost:
     """The connection is gone."""
 
 
-class Reading(Enum):
+class Reading(State):
     """Where a reader stands."""
 
     EMPTY = auto()  # no data frame waits for the rest of its window
@@ -133,7 +133,8 @@ _OPEN: Final = (Reading.EMPTY, Reading.FILLING)
 _SILENT: Final = (Reading.FAILED, Reading.CLOSED)
 
 
-class _DueAck(NamedTuple):
+@dataclass(slots=True)
+class _DueAck:
     """What an ack says: the last data frame's sequence, in that frame's version (``LJ-02``)."""
 
     sequence: int
@@ -210,7 +211,7 @@ class Reader:
     @property
     def drained(self) -> bool:
         """After a half-close: every ack which was owed has been given out (``LJ-19``)."""
-        return self.state is Reading.DRAINING and not self._window.waiting_marks
+        return self._machine.state is Reading.DRAINING and not self._window.waiting_marks
 
     def snapshot(self) -> dict[str, object]:
         """The reader's state as plain values, for status pages and for people."""
@@ -228,16 +229,17 @@ class Reader:
 
     def receive_data(self, octets: bytes, now: float) -> list[ReaderEvent]:
         """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
-        if self.state not in _OPEN:
+        machine = self._machine
+        if machine.state not in _OPEN:
             return []
         self._heard_at = now
         events: list[ReaderEvent] = []
         runs: list[Json | Data] = []  # not given out yet: the next one may join them
         for frame in self.decoder.feed(octets):
             event = EmptyWindow if type(frame) is Window and not frame.size else type(frame)
-            if not self._machine.try_step(event):
-                frame = Fault("wrong-role", self._machine.refusal(event))
-                self._machine.step(Fault)
+            if not machine.try_step(event):
+                frame = Fault("wrong-role", machine.refusal(event))
+                machine.step(Fault)
             if type(frame) is Json or type(frame) is Data:
                 if runs and (runs[-1].long or frame.long or type(frame) is not type(runs[-1])):
                     events.append(self._give_out(runs))
@@ -261,17 +263,17 @@ class Reader:
 
     def _receive(self, run: Json | Data) -> None:
         """Count a run of data frames, and mark the ends of the windows in it."""
-        window, sequences = self._window, run.sequences
+        window = self._window
         start, count = window.received, len(run)
         window.receive(count)
         self.counters.events += count
         if run.version != self._last.version:
             self._waiting_since = None  # version 1 knows no keep-alives: they begin anew
-        self._last = last = _DueAck(sequences[count - 1], run.version)
+        self._last = last = _DueAck(run.sequence(count - 1), run.version)
         # Windows follow each other without further W frames: count through all which end here.
         first = self._size - self._count
         for end in range(first, count + 1, self._size):
-            ack = last if end == count else _DueAck(sequences[end - 1], run.version)
+            ack = last if end == count else _DueAck(run.sequence(end - 1), run.version)
             self._mark(ack, start + end, run.compressed)
         completed, self._count = divmod(self._count + count, self._size)
         if completed:
@@ -280,15 +282,14 @@ class Reader:
             if self._count:
                 self._machine.step(type(run))
 
-    def _give_out(self, runs: list[Json | Data]) -> ReaderEvent:
+    def _give_out(self, runs: list[Any]) -> ReaderEvent:
         """Runs of one kind which followed each other as one event."""
         place = self._window.slice()
-        run = runs[0]
-        if type(run) is Json:
-            run = Json.joined(cast(list[Json], runs))
-            return JsonReceived(run.sequences, run.bodies, run.octets, place)
-        run = Data.joined(cast(list[Data], runs))
-        return DataReceived(run.sequences, run.pairs, run.octets, place)
+        if type(runs[0]) is Json:
+            json = Json.joined(runs)
+            return JsonReceived(json.sequences, json.bodies, json.octets, place)
+        data = Data.joined(runs)
+        return DataReceived(data.sequences, data.pairs, data.octets, place)
 
     def _mark(self, ack: _DueAck, place: int, held: bool) -> None:
         self._covered = place
@@ -335,11 +336,11 @@ class Reader:
         self._give_acks(self._window.made_safe(place), now)
 
     def _give_acks(self, acks: list[_DueAck], now: float) -> None:
-        if self.state in _SILENT:
+        if self._machine.state in _SILENT:
             return
-        if acks:
-            self._out += [encode_ack(ack.sequence, ack.version) for ack in acks]
-            self.counters.acks += len(acks)
+        for ack in acks:
+            self._out.append(encode_ack(ack.sequence, ack.version))
+            self.counters.acks += 1
         if not self._window.waiting_marks:
             self._waiting_since = None
         elif acks or self._waiting_since is None:

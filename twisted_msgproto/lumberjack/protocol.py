@@ -13,6 +13,7 @@ Subclass :class:`LumberjackServer` and override its hooks::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from twisted.internet.interfaces import (
@@ -25,7 +26,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ..core.errors import Fault
-from ..core.message import MessageBatch
+from ..core.message import Fields, MessageBatch
 from ..net.backpressure import OutputGuard
 from ..net.factory import MsgprotoServerFactory
 from ..net.ingest import IngestConnection
@@ -136,10 +137,10 @@ class LumberjackServer(IngestConnection):
         for event in events:
             if self._ended:
                 break  # what stands behind a batch which was refused must not be kept
-            if type(event) is Fault:
+            if isinstance(event, Fault):
                 self._close(event)
             else:
-                self._deliver(event)  # type: ignore[arg-type]
+                self._deliver(event)
         self._taking = False
         if self.reader.unfinished:
             self._control.pause("decoding")
@@ -166,24 +167,30 @@ class LumberjackServer(IngestConnection):
 
     def _deliver(self, event: JsonReceived | DataReceived) -> None:
         factory = self.factory
-        place, count = event.place, len(event.sequences)
+        count = len(event.sequences)
         factory.counters["events"] += count
         factory.counters["octets"] += event.octets
-        json = type(event) is JsonReceived
-        batch = MessageBatch(
+        pairs: Sequence[Fields] | None = None
+        bodies: Sequence[bytes] | None = None
+        if isinstance(event, JsonReceived):
+            kind, bodies = "json", event.bodies
+        else:
+            kind, pairs = "data", event.pairs
+        batch = MessageBatch(  # by place, down to the body: names cost half as much again
             PROTOCOL,
-            "json" if json else "data",
+            kind,
             factory.receivedAt(),
             self.peer,
             self.session,
             self.clientId,
             count,
             event.octets,
-            message_id=event.sequences,
-            fields=None if json else event.pairs,  # type: ignore[union-attr]
-            body=event.bodies if json else None,  # type: ignore[union-attr]
+            event.sequences,
+            None,  # no destination
+            pairs,
+            bodies,
         )
-        self._delivery.deliver(batch, lambda: self._safe(place))
+        self._delivery.deliver(batch, self._safe, event.place)
 
     def readConnectionLost(self) -> None:
         """The writer has shut its sending side: acknowledge what is whole, then close (LJ-19)."""
@@ -226,7 +233,7 @@ class LumberjackServer(IngestConnection):
     def _write(self) -> None:
         octets = self.reader.data_to_send()
         if octets and not self._ended:
-            self.transport.write(octets)  # type: ignore[union-attr]
+            self._send(octets)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 

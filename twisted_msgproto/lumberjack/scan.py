@@ -12,19 +12,13 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
+from ..core.compiled import compiled
 from ..core.packed import PackedMaps, Rows
 
 FORM: Final = 2
-"""Raised with each change of what ``_scan`` takes and gives: one which was left behind by another
-version, in a tree where the new one could not be built, must not be used."""
+"""Of what ``_scan`` takes and gives; see :func:`~twisted_msgproto.core.compiled.compiled`."""
 
-_compiled: Any = None
-try:
-    from . import _scan
-
-    _compiled = _scan if getattr(_scan, "FORM", 1) == FORM else None
-except ImportError:  # pragma: no cover - the tests run both forms where it was built
-    pass
+_compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
 
 COMPILED: Final = _compiled is not None
 """Whether the compiled form is in use."""

@@ -162,13 +162,22 @@ class Json:
         return len(self.rows) >= PACKED_MIN
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows.bounds) - 1
+
+    def sequence(self, row: int) -> int:
+        """The sequence number at ``row``: without a column for the sake of one number."""
+        rows = self.rows
+        number: int = _LENGTH.unpack_from(rows.octets, rows.bounds[row] + _SEQUENCE_AT)[0]
+        return number
 
     @classmethod
     def joined(cls, runs: list[Json]) -> Json:
         """Runs which followed each other as one, of the first one's version."""
+        first = runs[0]
+        if len(runs) == 1 and first.rows.fill_half:  # as most often; the rows would stay the same
+            return first
         octets = sum([run.octets for run in runs])
-        return cls(runs[0].version, joined([run.rows for run in runs]), octets)
+        return cls(first.version, joined([run.rows for run in runs]), octets)
 
 
 @dataclass(slots=True)
@@ -191,6 +200,10 @@ class Data:
 
     def __len__(self) -> int:
         return len(self.sequences)
+
+    def sequence(self, row: int) -> int:
+        """The sequence number at ``row``."""
+        return self.sequences[row]
 
     @classmethod
     def joined(cls, runs: list[Data]) -> Data:
@@ -445,8 +458,6 @@ class Decoder:
             outer.octets, outer.position = b"", 0
         # Not when the last step could do no more: then only further octets help.
         self.unfinished = more and self.incomplete
-        if frames and isinstance(frames[-1], Fault):
-            self._fail()
         self._frames = []
         return frames
 
@@ -498,6 +509,7 @@ class Decoder:
         level = self._levels[-1]
         start = level.octets[level.position : level.position + 16]
         self._frames.append(Fault(reason, text, start))
+        self._fail()
         return False
 
     def _incomplete(self, level: _Level, needed: int) -> bool:
@@ -543,17 +555,21 @@ class Decoder:
         needed = 0
         if position > end:
             needed = position - bounds[-1]
-        too_long = self._cut_at_limit(bounds, needed)
-        level.position = bounds[-1]
+        too_long = 0
+        if position - start > self._json_octets_max:  # or no document in it is above the limit
+            too_long = self._cut_at_limit(bounds, needed)
+        level.position = read_to = bounds[-1]
+        compressed = len(self._levels) > 1
         if len(bounds) > 1:
-            weight = bounds[-1] - start
+            weight = read_to - start
             self._budget -= weight + MESSAGE_WEIGHT_OCTETS * (len(bounds) - 1)
-            compressed = len(self._levels) > 1
             self._frames.append(Json(octets[start], Rows(octets, bounds), weight, compressed))
         if too_long:
             text = f"a document of {too_long} octets, at most {self._json_octets_max}"
             return self._fault("json-limit", text)
-        return self._incomplete(level, needed) if needed else True
+        if needed:
+            return self._incomplete(level, needed)
+        return read_to < end or compressed  # with nothing left a further step is spared
 
     def _cut_at_limit(self, bounds: array[int], needed: int) -> int:
         """Octets of the first document above the limit, its bound and what follows cut off; or 0.

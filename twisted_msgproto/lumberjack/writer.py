@@ -27,12 +27,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import auto
 from typing import Any, Final
 
 from ..core.errors import Fault, LimitExceeded
 from ..core.limits import Limit, Limits
-from ..core.machine import Machine, Table
+from ..core.machine import Machine, State, Table
 from ..core.window import SendWindow
 from . import wire
 from .wire import (
@@ -219,7 +219,7 @@ class ConnectionLost:
     """The connection is gone."""
 
 
-class Writing(Enum):
+class Writing(State):
     """Where a writer stands."""
 
     IDLE = auto()  # nothing is in flight

@@ -236,7 +236,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         )
         arrived = Arrived(event, batch)
         self._arrived.append(arrived)
-        self._delivery.deliver(batch, lambda: self._stored(arrived))
+        self._delivery.deliver(batch, self._stored, arrived)
 
     # ── hooks for what arrived, and the sink ────────────────────────────────────────────────────
 
@@ -348,7 +348,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
     def _write(self) -> None:
         octets = self.machine.data_to_send()
         if octets and self.transport is not None:
-            self.transport.write(octets)
+            self._send(octets)
 
     def _outputChanged(self, paused: bool) -> None:
         """The transport is full, or has room again."""

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from ..core.errors import ConfigurationError, MsgprotoError
 from .backpressure import OctetBudget
 from .factory import PROCESS_OCTETS_MAX, MsgprotoServerFactory, peer_name
+from .memory import keep_freed_memory
 from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
 
@@ -51,6 +52,11 @@ class Gateway(MultiService):
         self.factories: list[MsgprotoServerFactory] = []
         if queue is not None:
             self.sink = open_queue(queue, reactor, **queue_options)
+
+    def startService(self) -> None:
+        """Begin to serve: this process is a gateway from now on."""
+        keep_freed_memory()
+        super().startService()  # type: ignore[no-untyped-call]
 
     def stopService(self) -> Deferred[Any]:
         """Stop listening, let the connections end well, then flush and close the queue.

@@ -16,6 +16,7 @@ from ..core.errors import Fault, QueueError, shown
 from ..core.message import Message, MessageBatch
 from .backpressure import OctetBudget, ReadControl
 from .factory import MsgprotoServerFactory, peer_name
+from .prompt import prompt_write
 
 
 class IngestHooks:
@@ -30,12 +31,13 @@ class IngestHooks:
         batch goes to the factory's sink.  The acknowledgement follows when the returned Deferred
         (None: at once) and all Deferreds of ``messageReceived`` have fired; a failure withholds it.
         """
-        waiting: list[Deferred[Any]] = []
-        if type(self).messageReceived is not IngestHooks.messageReceived:
-            for message in batch:
-                result = maybeDeferred(self.messageReceived, message)
-                waiting.append(result)
         sink = self.factory.sink
+        if type(self).messageReceived is IngestHooks.messageReceived:  # nobody looks at them
+            return None if sink is None else sink.put(batch)
+        waiting: list[Deferred[Any]] = []
+        for message in batch:
+            result = maybeDeferred(self.messageReceived, message)
+            waiting.append(result)
         if sink is not None:
             waiting.append(sink.put(batch))
         if not waiting:
@@ -99,15 +101,15 @@ class Delivery:
         self.unsafe_octets = 0
         self.unsafe_batches = 0
 
-    def deliver(self, batch: MessageBatch, safe: Callable[[], None]) -> None:
-        """Give ``batch`` to the hook; ``safe()`` is called when it is safe."""
+    def deliver(self, batch: MessageBatch, safe: Callable[..., None], *args: Any) -> None:
+        """Give ``batch`` to the hook; ``safe(*args)`` is called when it is safe."""
         try:
             result = self._hook(batch)
         except Exception:
             result = Deferred()
             result.errback(Failure())
         if result is None or (result.called and not result.paused and result.result is None):
-            safe()  # at once, without a callback
+            safe(*args)  # at once, without a callback
             self._settled()
             return
         octets = batch.octets
@@ -116,9 +118,11 @@ class Delivery:
         self._budget.add(octets, self._control)
         if self.unsafe_octets > self._limit:
             self._control.pause("connection-octets")
-        result.addBoth(self._finished, octets, safe)
+        result.addBoth(self._finished, octets, safe, args)
 
-    def _finished(self, result: Any, octets: int, safe: Callable[[], None]) -> None:
+    def _finished(
+        self, result: Any, octets: int, safe: Callable[..., None], args: tuple[Any, ...]
+    ) -> None:
         self.unsafe_octets -= octets
         self.unsafe_batches -= 1
         self._budget.remove(octets)
@@ -127,7 +131,7 @@ class Delivery:
         if isinstance(result, Failure):
             self._failed(result)
         else:
-            safe()
+            safe(*args)
         self._settled()
 
 
@@ -163,6 +167,7 @@ class IngestConnection(IngestHooks, Protocol):
         self.session = factory.sessionNames.next()
         self._established = False
         self._ended = False  # we have asked the transport to close, or it is closed
+        self._send = prompt_write(transport)
         self._control = ReadControl(transport, self._readingChanged)
         self._delivery = Delivery(
             self._hooked,

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
-from array import array
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -162,23 +161,15 @@ def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
     return stretches[0] if len(stretches) == 1 else [one for some in stretches for one in some]
 
 
-def _rows(rows: Rows) -> pa.Array:
-    """Packed rows as a binary column, without copying an octet."""
-    buffers = [None, pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)]
-    return pa.Array.from_buffers(OCTETS, len(rows), buffers)
-
-
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """One stretch of a column."""
     if isinstance(values, PackedOctets):
-        return pc.binary_slice(_rows(values.rows), values.skip, FRAME_OCTETS_MAX)
+        rows = values.alone()
+        buffers = [None, pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)]
+        return pa.Array.from_buffers(OCTETS, len(rows), buffers)
     if isinstance(values, PackedNumbers):
-        picked = pc.binary_slice(_rows(values.rows), values.at, values.at + 4)
-        numbers = array("I", bytes(picked.buffers()[2]))
-        if sys.byteorder == "little":  # pragma: no branch
-            numbers.byteswap()
-        buffers = [None, pa.py_buffer(numbers)]
-        return pa.Array.from_buffers(pa.uint32(), len(values), buffers).cast(kind)
+        buffers = [None, pa.py_buffer(values.alone())]
+        return pa.Array.from_buffers(pa.int64(), len(values), buffers)
     return _whole(pa.array(values, kind))
 
 
@@ -292,26 +283,72 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
         if values is not None:
             columns |= bit
             arrays.append(_joined([_array(some, kind) for some in values], kind))
-    count = sum(batch.count for batch in batches)
     runs, changed = _runs(batches, columns)
     replaced += changed
-    pieces: list[Any] = [runs]
-    octets = len(runs)
-    crc = crc32(runs)
-    if arrays:
-        record_batch = pa.RecordBatch.from_arrays(arrays, schema=stored_schema(columns))
-        buffer = record_batch.serialize()
-        pieces.append(buffer)
-        octets += buffer.size
-        crc = crc32(buffer, crc)
-        padding = bytes(-buffer.size % ALIGNMENT)
-        if padding:  # pragma: no cover - Arrow pads to 8 by itself; the format does not rely on it
-            pieces.append(padding)
-            octets += len(padding)
-            crc = crc32(padding, crc)
+    pieces = [runs, *(_message(columns, arrays) if arrays else ())]
+    octets = crc = 0
+    for piece in pieces:
+        octets += len(piece)
+        crc = crc32(piece, crc)
+    padding = bytes(-octets % ALIGNMENT)
+    if padding:  # pragma: no cover - Arrow pads to 8 by itself; the format does not rely on it
+        pieces.append(padding)
+        octets += len(padding)
+        crc = crc32(padding, crc)
     if octets > FRAME_OCTETS_MAX:
         raise LimitExceeded(f"{octets} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
+    count = sum([batch.count for batch in batches])
     return Encoded(count, pieces, octets, len(runs), crc, replaced)
+
+
+class _Pieces:
+    """A file, as Arrow sees it, which keeps what is written to it: not a copy, but the buffers."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+
+    def write(self, piece: Any) -> int:
+        """Keep a ``bytes`` or an Arrow buffer."""
+        self.pieces.append(piece)
+        return len(piece)
+
+    def flush(self) -> None:
+        """Arrow asks for it."""
+
+    def taken(self) -> list[Any]:
+        """What was kept so far."""
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+
+class _Writers(threading.local):
+    """Arrow's writers by columns, each thread's own: to make one costs as much as a small frame."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]] = {}
+
+    def of(self, columns: int) -> tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]:
+        """A writer for these columns, and where its octets come out."""
+        if columns not in self._known:
+            schema, pieces = stored_schema(columns), _Pieces()
+            writer = pa.ipc.new_stream(pieces, schema)
+            # The schema comes out with the first batch, and is not wanted.
+            writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))
+            self._known[columns] = writer, pieces
+        return self._known[columns]
+
+
+_writers = _Writers()
+
+
+def _message(columns: int, arrays: list[pa.Array]) -> list[Any]:
+    """The columns as Arrow's message of a record batch, in pieces: what is large is not copied."""
+    writer, pieces = _writers.of(columns)
+    pieces.taken()  # what the first use, or an error, left behind
+    writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=stored_schema(columns)))
+    return pieces.taken()
 
 
 def _whole(array: Any) -> pa.Array:

@@ -323,7 +323,7 @@ class SabcSession(Verbs):
         )
         factory.counters["events"] += batch.count
         factory.counters["octets"] += batch.octets
-        self._delivery.deliver(batch, lambda: self._safe(batch))
+        self._delivery.deliver(batch, self._safe, batch)
 
     def _put(self, batch: MessageBatch) -> Deferred[Any] | None:
         sink = self.factory.sink

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum
 from typing import ClassVar, Final, Generic, TypeVar
 
 from ..core.errors import LimitExceeded
 from ..core.limits import Limits
-from ..core.machine import IllegalTransition, Machine, Table
+from ..core.machine import IllegalTransition, Machine, State, Table
 from ..core.pending import Pending
 from . import wire
 from .outgoing import OutgoingMessage
@@ -51,7 +50,7 @@ RESERVED: Final = frozenset(
 )
 """Headers which mean something to the protocol (``SA-06``)."""
 
-S = TypeVar("S", bound=Enum)
+S = TypeVar("S", bound=State)
 
 
 @dataclass(slots=True)

@@ -5,11 +5,11 @@ A frame which stands in no row of its state is the peer's fault; a verb which do
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import auto
 from typing import Final
 
 from ..core.errors import Fault
-from ..core.machine import Table
+from ..core.machine import State, Table
 from .wire import Connect, Connected, Disconnect, Disconnecting, Error, Message
 
 
@@ -53,7 +53,7 @@ class ConnectionLost:
     """The connection is gone."""
 
 
-class Serving(Enum):
+class Serving(State):
     """Where a server stands."""
 
     AWAITING = auto()  # no CONNECT, or none that was accepted
@@ -112,7 +112,7 @@ class DisconnectSent:
     """This client asks for an orderly end."""
 
 
-class Connecting(Enum):
+class Connecting(State):
     """Where a client stands."""
 
     IDLE = auto()  # CONNECT not sent, or refused

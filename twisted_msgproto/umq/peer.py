@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar, Final
 
 from ..core.errors import shown
 from ..core.limits import Limits
+from ..core.machine import State
 from . import wire
 from .attachments import Announcement, Filled, Key, Ordered
 from .events import (
@@ -84,7 +84,7 @@ class Peer(Speaker):
 
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
-    def __init__(self, initial: Enum, limits: Limits | None, now: float) -> None:
+    def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
         super().__init__(initial, limits, now)
         limits = self._limits
         self._calls_max = limits.integer("calls")

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from ..core.errors import LimitExceeded
 from ..core.limits import Limits
-from ..core.machine import IllegalTransition, Machine, Table
+from ..core.machine import IllegalTransition, Machine, State, Table
 from ..core.pending import Pending
 from . import wire
 from .attachments import Announcement, Incoming, Outgoing, Slot
@@ -55,10 +54,10 @@ class Speaker:
     """
 
     table: Table[Any]
-    open_state: Enum
-    closed_state: Enum
+    open_state: State
+    closed_state: State
 
-    def __init__(self, initial: Enum, limits: Limits | None, now: float) -> None:
+    def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
         self.clock = now

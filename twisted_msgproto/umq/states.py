@@ -7,11 +7,11 @@ which end in ``Sent``; so a peer can never take a step which is ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import auto
 from typing import Any, Final
 
 from ..core.limits import Limit
-from ..core.machine import Table
+from ..core.machine import State, Table
 from . import wire
 from .wire import (
     AttachmentError,
@@ -85,7 +85,7 @@ class ConnectionLost:
     """The connection is gone."""
 
 
-class ClientState(Enum):
+class ClientState(State):
     """Where a client stands."""
 
     START = auto()
@@ -94,7 +94,7 @@ class ClientState(Enum):
     CLOSED = auto()
 
 
-class ServerState(Enum):
+class ServerState(State):
     """Where a server stands."""
 
     AWAITING_HELLO = auto()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred
@@ -64,7 +63,7 @@ class Storing(_Part):  # type: ignore[misc]
             )
             assert self._delivery is not None
             self._putting = calls
-            self._delivery.deliver(batch, partial(self._safe, calls))
+            self._delivery.deliver(batch, self._safe, calls)
 
     def _put(self, batch: MessageBatch) -> Deferred[Any]:
         stored: Deferred[Any] = self.factory.sink.put(batch)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import auto
 from typing import Any, Final
 
 from ...core.errors import Fault
 from ...core.limits import Limit
-from ...core.machine import Table
+from ...core.machine import State, Table
 from .. import wire
 from ..wire import Command, Error, ExtensionFrame, Handshake, Messages, Part, Properties
 from . import extensions
@@ -120,7 +120,7 @@ class ConnectionLost:
     """The connection is gone."""
 
 
-class Side(Enum):
+class Side(State):
     """Where one side of a connection stands."""
 
     IDLE = auto()  # client: nothing sent yet

@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import auto
 from typing import Final, Protocol
 
 from ...core.limits import Limits
-from ...core.machine import Machine, Table
+from ...core.machine import Machine, State, Table
 from ..wire import control
 from ..wire.control import (
     Authorize,
@@ -58,7 +58,7 @@ Credentials = Callable[[Sequence[str]], "SaslClient | None"]
 """Gives a cycle of one of these mechanisms (in upper case); None if it can none of them."""
 
 
-class ClientState(Enum):
+class ClientState(State):
     """What the server has agreed to, as far as the client knows."""
 
     CLOSED = auto()

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import auto
 from typing import Final
 
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
-from ...core.machine import Machine, Table
+from ...core.machine import Machine, State, Table
 from ...core.pending import Pending
 from ...core.window import SendWindow
 from ..wire import data
@@ -42,7 +42,7 @@ from ..wire.fields import EMPTY
 from .limits import CLIENT_LIMITS
 
 
-class ClientFlowState(Enum):
+class ClientFlowState(State):
     """Where a data flow stands, as its client knows it."""
 
     LOST = auto()  # no lease, or no socket: renew

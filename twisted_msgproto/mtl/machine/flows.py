@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, Final
 
-from ...core.machine import Table
+from ...core.machine import State, Table
 from ...core.window import ReceiveWindow
 from ..wire import data
 from ..wire.data import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .sessions import Session
 
 
-class FlowState(Enum):
+class FlowState(State):
     """Where a data connection stands."""
 
     UNLEASED = auto()  # no lease was shown, or what it gave has ended

@@ -25,7 +25,6 @@ Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REAS
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from types import MappingProxyType
@@ -82,7 +81,7 @@ class Server(Writers):
         virtual_hosts: Container[str] | None = None,
         automatic_identities: bool = True,
         data_port: int = 0,
-        counters: Counter[str] | None = None,
+        counters: dict[str, int] | None = None,
     ) -> None:
         """Make a broker.
 

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import auto
 from typing import Any, Final
 
 from ...core.limits import Limits
-from ...core.machine import Machine, Table
+from ...core.machine import Machine, State, Table
 from ..wire import control
 from ..wire.control import (
     Authorize,
@@ -46,7 +46,7 @@ class Denied:
     """The SASL cycle ended without success, or what it gave has ended."""
 
 
-class SessionState(Enum):
+class SessionState(State):
     """Where a session stands; a peer without one is in ``NEW``."""
 
     NEW = auto()
@@ -217,11 +217,11 @@ class Sessions(ABC):
         virtual_hosts: Container[str] | None,
         automatic_identities: bool,
         data_port: int,
-        counters: Counter[str] | None,
+        counters: dict[str, int] | None,
     ) -> None:
         self.limits = limits
         self.profiles = by_name(profiles)
-        self.counters: Counter[str] = Counter() if counters is None else counters
+        self.counters: dict[str, int] = Counter() if counters is None else counters
         self.data_port = data_port
         self._random = random
         self._session_names = session_names
