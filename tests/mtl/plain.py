@@ -197,36 +197,11 @@ class Flow:
                 self.early.append([header, body])
 
 
-class Bare:
-    """A DEALER without libzmq: it introduces itself only when the server lets it in, not before."""
-
-    def __init__(self, address: str, identity: bytes) -> None:
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
-        self.connection = socket.create_connection((host, int(port)), PATIENCE_MS / 1000)
-        self.stream = self.connection.makefile("rb")
-        greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\0" + b"NULL".ljust(20, b"\0")
-        self.connection.sendall(greeting.ljust(64, b"\0"))
-        self.stream.read(64)
-        assert b"READY" in self._frame()[1]
-        ready = b"\x05READY"
-        for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", identity)):
-            ready += bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
-        self._send(4, ready)
-
-    def _send(self, flags: int, octets: bytes) -> None:
-        self.connection.sendall(bytes([flags, len(octets)]) + octets)
-
-    def _frame(self) -> tuple[int, bytes]:
-        flags = self.stream.read(1)[0]
-        size = struct.unpack(">Q", self.stream.read(8))[0] if flags & 2 else self.stream.read(1)[0]
-        return flags, self.stream.read(size)
-
-    def ask(self, command: bytes) -> bytes:
-        """The code of the reply to a request without fields."""
-        for flags, octets in ((1, b""), (1, command), (0, b"{}")):
-            self._send(flags, octets)
-        return [self._frame()[1] for _ in range(3)][1]
-
-    def close(self) -> None:
-        self.stream.close()
-        self.connection.close()
+def let_in(address: str) -> bool:
+    """Whether the server greets a connection without libzmq, and then introduces itself."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\0" + b"NULL".ljust(20, b"\0")
+    with socket.create_connection((host, int(port)), PATIENCE_MS / 1000) as connection:
+        connection.sendall(greeting.ljust(64, b"\0"))
+        with connection.makefile("rb") as stream:
+            return stream.read(64 + 2 + 6).endswith(b"\x05READY")

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, later, reactor, run, until
-from tests.mtl.plain import CONTENT, REJECT, RESPONSE, Bare, Flow, Plain, short
+from tests.mtl.plain import CONTENT, REJECT, RESPONSE, Flow, Plain, let_in, short
 from twisted_msgproto.mtl.wire.data import PONG
 from twisted_msgproto.mtl.zeromq import (
     READ_OCTETS_PER_TURN,
@@ -118,30 +118,19 @@ class Peers(MtlCase):
         self.assertEqual(factory.machine.snapshot()["writers"], 0)
 
     @run
-    async def test_who_comes_again_with_its_identity_is_let_in(self) -> None:
-        """MT-24, MT-30: also when the server has not read on since its end, busy with others."""
+    async def test_what_has_arrived_is_read_before_a_newcomer_is_let_in(self) -> None:
+        """MT-24, MT-30: the end of an identity's owner, too, or who comes with it is ignored."""
         factory = self.server()
-        control = factory._control
+        control, read = factory._control, []
 
-        async def come() -> Bare:
-            peer: Bare = await deferToThread(Bare, factory.addresses[0], b"me")
-            self.addCleanup(peer.close)
-            return peer
+        def look() -> None:
+            read.append(control)
+            type(control).doRead(control)
 
-        async def ask(peer: Bare) -> bytes:
-            code: bytes = await deferToThread(peer.ask, b"Connection.Profile")
-            return code
-
-        peer = await come()
-        self.assertEqual(await ask(peer), b"401")
+        control.doRead = look
         reactor.removeReader(control)
-        await until(lambda: control.read_scheduled is None)
-        peer.close()
-        await until(lambda: has_gone(control, b"me", b"", b"") and not woken(control))
-        peer = await come()
-        await until(lambda: woken(control))
-        reactor.addReader(control)
-        self.assertEqual(await ask(peer), b"401")
+        self.assertTrue(await deferToThread(let_in, factory.addresses[0]))
+        self.assertEqual(read, [control])
 
     @run
     async def test_a_server_which_may_not_read_is_not_woken(self) -> None:
