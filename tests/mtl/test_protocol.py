@@ -232,6 +232,50 @@ class Hooks(MtlCase):
         self.assertEqual(len(factory.liveConnections), 1)
 
     @run
+    async def test_a_hook_which_raises_harms_nobody_else(self) -> None:
+        """MT-05, MT-24: the sockets which all clients share are read on, on both sides."""
+
+        class Raising(MtlServer):
+            def connectionMade(self) -> None:
+                raise ValueError("made")
+
+            def sessionEstablished(self) -> None:
+                raise ValueError("established")
+
+            def sessionLost(self, reason: Any) -> None:
+                raise ValueError("lost")
+
+        factory = self.server(protocol=Raising)
+        client = await self.ready(factory, "queue")
+        await client.open("again")
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 5)
+        other = await self.ready(factory, "queue")
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+        got: list[bytes] = []
+
+        def received(content: Received) -> None:
+            got.append(content.body)
+            raise ValueError("received")
+
+        def lost(error: Exception) -> None:
+            raise ValueError("lost")
+
+        reader = await other.reader(["a"], "full", received)
+        reader.lost = lost
+        await reader.summon("a")
+        writer = await other.writer(["a"])
+        await writer.sendMany("a", [b"1", b"2"])
+        await until(lambda: len(got) == 2)
+        await writer.send("a", b"3")
+        await until(lambda: len(got) == 3)
+        self.assertEqual(got, [b"1", b"2", b"3"])
+        reader._end(ConnectionClosed("test"))
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 4)
+        await writer.send("a", b"4")
+        await factory.drain()
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+
+    @run
     async def test_what_is_not_safe_is_refused(self) -> None:
         """MT-19: hooks which raise, hooks which fail, sinks which fail."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from select import select
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import zmq
 from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
-from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, until
-from tests.mtl.plain import CONTENT, REJECT, RESPONSE, Flow, Plain, short
+from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, later, reactor, run, until
+from tests.mtl.plain import CONTENT, REJECT, RESPONSE, Flow, Plain, let_in, short
 from twisted_msgproto.mtl.wire.data import PONG
 from twisted_msgproto.mtl.zeromq import (
     READ_OCTETS_PER_TURN,
@@ -38,6 +39,20 @@ def dealer_from(client: Plain, source: str, address: str, identity: bytes = b"")
         dealer.set(zmq.IDENTITY, identity)
     dealer.connect(f"tcp://{source}:0;{address}")
     return dealer
+
+
+def has_gone(connection: Any, *parts: bytes) -> bool:
+    """Nobody can be sent this any more; what became of the identity then has not been read yet."""
+    try:
+        connection.socket.send_multipart(parts, zmq.NOBLOCK)
+    except zmq.ZMQError as error:
+        return error.errno == zmq.EHOSTUNREACH
+    return False
+
+
+def woken(connection: Any) -> bool:
+    """The reactor would read this socket now, if it may."""
+    return bool(select([connection.fd], [], [], 0)[0])
 
 
 class Peers(MtlCase):
@@ -83,16 +98,10 @@ class Peers(MtlCase):
         address, owner = await deferToThread(write)
         (identity,) = factory.machine._flows
         owner.close(linger=0)
-        socket = factory._data.socket
-
-        def gone() -> bool:
-            try:
-                socket.send_multipart([identity, *PONG], zmq.NOBLOCK)
-            except zmq.ZMQError as error:
-                return error.errno == zmq.EHOSTUNREACH
-            return False
-
-        await until(gone)
+        await until(lambda: has_gone(factory._data, identity, *PONG))
+        # A ROUTER ignores who comes with an identity before it has let go of it: to ask whether its
+        # owner has gone took in what would have woken the server to read on.
+        factory._data.doRead()
 
         def claim() -> list[bytes]:
             newcomer = dealer_from(client, "127.0.0.3", address, identity)
@@ -107,6 +116,50 @@ class Peers(MtlCase):
         self.assertEqual(sink.bodies, [b"mine"])
         self.assertEqual(factory.counters["identities_claimed"], 1)
         self.assertEqual(factory.machine.snapshot()["writers"], 0)
+
+    @run
+    async def test_what_has_arrived_is_read_before_a_newcomer_is_let_in(self) -> None:
+        """MT-24, MT-30: the end of an identity's owner, too, or who comes with it is ignored."""
+        factory = self.server()
+        control, read = factory._control, []
+
+        def look() -> None:
+            read.append(control)
+            type(control).doRead(control)
+
+        control.doRead = look
+        reactor.removeReader(control)
+        self.assertTrue(await deferToThread(let_in, factory.addresses[0]))
+        self.assertEqual(read, [control])
+
+    @run
+    async def test_a_server_which_may_not_read_is_not_woken(self) -> None:
+        """MT-24, MT-27: what arrives meanwhile costs no time of the processor."""
+        sink = HeldSink(at_once=False)
+        factory = self.server(
+            sink, limits={"unsafe-octets": 1000, "heartbeat": 100, "liveness": 1000}
+        )
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        first = writer.send("a", bytes(2000))
+        await until(lambda: sink.held)
+        data, looked = factory._data, []
+
+        def look() -> None:
+            looked.append(1)
+            type(data).doRead(data)
+
+        data.doRead = look
+        second = writer.send("a", b"x")
+        await until(lambda: woken(data))
+        looked.clear()
+        for _ in range(100):
+            await later(0)
+        self.assertEqual(looked, [])
+        sink.at_once = True
+        sink.held[0].callback(None)
+        await first
+        await second
 
     @run
     async def test_on_ipc_the_peer_is_the_process(self) -> None:

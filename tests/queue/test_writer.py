@@ -20,7 +20,7 @@ from tests.tools.packing import packed_frames
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueLocked
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import PACKED_MIN
+from twisted_msgproto.core.packed import PACKED_MIN, PackedOctets
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 

@@ -5,6 +5,10 @@ bounds.  Here a turn of the reactor reads at most :data:`READS_PER_TURN` message
 and the size of a frame are set, what a peer does not read waits in a bounded queue, and reading can
 be paused.  Importing txzmq installs the default reactor, so that happens when the first socket is
 made, not when this module is imported.
+
+libzmq's descriptor becomes readable once, when something happens at a socket which is at rest, and
+whichever call looks at the socket next takes that in, sending among them.  So whoever has touched a
+socket reads it afterwards, until there is nothing, before it is left to the reactor again.
 """
 
 from __future__ import annotations
@@ -192,7 +196,7 @@ class _Bounded:
         lost: Callable[[bytes], None] = lambda peer: None,
         blocked: Callable[[bytes, bool], None] = lambda peer, full: None,
         with_keys: bool = False,
-        prepare: Callable[[Any], None] = lambda socket: None,
+        prepare: Callable[[Any], None] = lambda connection: None,
     ) -> None:
         """Make a socket without an endpoint.
 
@@ -201,7 +205,7 @@ class _Bounded:
         or left too much unread; ``blocked(peer, full)``: much waits for it (a tenth of the messages
         which may, half of the octets), or nothing any more.
         ``with_keys``: the first frame becomes the identity bound to the peer's CURVE key.
-        ``prepare(socket)`` sets more options before anything is connected.
+        ``prepare(connection)`` sets more options of its ``socket`` before anything is connected.
         """
         self._received = received
         self._bounds = bounds
@@ -221,7 +225,7 @@ class _Bounded:
         if self.socketType == zmq.ROUTER:
             socket.set(zmq.ROUTER_MANDATORY, 1)
             socket.set(zmq.HANDSHAKE_IVL, int(bounds.handshake_seconds * 1000))
-        prepare(socket)
+        prepare(self)
 
     def bind(self, address: str) -> str:
         """Listen; the address with the port which was chosen.  ConfigurationError if it cannot."""
@@ -279,11 +283,16 @@ class _Bounded:
     def pauseProducing(self) -> None:
         """Read no more for now; libzmq's buffers fill up, and then the peers wait."""
         self._paused = True
+        if self.factory is not None:
+            # libzmq's descriptor stays readable until somebody looks: every turn would ask us.
+            self.factory.reactor.removeReader(self)
 
     def resumeProducing(self) -> None:
         """Read again."""
         self._paused = False
-        self._readSoon()
+        if self.factory is not None:
+            self.factory.reactor.addReader(self)
+            self._readSoon()
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
 
@@ -458,7 +467,8 @@ class Sockets:
         had arrived before the end: measured.)
         """
 
-        def prepare(socket: Any) -> None:
+        def prepare(connection: Any) -> None:
+            socket = connection.socket
             if curve is not None:
                 socket.curve_serverkey = curve.server
                 socket.curve_publickey = curve.public
@@ -467,12 +477,13 @@ class Sockets:
         return self._dealer(self._factory, received, bounds, prepare=prepare)
 
     def admit(self, door: Door, curve: CurveServer | None) -> Callable[[Any], None]:
-        """Let in only who may connect; what to do with each socket before it listens.
+        """Let in only who may connect; what to do with each ROUTER before it listens.
 
         Connections go through ``door``.  With ``curve`` they need one of its keys, which in Z85
         becomes the connection's User-Id.
         """
         monitors: list[Any] = []
+        routers: list[Any] = []
         authorized = None if curve is None else curve.authorized
 
         def asked(messages: list[list[bytes]], addresses: Mapping[bytes, str]) -> None:
@@ -480,12 +491,19 @@ class Sockets:
             # before the answer: so whoever is turned away is gone by then.
             for monitor in monitors:
                 monitor.doRead()
+            # Who comes with an identity is ignored, and never told, while the ROUTER has it still;
+            # it lets go of it when it has read on to the end of what its owner sent.  Read here,
+            # libzmq's thread is asked to end that before it is told to let the newcomer in.
+            for router in routers:
+                router.doRead()
             zap.sendAll([zap_reply(parts, authorized) for parts in messages])
 
         zap = self._router(self._factory, asked, Bounds(1 << 16))
         zap.bind(ZAP_ADDRESS)
 
-        def prepare(socket: Any) -> None:
+        def prepare(router: Any) -> None:
+            routers.append(router)
+            socket = router.socket
             socket.zap_domain = ZAP_DOMAIN
             if curve is not None:
                 socket.curve_secretkey = curve.secret

@@ -55,6 +55,7 @@ from ..machine.client_flow import (
 from ..machine.limits import CLIENT_LIMITS
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq import Bounds, Sockets, check_address, with_port
+from .hooks import guarded
 
 log = Logger(namespace="twisted_msgproto.mtl")
 
@@ -237,7 +238,7 @@ class MtlFlow:
         if opened is not None:
             opened.errback(error or ConnectionClosed("the flow was closed"))
         elif error is not None:
-            self.lost(error)
+            guarded(self.lost, error)
 
 
 def _logLoss(error: Exception) -> None:
@@ -290,7 +291,7 @@ class MtlReader(MtlFlow):
             event.sequences, event.resources, event.properties, event.bodies, strict=True
         ):
             if not self._ended:
-                self.received(Received(*row))
+                guarded(self.received, Received(*row))
 
 
 class MtlWriter(MtlFlow):

@@ -48,6 +48,7 @@ from ..machine.sessions import (
     key_of,
 )
 from ..zeromq import Bounds, Sockets, check_address, is_local, messages_within, port_of
+from .hooks import guarded
 
 PROTOCOL: Final = "mtl"
 
@@ -107,7 +108,7 @@ class MtlServer(IngestHooks):
         """The client is who it says (None: no more); who it was before is logged out."""
         before, self._login = self._login, login
         if before is not None:
-            before.logout()
+            guarded(before.logout)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
@@ -311,7 +312,7 @@ class MtlServerFactory(MsgprotoServerFactory):
                 case SessionOpened():
                     self._opened(event.session)
                 case SessionEstablished():
-                    event.session.application.sessionEstablished()
+                    guarded(event.session.application.sessionEstablished)
                 case SessionEnded():
                     self._ended(event.session, event.reason)
         self._send()
@@ -322,14 +323,14 @@ class MtlServerFactory(MsgprotoServerFactory):
         server.factory, server.machineSession, server.session = self, session, session.name
         server.peer = session.address or None
         self.connectionOpened(server, session.address)
-        server.connectionMade()
+        guarded(server.connectionMade)
 
     def _ended(self, session: Session, reason: str) -> None:
         server = session.application
         self._authenticator.forget(session)
         self.connectionClosed(server)
         server.loggedIn(None)
-        server.sessionLost(Failure(ConnectionClosed(f"the session ended: {reason}")))
+        guarded(server.sessionLost, Failure(ConnectionClosed(f"the session ended: {reason}")))
 
     def _deliver(self, event: ContentReceived) -> None:
         flow, count = event.flow, len(event.sequences)
