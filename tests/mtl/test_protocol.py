@@ -40,6 +40,7 @@ from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, sasl
 from twisted_msgproto.mtl.curve import CurveClient, CurveServer, zap_reply
 from twisted_msgproto.mtl.machine.client_flow import ClientFlowState
+from twisted_msgproto.mtl.machine.profiles import Profile, QueueProfile
 from twisted_msgproto.mtl.protocol.client import Received
 from twisted_msgproto.mtl.sasl import credentials
 from twisted_msgproto.net.authentication import portal_over
@@ -274,6 +275,29 @@ class Hooks(MtlCase):
         await writer.send("a", b"4")
         await factory.drain()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+
+    @run
+    async def test_a_profile_which_raises_does_not_make_the_server_deaf(self) -> None:
+        """MT-25: what it was given is not confirmed, and the next client is served."""
+
+        class Raising(Profile):
+            name = "raising"
+
+            def summon(self, flow: Any, resource: str) -> bool:
+                raise ValueError("summon")
+
+        factory = self.server(profiles=[Raising(), QueueProfile()])
+        client = await self.ready(factory, "raising")
+        reader = await client.reader(["a", "b", "c"])
+        for resource in "abc":  # the later ones find the socket at rest, and wake the reactor
+            asked = reader.summon(resource)
+            asked.addErrback(lambda failure: None)  # nobody answers
+            raised: list[Any] = []
+            await until(lambda: raised.extend(self.flushLoggedErrors(ValueError)) or raised)
+            self.assertIn(factory._data, reactor.getReaders())
+        other = await self.ready(factory, "queue")
+        writer = await other.writer(["a"])
+        await writer.send("a", b"served")
 
     @run
     async def test_what_is_not_safe_is_refused(self) -> None:

@@ -27,6 +27,7 @@ import zmq
 from ..core.errors import ConfigurationError
 from .curve import ZAP_DOMAIN, CurveClient, CurveServer, zap_reply
 from .door import EVENTS, Door
+from .hooks import guarded
 from .machine.sessions import bound_identity, plain_identity
 
 READS_PER_TURN: Final = 256
@@ -274,7 +275,7 @@ class _Bounded:
         return True
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
-        self._received(messages)
+        guarded(self._received, messages)
 
     def _readSoon(self) -> None:
         if self.read_scheduled is None and self.factory is not None:
@@ -444,7 +445,7 @@ class _Routing:
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
         addresses, self._addresses = self._addresses, {}
-        self._received(messages, addresses)
+        guarded(self._received, messages, addresses)
 
 
 class Sockets:

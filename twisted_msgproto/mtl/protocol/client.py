@@ -31,6 +31,7 @@ from ...core.limits import Limits
 from ...core.pending import Pending
 from ...net.timer import MachineTimer
 from ..curve import CurveClient
+from ..hooks import guarded
 from ..machine.client import (
     Answered,
     Client,
@@ -55,7 +56,6 @@ from ..machine.client_flow import (
 from ..machine.limits import CLIENT_LIMITS
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq import Bounds, Sockets, check_address, with_port
-from .hooks import guarded
 
 log = Logger(namespace="twisted_msgproto.mtl")
 

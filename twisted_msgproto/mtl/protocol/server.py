@@ -35,6 +35,7 @@ from ...net.timer import MachineTimer
 from .. import sasl
 from ..curve import CurveServer
 from ..door import Door
+from ..hooks import guarded
 from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
 from ..machine.server import Server
 from ..machine.sessions import (
@@ -48,7 +49,6 @@ from ..machine.sessions import (
     key_of,
 )
 from ..zeromq import Bounds, Sockets, check_address, is_local, messages_within, port_of
-from .hooks import guarded
 
 PROTOCOL: Final = "mtl"
 

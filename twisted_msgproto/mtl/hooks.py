@@ -1,4 +1,4 @@
-"""Hooks which the application gives: what they raise harms nobody but itself.
+"""What the application gives, hooks and profiles: what they raise harms nobody but itself.
 
 One socket serves many peers, and the reactor drops a socket whose reading raises.
 """
