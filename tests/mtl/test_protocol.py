@@ -289,11 +289,12 @@ class Hooks(MtlCase):
         factory = self.server(profiles=[Raising(), QueueProfile()])
         client = await self.ready(factory, "raising")
         reader = await client.reader(["a", "b", "c"])
+        raised: list[Any] = []
         for resource in "abc":  # the later ones find the socket at rest, and wake the reactor
             asked = reader.summon(resource)
             asked.addErrback(lambda failure: None)  # nobody answers
-            raised: list[Any] = []
             await until(lambda: raised.extend(self.flushLoggedErrors(ValueError)) or raised)
+            raised.clear()
             self.assertIn(factory._data, reactor.getReaders())
         other = await self.ready(factory, "queue")
         writer = await other.writer(["a"])
