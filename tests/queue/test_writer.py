@@ -23,6 +23,7 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import PACKED_MIN, PackedOctets
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
+from twisted_msgproto.queue.writer import ENCODED_AT_ONCE_MESSAGES
 
 DIRECTORY = "/queue"
 
@@ -170,6 +171,36 @@ def test_a_packed_batch_is_encoded_by_whoever_submits_it(monkeypatch: pytest.Mon
         assert encoders == [threading.current_thread()]
         assert put(writer, packed(100, PACKED_MIN - 1)) == [None]
         assert encoders[1:] == [writer._thread]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_long_list_is_encoded_while_what_came_before_is_written(
+    monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    """By whoever submits it; a shorter one is gathered by the writer's thread."""
+    encoders: list[threading.Thread] = []
+    original = writer_room.encode
+
+    def encode(batches: list[MessageBatch]) -> Any:
+        encoders.append(threading.current_thread())
+        return original(batches)
+
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)  # it is being written
+        monkeypatch.setattr(writer_room, "encode", encode)
+        count = ENCODED_AT_ONCE_MESSAGES - missing
+        bodies = [b"x"] * count
+        long = MessageBatch("test", "json", 1, count=count, octets=count, body=bodies)
+        results.submit(writer, long)
+        assert encoders == ([] if missing else [threading.current_thread()])
+        disk.gated = False
+        disk.gate.release()
+        assert results.wait(2) == [None] * 2
+    assert len(rows(DIRECTORY, disk=disk)) == 1 + count
 
 
 def test_a_packed_batch_is_let_go_once_it_is_encoded() -> None:

@@ -7,7 +7,8 @@ message alone waits for nothing, many share a sync.
 Who encodes?  Lists of small batches are gathered and encoded once a group, by the writer's thread.
 A packed batch (:mod:`~twisted_msgproto.core.packed`) is encoded by whoever submits it, because its
 octets have just come and are still in that processor's cache: that takes 0.1 µs a message, half of
-what it costs to fetch the octets into another one's.
+what it costs to fetch the octets into another one's.  So is a long list (0.3 µs a message, and one
+thread alone can do it at a time, whichever it is): what was submitted before is written meanwhile.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from .recovery import Recovery
 
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
+ENCODED_AT_ONCE_MESSAGES = 512
+"""A batch of lists with so many messages is worth a frame of its own, which costs 40 µs."""
 RETRY_DELAY_S = 0.25
 """How long the writer waits before it looks for room again."""
 IDLE_S = 1.0
@@ -183,8 +186,9 @@ class QueueWriter:
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
-        """A packed batch as a frame; others as they are, and one which cannot be encoded."""
-        if not (kept_packed(batch.body) or kept_packed(batch.fields)):
+        """A packed or long batch as a frame; others as they are, and one which cannot be encoded."""
+        packed = kept_packed(batch.body) or kept_packed(batch.fields)
+        if not packed and batch.count < ENCODED_AT_ONCE_MESSAGES:
             return batch
         try:
             return encode([batch])
