@@ -194,7 +194,10 @@ def test_a_long_list_is_encoded_while_what_came_before_is_written(
         monkeypatch.setattr(writer_room, "encode", encode)
         count = ENCODED_AT_ONCE_MESSAGES - missing
         bodies = [b"x"] * count
-        long = MessageBatch("test", "json", 1, count=count, octets=count, body=bodies)
+        numbers = list(range(1, count + 1))
+        long = MessageBatch(
+            "test", "json", 1, count=count, octets=count, message_id=numbers, body=bodies
+        )
         results.submit(writer, long)
         assert encoders == ([] if missing else [threading.current_thread()])
         disk.gated = False

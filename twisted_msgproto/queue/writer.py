@@ -186,7 +186,7 @@ class QueueWriter:
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
-        """A packed or long batch as a frame; others as they are, and one which cannot be encoded."""
+        """A packed or long batch as a frame; others as they are, and what cannot be encoded."""
         packed = kept_packed(batch.body) or kept_packed(batch.fields)
         if not packed and batch.count < ENCODED_AT_ONCE_MESSAGES:
             return batch
