@@ -155,18 +155,25 @@ def packed(first: int, count: int) -> MessageBatch:
     )
 
 
-def test_a_packed_batch_is_encoded_by_whoever_submits_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its octets are in that processor's cache; the writer's thread has nothing left to do."""
-    encoders: list[threading.Thread] = []
+@pytest.fixture
+def encoders(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The thread of each call of ``encode``; a writer makes one when it is made."""
+    called: list[threading.Thread] = []
     original = writer_room.encode
 
     def encode(batches: list[MessageBatch]) -> Any:
-        encoders.append(threading.current_thread())
+        called.append(threading.current_thread())
         return original(batches)
 
+    monkeypatch.setattr(writer_room, "encode", encode)
+    return called
+
+
+def test_a_packed_batch_is_encoded_by_whoever_submits_it(encoders: list[threading.Thread]) -> None:
+    """Its octets are in that processor's cache; the writer's thread has nothing left to do."""
     disk = SimulatedDisk()
     with a_writer(disk) as writer:
-        monkeypatch.setattr(writer_room, "encode", encode)
+        encoders.clear()
         assert put(writer, packed(0, PACKED_MIN)) == [None]
         assert encoders == [threading.current_thread()]
         assert put(writer, packed(100, PACKED_MIN - 1)) == [None]
@@ -175,23 +182,16 @@ def test_a_packed_batch_is_encoded_by_whoever_submits_it(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_long_list_is_encoded_while_what_came_before_is_written(
-    monkeypatch: pytest.MonkeyPatch, missing: int
+    encoders: list[threading.Thread], missing: int
 ) -> None:
     """By whoever submits it; a shorter one is gathered by the writer's thread."""
-    encoders: list[threading.Thread] = []
-    original = writer_room.encode
-
-    def encode(batches: list[MessageBatch]) -> Any:
-        encoders.append(threading.current_thread())
-        return original(batches)
-
     disk = GatedDisk()
     with a_writer(disk) as writer:
         disk.gated = True
         results = Results()
         results.submit(writer, batch(0))
         assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)  # it is being written
-        monkeypatch.setattr(writer_room, "encode", encode)
+        encoders.clear()
         count = ENCODED_AT_ONCE_MESSAGES - missing
         bodies = [b"x"] * count
         numbers = list(range(1, count + 1))

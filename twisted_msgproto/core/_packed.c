@@ -24,16 +24,16 @@ shift(PyObject *module, PyObject *arguments)
     PyObject *result = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int32_t));
     const char *from = given.buf;
     char *to = result ? PyBytes_AsString(result) : NULL;
-    for (Py_ssize_t row = 0; result && row < count; row++, from += sizeof(int32_t), to += sizeof(int32_t)) {
+    for (Py_ssize_t row = 0; result && row < count; row++) {
         int32_t place;
-        memcpy(&place, from, sizeof place);
+        memcpy(&place, from + row * (Py_ssize_t)sizeof place, sizeof place);
         if (by < INT32_MIN - (long long)place || by > INT32_MAX - (long long)place) {
             PyErr_SetString(PyExc_OverflowError, "places are signed 32-bit integers");
             Py_CLEAR(result);
             break;
         }
         place = (int32_t)(place + by);
-        memcpy(to, &place, sizeof place);
+        memcpy(to + row * (Py_ssize_t)sizeof place, &place, sizeof place);
     }
     PyBuffer_Release(&given);
     return result;
