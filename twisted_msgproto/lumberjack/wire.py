@@ -374,6 +374,13 @@ class Decoder:
         self._window_max = limits.integer("window")
         self._slice_octets = limits.integer("slice-octets")
 
+        # So short that no number of frames in it is above what one call decodes, nor a document
+        # above its limit.
+        self._usual_octets_max = min(
+            self._json_octets_max, self._slice_octets // (STEP_WEIGHT_OCTETS // _SHORT.size + 2)
+        )
+        self._clean = True  # nothing waits from before
+
         self.unfinished = False
         self.trailing_octets = 0
         self.invalid_texts = 0
@@ -417,6 +424,10 @@ class Decoder:
 
     def feed(self, octets: bytes) -> list[Frame | Fault]:
         """Whole frames among what has arrived so far, perhaps with a Fault as the last item."""
+        if self._clean and len(octets) <= self._usual_octets_max:
+            usual = self._usual_read(octets)
+            if usual is not None:
+                return [usual]
         if self._failed or not self._take_in(octets):
             return []
         frames: list[Frame | Fault] = []
@@ -431,9 +442,28 @@ class Decoder:
         if outer.position == len(outer.octets):
             outer.octets, outer.position = b"", 0
         # Not when the last step could do no more: then only further octets help.
-        self.unfinished = more and self.incomplete
+        incomplete = self.incomplete
+        self.unfinished = more and incomplete
+        self._clean = not incomplete and not self._failed
         self._frames = []
         return frames
+
+    def _usual_read(self, octets: bytes) -> Json | None:
+        """A read which is nothing but one run of J frames, as a small window mostly is, or None.
+
+        What is below would find the same, but it is ready for everything, and a small window costs
+        as much as the code it goes through.
+        """
+        size = len(octets)
+        if size < _LONG.size or octets[0] not in VERSIONS:
+            return None
+        position, sequences, bodies, windows, _ = scan.json_run(
+            octets, 0, size, size, self._window_max, size
+        )
+        if position < size or not sequences:
+            return None
+        octets_of_run = bodies.bounds[-1] + _LONG.size * len(sequences)
+        return Json(octets[0], sequences, bodies, octets_of_run, False, windows)
 
     def _take_in(self, octets: bytes) -> bool:
         """Join ``octets`` to what waits; False if that is known to be less than a frame."""
