@@ -1,15 +1,20 @@
 """``twistd msgproto``: one process from one file; what is wrong in the file is one line."""
 
+import os
 import signal
+import sys
+import threading
 import tomllib
 from pathlib import Path
 
 import pytest
 from twisted.python import usage
 
-from tests.tools.processes import Launcher
+from tests.tools.processes import PATIENCE_SECONDS, Launcher, wait_gone
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.gateway import Configuration, Options, option_words, toml_value
+from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.registry import PROTOCOLS, load
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
@@ -224,7 +229,8 @@ def test_two_servers_over_one_queue_directory_are_refused_in_one_line(
     second = launch.run("gateway", "--config", file)
     assert second.returncode != 0
     assert "Traceback" not in second.stdout + second.stderr
-    assert "msgproto: queue" in second.stderr
+    assert (second.stdout + second.stderr).count("msgproto: queue") == 1
+    assert "open for writing already (process" in second.stdout
 
 
 def test_the_gateway_can_be_run_by_twistds_plugin(launch: Launcher, file: Path) -> None:
@@ -246,3 +252,38 @@ def test_what_is_in_force_for_every_protocol_runs_the_same(tmp_path: Path) -> No
         for key in options.keys() - {"credInterfaces", "credCheckers", "limits"}:
             assert again.servers[name][key] == options[key], key
         assert dict(again.servers[name]["limits"]) == dict(options["limits"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no daemons here")
+def test_a_daemon_writes_its_queue_and_tells_its_log_what_the_start_has_found(
+    launch: Launcher,
+) -> None:
+    """LJ-13: twistd forks after the services were made; the queue's thread must not stay behind."""
+    here = launch.directory
+    written = threading.Event()
+    writer = QueueWriter(here / "spool")
+    message = MessageBatch("test", "json", 1, count=1, body=[b"x"], octets=1)
+    writer.submit(message, lambda error: written.set())
+    assert written.wait(PATIENCE_SECONDS)
+    writer.close()
+    with (here / "spool" / f"{0:020d}.segment").open("ab") as segment:
+        segment.write(b"torn")
+    daemon = launch.command(
+        [
+            *(sys.executable, "-c", "from twisted.scripts.twistd import run; run()"),
+            *("--pidfile=daemon.pid", "--logfile=daemon.log"),
+            *("lumberjack", "-e", "unix:socket", "--queue", "spool"),
+        ]
+    )
+    assert daemon.wait() == 0, daemon.output  # it returns when its child serves
+    pid = int((here / "daemon.pid").read_text())
+    try:
+        sent = launch.run("send", "lumberjack", "unix:socket", "--count", "10")
+        log = (here / "daemon.log").read_text()
+        assert sent.returncode == 0, sent.stdout + sent.stderr + log
+        assert log.count("cut 4 octets of an unfinished record") == 1
+        assert f"{pid}\n" == (here / "spool" / "lock").read_text()
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        assert wait_gone(pid)
+    assert QueueReader(here / "spool").end() == 11
