@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from twisted.python import usage
 
-from tests.tools.processes import PATIENCE_SECONDS, Launcher, wait_gone
+from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, wait_gone
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.gateway import Configuration, Options, option_words, toml_value
@@ -254,36 +254,60 @@ def test_what_is_in_force_for_every_protocol_runs_the_same(tmp_path: Path) -> No
         assert dict(again.servers[name]["limits"]) == dict(options["limits"])
 
 
+def start_daemon(launch: Launcher, name: str, endpoint: str) -> Launched:
+    """Let twistd make a daemon of a server over ``spool``; what is given back ends before that."""
+    return launch.command(
+        [
+            *(sys.executable, "-c", "from twisted.scripts.twistd import run; run()"),
+            *(f"--pidfile={name}.pid", f"--logfile={name}.log"),
+            *("lumberjack", "-e", endpoint, "--queue", f"{name}.spool"),
+        ]
+    )
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no daemons here")
 def test_a_daemon_writes_its_queue_and_tells_its_log_what_the_start_has_found(
     launch: Launcher,
 ) -> None:
     """LJ-13: twistd forks after the services were made; the queue's thread must not stay behind."""
-    here = launch.directory
+    here, spool = launch.directory, launch.directory / "good.spool"
     written = threading.Event()
-    writer = QueueWriter(here / "spool")
+    writer = QueueWriter(spool)
     message = MessageBatch("test", "json", 1, count=1, body=[b"x"], octets=1)
     writer.submit(message, lambda error: written.set())
     assert written.wait(PATIENCE_SECONDS)
     writer.close()
-    with (here / "spool" / f"{0:020d}.segment").open("ab") as segment:
+    with (spool / f"{0:020d}.segment").open("ab") as segment:
         segment.write(b"torn")
-    daemon = launch.command(
-        [
-            *(sys.executable, "-c", "from twisted.scripts.twistd import run; run()"),
-            *("--pidfile=daemon.pid", "--logfile=daemon.log"),
-            *("lumberjack", "-e", "unix:socket", "--queue", "spool"),
-        ]
-    )
+    daemon = start_daemon(launch, "good", "unix:socket")
     assert daemon.wait() == 0, daemon.output  # it returns when its child serves
-    pid = int((here / "daemon.pid").read_text())
+    pid = int((here / "good.pid").read_text())
     try:
         sent = launch.run("send", "lumberjack", "unix:socket", "--count", "10")
-        log = (here / "daemon.log").read_text()
+        log = (here / "good.log").read_text()
         assert sent.returncode == 0, sent.stdout + sent.stderr + log
         assert log.count("cut 4 octets of an unfinished record") == 1
-        assert f"{pid}\n" == (here / "spool" / "lock").read_text()
+        assert f"{pid}\n" == (spool / "lock").read_text()
     finally:
         os.kill(pid, signal.SIGTERM)
         assert wait_gone(pid)
-    assert QueueReader(here / "spool").end() == 11
+    assert QueueReader(spool).end() == 11
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no daemons here")
+def test_a_daemon_which_cannot_start_ends_with_one_line_in_its_log(launch: Launcher) -> None:
+    here = launch.directory
+    for name in ("locked", "deaf"):
+        writer = QueueWriter(here / f"{name}.spool") if name == "locked" else None
+        daemon = start_daemon(launch, name, "unix:nowhere/socket")
+        try:
+            assert daemon.wait() == 1
+        finally:
+            if writer is not None:
+                writer.close()
+        log = (here / f"{name}.log").read_text()
+        why = "open for writing already" if writer is not None else "cannot listen on unix:nowhere"
+        assert log.count("lumberjack: ") == 1
+        assert why in log
+        assert "Traceback" not in log + daemon.output
+        assert not (here / f"{name}.pid").exists()

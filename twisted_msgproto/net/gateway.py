@@ -33,6 +33,14 @@ QUEUE_SECONDS_LEAST: Final = 0.5
 """What the queue gets of it, also when the connections have used up all."""
 
 
+class CannotStart(SystemExit, Exception):
+    """A service cannot start, for a reason of one line.
+
+    SystemExit: no traceback is printed.  Exception: ``twistd`` tells the process which made the
+    daemon, and removes its pid file; for SystemExit alone that process would wait for ever.
+    """
+
+
 class Gateway(MultiService):
     """The service at the top: it owns the sink, and its children are the servers.
 
@@ -70,14 +78,14 @@ class Gateway(MultiService):
         """Begin to serve: this process is a gateway from now on.
 
         Only here is the queue opened: ``twistd`` has become a daemon and another user by now, and
-        its log takes what there is to tell.  SystemExit with one line if that cannot be.
+        its log takes what there is to tell.  CannotStart with one line if that cannot be.
         """
         if self._unopened is not None:
             directory, sink = self._unopened
             try:
                 sink.open()
             except (MsgprotoError, OSError) as error:
-                raise SystemExit(f"{self._title}: queue {directory!r}: {error}") from None
+                raise CannotStart(f"{self._title}: queue {directory!r}: {error}") from None
             self._unopened = None
         keep_freed_memory()
         super().startService()  # type: ignore[no-untyped-call]
@@ -153,7 +161,7 @@ class ListeningService(Service):
                 self._listening, self._refused, errbackArgs=(description,)
             )
             if self._refusal and not self._reactor.running:
-                raise SystemExit(self._refusal)
+                raise CannotStart(self._refusal)
 
     def _listening(self, port: IListeningPort) -> None:
         self.ports.append(port)
