@@ -187,3 +187,13 @@ def contents(*sequences: int, resource: str = "a") -> list[data.DataCommand]:
 
 def bodies(commands: Sequence[data.DataCommand]) -> list[bytes]:
     return [command.body for command in commands if isinstance(command, data.Content)]
+
+
+def write(broker: Broker, *numbers: int, resource: str = "a", safe: bool = True) -> bytes:
+    """A writer which has sent contents of these bodies, made safe."""
+    writer = broker.flow("Writer", [resource])
+    broker.command(writer, *contents(*numbers, resource=resource))
+    if safe:
+        broker.safe(broker.events[-1])
+    broker.got(writer)
+    return writer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -13,7 +14,9 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.tools.sinks import HeldSink
+from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.sabc import (
+    Response,
     SabcClient,
     SabcClientFactory,
     SabcServer,
@@ -131,3 +134,58 @@ class HeldCase(Case):
     def setUp(self):
         super().setUp()
         self.sink = HeldSink()
+
+
+class Echo(SabcServer):
+    """Answers with what came; keeps what else happened."""
+
+    def connectionMade(self):
+        self.notes = []
+        super().connectionMade()
+
+    def sessionEstablished(self):
+        self.notes.append("established")
+
+    def sessionLost(self, reason):
+        self.notes.append("lost")
+
+    def requestReceived(self, message):
+        self.notes.append(message)
+        if message.body == b"none":
+            return None
+        if message.body == b"text":
+            return "täxt"
+        if message.body == b"later":
+            self.later = Deferred()
+            return self.later
+        if message.body == b"done":
+            return succeed(b"done")
+        if message.body == b"coroutine":
+            return self.coroutine()
+        if message.body == b"response":
+            return Response(b"body", {"colour": "red"})
+        if message.body == b"raise":
+            raise RuntimeError("secret detail")
+        if message.body == b"refuse":
+            raise Refused("not today", 409)
+        if message.body == b"odd refusal":
+            raise Refused("not today", "a::b")
+        if message.body == b"odd":
+            return 7
+        if message.body == b"inject":
+            return Response(b"", {"a": "b\r\nc::d"})
+        return message.body
+
+    async def coroutine(self):
+        return b"from a coroutine"
+
+    def messageReceived(self, message):
+        self.notes.append(message)
+        if message.body == b"raise":
+            raise RuntimeError("secret detail")
+        if message.body == b"later":
+            self.later = Deferred()
+            return self.later
+
+    def errorReceived(self, error):
+        self.notes.append(error)

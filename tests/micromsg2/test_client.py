@@ -1,0 +1,196 @@
+"""A client's session from its handshake to its end, and a client against a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import succeed
+from twisted.internet.error import ConnectionDone
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+
+from tests.micromsg2.cases import Case, Noting
+from tests.micromsg2.streams import ack, decode, handshake, message, offers
+from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.micromsg2 import MicroMsg2Client, MicroMsg2ClientFactory, Proposal
+from twisted_msgproto.micromsg2.wire import BadText, encode_command, encode_error
+
+
+class ClientLife(Case):
+    def test_a_client_opens_the_handshake_and_says_when_it_is_through(self) -> None:
+        """MM-02, MM-04"""
+        factory = MicroMsg2ClientFactory(clock=self.clock)
+        client = factory.buildProtocol(None)
+        transport = StringTransport()
+        client.makeConnection(transport)  # type: ignore[union-attr]
+        (opening,) = decode([transport.value()], 1)
+        self.assertEqual(
+            [str(offer) for offer in opening.optional],  # type: ignore[attr-defined]
+            ["batch-ack:max-count=100", "pub-sub"],
+        )
+        waiting = client.whenEstablished()  # type: ignore[union-attr]
+        dropped = client.whenEstablished()  # type: ignore[union-attr]
+        dropped.addErrback(lambda failure: None)
+        dropped.cancel()
+        self.assertNoResult(waiting)
+        client.dataReceived(handshake("", "batch-ack:max-count=50;pub-sub"))  # type: ignore[union-attr]
+        self.assertIs(self.successResultOf(waiting), client)
+        self.assertIs(self.successResultOf(client.whenEstablished()), client)  # type: ignore[union-attr]
+        self.assertEqual(client.machine.room, 50)  # type: ignore[union-attr]
+        self.lose(client)
+        self.failureResultOf(client.whenEstablished(), ConnectionClosed)  # type: ignore[union-attr]
+
+    def test_a_refused_client_says_why(self) -> None:
+        """MM-06"""
+        client, transport = self.client(extensions=None)
+        waiting = client.whenEstablished()
+        client.dataReceived(encode_error("unsupported-extension: json"))
+        self.assertTrue(transport.disconnecting)
+        self.lose(client)
+        failure = self.failureResultOf(waiting, Refused)
+        self.assertEqual(failure.value.code, "unsupported-extension")
+        self.failureResultOf(client.whenEstablished(), Refused)
+
+    def test_a_client_which_refuses_or_is_left_says_so(self) -> None:
+        """MM-05, MM-32"""
+        for octets in (handshake(major=2), b""):
+            client, transport = self.client(extensions=None)
+            waiting = client.whenEstablished()
+            client.dataReceived(octets)
+            self.clock.advance(0 if octets else 11)
+            self.assertTrue(transport.disconnecting)
+            self.lose(client)
+            self.failureResultOf(waiting, ConnectionClosed)
+
+    def test_a_client_receives_and_acknowledges(self) -> None:
+        """MM-18: the same hooks and sinks as on a server"""
+        sink = HeldSink()
+        client, transport = self.client(extensions="ack", sink=sink)
+        client.dataReceived(message(1, b"x", "topic/a"))
+        self.assertEqual(sink.messages[0].destination, "topic/a")
+        self.assertEqual(transport.value(), b"")
+        sink.safe()
+        self.assertEqual(transport.value(), ack(1))
+        self.lose(client)
+
+    def test_subscriptions_are_commands(self) -> None:
+        """MM-25: a filter which cannot be is the caller's fault"""
+        client, transport = self.client(extensions="pub-sub")
+        client.subscribe("topic/a", "n>=N2 ; name=Jonas")
+        client.subscribe("q")
+        client.unsubscribe("q")
+        found = [(f.name, f.parameters) for f in self.frames(transport)]
+        self.assertEqual(
+            found,
+            [
+                ("subscribe", {"destination": "topic/a", "filter": "n>=N2;name=TJonas"}),
+                ("subscribe", {"destination": "q"}),
+                ("unsubscribe", {"destination": "q"}),
+            ],
+        )
+        with self.assertRaises(BadText):
+            client.subscribe("a", "n<=Tx")
+        self.lose(client)
+        other, _ = self.client()
+        with self.assertRaises(ValueError):
+            other.subscribe("a")
+        self.lose(other)
+
+    def test_closing_waits_for_what_is_not_safe_and_leaving_does_not(self) -> None:
+        """MM-19"""
+        for verb, waits in (("close", True), ("leave", False)):
+            sink = HeldSink()
+            client, transport = self.client(extensions="ack", sink=sink)
+            client.dataReceived(message(1))
+            gone = getattr(client, verb)()
+            self.assertEqual(transport.disconnecting, not waits)
+            sink.safe()
+            self.assertEqual(transport.value(), ack(1) if waits else b"")
+            self.assertTrue(transport.disconnecting)
+            self.assertNoResult(gone)
+            self.lose(client)
+            self.successResultOf(gone)
+            self.successResultOf(getattr(client, verb)())
+
+    def test_a_client_is_no_consumer_of_a_broker(self) -> None:
+        """MM-25: pub-sub commands of a peer are the application's on this side"""
+
+        class Seeing(MicroMsg2Client):
+            seen = ""
+
+            def commandReceived(self, name: str, parameters: Any) -> None:
+                self.seen = name
+
+        client, _ = self.client(Seeing, extensions="pub-sub")
+        client.dataReceived(encode_command("subscribe", {"destination": "a"}))
+        self.assertEqual(client.seen, "subscribe")
+        self.lose(client)
+
+    def test_a_machine_has_a_side(self) -> None:
+        from twisted_msgproto.micromsg2.connection import MicroMsg2Protocol
+
+        with self.assertRaises(NotImplementedError):
+            MicroMsg2Protocol().makeMachine()
+
+
+class Both(Case):
+    """Our client against our server, octets carried by hand."""
+
+    def carry(self, *pairs: tuple[Any, Any, Any, Any]) -> None:
+        moved = True
+        while moved:
+            moved = False
+            for client, one, server, two in pairs:
+                up, down = one.value(), two.value()
+                one.clear()
+                two.clear()
+                if up:
+                    server.dataReceived(up)
+                if down:
+                    client.dataReceived(down)
+                moved |= bool(up or down)
+
+    def test_a_message_travels_from_client_to_client(self) -> None:
+        """MM-12, MM-19, MM-25, MM-26, MM-28"""
+        factory = self.server_factory(sink=SafeSink())
+        sides = []
+        for extensions in ("json;batch-ack", "json;pub-sub;ack"):
+            client, one = self.client(extensions=None, proposal={})
+            client.factory.proposal = Proposal(required=offers(extensions))
+            client.machine = client.makeMachine()
+            one.clear()
+            client._write()
+            server, two = self.connect(factory)
+            sides.append((client, one, server, two))
+        self.carry(*sides)
+        (sender, *_), (watcher, *_) = sides
+        got: list[Any] = []
+        watcher.factory.sink = SafeSink()
+        watcher.subscribe("topic/a", "n>N1")
+        self.carry(*sides)
+        sent = [sender.send("topic/a", {"n": n}, {"n": n}) for n in range(4)]
+        self.carry(*sides)
+        self.clock.advance(0.6)
+        self.carry(*sides)
+        for deferred in sent:
+            self.successResultOf(deferred)
+        got = [watcher.decoded(m.body) for m in watcher.factory.sink.messages]
+        self.assertEqual(got, [{"n": 2}, {"n": 3}])
+        self.assertEqual(factory.broker.snapshot()["broker_acknowledged"], 2)
+        for client, _, server, _ in sides:
+            client.connectionLost(Failure(ConnectionDone()))
+            server.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_succeed_is_not_waited_for(self) -> None:
+        """A hook's Deferred which has fired already costs no turn"""
+
+        class At(Noting):
+            def messageReceived(self, message: Any) -> Any:
+                return succeed(None)
+
+        server, transport = self.connect(self.server_factory(At, sink=None), "ack")
+        server.dataReceived(message(1))
+        self.assertEqual(transport.value(), ack(1))
+        self.lose(server)

@@ -1,0 +1,237 @@
+"""The verbs which send: Deferreds, refusals, bounds, back-pressure."""
+
+from __future__ import annotations
+
+from tests.micromsg2.cases import Case
+from tests.micromsg2.streams import ack
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
+from twisted_msgproto.micromsg2 import MicroMsg2Client
+from twisted_msgproto.micromsg2.wire import BadText, Error, ExtensionFrame, encode_error
+
+
+class Sending(Case):
+    """The client's verbs (and the server's: they are the same)."""
+
+    def test_a_sent_message_fires_on_its_ack(self) -> None:
+        """MM-12, MM-19"""
+        client, transport = self.client(extensions="batch-ack:max-count=2")
+        sent = [client.send("q", b"%d" % n, {"k": n}) for n in range(3)]
+        self.assertEqual(
+            self.frames(transport), [(1, "q", b"k:N0;", b"0"), (2, "q", b"k:N1;", b"1")]
+        )
+        for deferred in sent:
+            self.assertNoResult(deferred)
+        client.dataReceived(ack(2))
+        self.assertEqual([self.successResultOf(d) for d in sent[:2]], [None, None])
+        self.assertEqual(self.frames(transport), [(3, "q", b"k:N2;", b"2")])
+        client.dataReceived(ack(3))
+        self.successResultOf(sent[2])
+        self.lose(client)
+
+    def test_without_acks_it_fires_when_it_is_written(self) -> None:
+        """MM-13"""
+        client, transport = self.client()
+        self.successResultOf(client.sendMany("q", [b"1", b"2"]))
+        self.assertEqual(self.bodies(transport), [b"1", b"2"])
+        self.successResultOf(client.sendMany("q", []))
+        self.lose(client)
+
+    def test_many_messages_fire_once(self) -> None:
+        """MM-19"""
+        client, transport = self.client(extensions="batch-ack:max-count=3")
+        sent = client.sendMany("q", [b"%d" % n for n in range(5)])
+        client.dataReceived(ack(3))
+        self.assertNoResult(sent)
+        client.dataReceived(ack(5))
+        self.successResultOf(sent)
+        self.assertEqual(len(self.bodies(transport)), 5)
+        self.lose(client)
+
+    def test_json_is_encoded_when_it_was_agreed(self) -> None:
+        """MM-28: octets pass as they are"""
+        client, transport = self.client(extensions="json")
+        client.send("q", {"a": 1})
+        client.send("q", b"[]")
+        self.assertEqual(self.bodies(transport), [b'{"a":1}', b"[]"])
+        self.assertEqual(client.decoded(b'{"a":1}'), {"a": 1})
+        self.failureResultOf(client.send("q", float("nan")), ValueError)
+        plain, _ = self.client()
+        self.failureResultOf(plain.send("q", {"a": 1}), TypeError)
+        self.assertEqual(plain.decoded(b"{}"), b"{}")
+        self.lose(client, plain)
+
+    def test_a_type_stands_before_its_message(self) -> None:
+        """MM-29"""
+        client, transport = self.client(extensions="dotnet")
+        client.send("q", b"1", typeName="A.B")
+        client.send("q", b"2", typeName="A.B")
+        found = self.frames(transport)
+        self.assertEqual(found[0], ExtensionFrame(1, b"A.B"))
+        self.assertEqual([row[3] for row in found[1:]], [b"1", b"2"])
+        self.lose(client)
+
+    def test_a_refusal_of_the_peer_fails_that_message_alone(self) -> None:
+        """MM-19, MM-28"""
+
+        class Quiet(MicroMsg2Client):
+            def errorReceived(self, code: str, text: str) -> None:
+                """Not logged."""
+
+        client, transport = self.client(Quiet, extensions="batch-ack:max-count=4")
+        sent = [client.send("q", b"") for _ in range(3)]
+        many = client.sendMany("q", [b"", b""])
+        client.dataReceived(
+            encode_error("refused: 2: not today")
+            + encode_error("bad-payload: 3: not JSON")
+            + encode_error("refused: 4")
+            + encode_error("refused: 77")
+            + encode_error("refused: x")
+        )
+        refusal = self.failureResultOf(sent[1], Refused)
+        self.assertEqual(refusal.value.code, "refused")
+        self.failureResultOf(sent[2], Refused)
+        self.failureResultOf(many, Refused)
+        self.assertNoResult(sent[0])
+        client.dataReceived(ack(4))
+        self.successResultOf(sent[0])
+        self.assertEqual(len(self.frames(transport)), 5)
+        client.dataReceived(ack(5))
+        self.assertEqual(client.machine.in_flight, 0)
+        self.lose(client)
+
+    def test_what_is_not_acknowledged_fails_when_the_connection_is_lost(self) -> None:
+        """MM-19: whether the peer has it is not known"""
+        client, _ = self.client(extensions="ack")
+        sent = [client.send("q", b""), client.send("q", b"")]
+        self.lose(client)
+        for deferred in sent:
+            self.failureResultOf(deferred, ConnectionClosed)
+        self.failureResultOf(client.send("q", b""), ConnectionClosed)
+        with self.assertRaises(ConnectionClosed):
+            client.sendCommand("a")
+        self.assertEqual(client._unsentMessages, 0)
+
+    def test_the_reason_of_the_end_is_what_the_peer_said(self) -> None:
+        """MM-33"""
+        client, _ = self.client(extensions="ack")
+        sent = client.send("q", b"")
+        client.dataReceived(encode_error("failed: 1"))
+        self.lose(client)
+        self.assertIn("failed: 1", str(self.failureResultOf(sent, ConnectionClosed).value))
+        broken, _ = self.client(extensions="ack")
+        sent = broken.send("q", b"")
+        broken.dataReceived(b"\xff")
+        self.lose(broken)
+        self.assertIn("unknown flags", str(self.failureResultOf(sent, ConnectionClosed).value))
+
+    def test_nothing_is_sent_before_the_session(self) -> None:
+        client, _ = self.client(extensions=None)
+        self.failureResultOf(client.send("q", b""), ConnectionClosed)
+        with self.assertRaises(ConnectionClosed):
+            client.subscribe("q")
+        self.lose(client)
+
+    def test_what_cannot_be_sent_fails_at_once(self) -> None:
+        """MM-12, MM-22, MM-31, MM-32"""
+        client, transport = self.client(
+            extensions="ack", limits={"payload_octets": 10, "unsent_messages": 2}
+        )
+        self.failureResultOf(client.send("ä" * 128, b""), BadText)
+        self.failureResultOf(client.send("q", b"", {"K": 1}), BadText)
+        self.failureResultOf(client.send("q", b"x" * 11), LimitExceeded)
+        self.assertEqual(transport.value(), b"")
+        sent = [client.send("q", b"") for _ in range(3)]
+        self.failureResultOf(client.send("q", b""), LimitExceeded)
+        self.lose(client)
+        for deferred in sent:
+            self.failureResultOf(deferred, ConnectionClosed)
+
+    def test_octets_which_wait_are_bounded(self) -> None:
+        """MM-32"""
+        client, _ = self.client(extensions="ack", limits={"unsent_octets": 10})
+        sent = [client.send("q", b"x" * 9) for _ in range(2)]
+        self.failureResultOf(client.send("q", b"xx"), LimitExceeded)
+        self.lose(client)
+        for deferred in sent:
+            self.failureResultOf(deferred, ConnectionClosed)
+
+    def test_a_cancelled_send_is_not_sent_if_it_waits(self) -> None:
+        client, transport = self.client(extensions="ack")
+        flying, waiting, last = (client.send("q", b"%d" % n) for n in range(3))
+        for deferred in (flying, waiting):
+            deferred.addErrback(lambda failure: None)
+            deferred.cancel()
+        client.dataReceived(ack(1))
+        self.assertEqual(self.bodies(transport), [b"0", b"2"])
+        client.dataReceived(ack(2))
+        self.successResultOf(last)
+        self.assertEqual((client._unsentMessages, client._unsentOctets), (0, 0))
+        self.lose(client)
+
+    def test_sending_stops_while_the_transport_is_full(self) -> None:
+        client, transport = self.client()
+        transport.producer.pauseProducing()
+        sent = client.send("q", b"1")
+        self.assertNoResult(sent)
+        self.assertEqual(transport.value(), b"")
+        transport.producer.resumeProducing()
+        self.successResultOf(sent)
+        self.assertEqual(self.bodies(transport), [b"1"])
+        self.lose(client)
+
+    def test_a_client_reads_on_while_its_own_output_waits(self) -> None:
+        """MM-32: else two full sides would wait for each other; a server does pause"""
+        client, transport = self.client()
+        transport.producer.pauseProducing()
+        self.assertEqual(transport.producerState, "producing")
+        server, other = self.connect(self.server_factory(), "")
+        other.producer.pauseProducing()
+        self.assertEqual(other.producerState, "paused")
+        self.clock.advance(31)
+        self.assertTrue(transport.disconnected)
+        self.assertTrue(other.disconnected)
+        self.lose(client, server)
+
+    def test_a_producer_is_paused_while_its_messages_wait(self) -> None:
+        """MM-19: while the window is full"""
+
+        class Producer:
+            state = "producing"
+
+            def pauseProducing(self) -> None:
+                self.state = "paused"
+
+            def resumeProducing(self) -> None:
+                self.state = "producing"
+
+        client, transport = self.client(extensions="batch-ack:max-count=2")
+        producer = Producer()
+        client.registerProducer(producer)
+        with self.assertRaises(RuntimeError):
+            client.registerProducer(Producer())
+        first = client.send("q", b"")
+        self.assertEqual(producer.state, "producing")
+        second = client.send("q", b"")
+        self.assertEqual(producer.state, "paused")
+        client.dataReceived(ack(1))
+        self.assertEqual(producer.state, "producing")
+        transport.producer.pauseProducing()
+        self.assertEqual(producer.state, "paused")
+        transport.producer.resumeProducing()
+        self.assertEqual(producer.state, "producing")
+        client.dataReceived(ack(2))
+        self.successResultOf(first)
+        self.successResultOf(second)
+        client.unregisterProducer()
+        with self.assertRaises(RuntimeError):
+            client.registerProducer(producer, streaming=False)
+        self.lose(client)
+
+    def test_other_frames_are_sent(self) -> None:
+        """MM-15, MM-16, MM-33"""
+        client, transport = self.client(extensions="dotnet")
+        client.sendCommand("go", a="b")
+        client.sendExtension("dotnet", b"T")
+        client.sendError("code", "text")
+        self.assertEqual(self.frames(transport)[1:], [ExtensionFrame(1, b"T"), Error("code: text")])
+        self.lose(client)

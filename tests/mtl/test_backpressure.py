@@ -1,0 +1,79 @@
+"""A full sink stops the reading; a server which stops confirms what arrived."""
+
+from __future__ import annotations
+
+import zmq
+
+from tests.mtl.cases import HeldSink, MtlCase, later, run, until
+from twisted_msgproto.core.errors import ConnectionClosed
+from twisted_msgproto.mtl import MtlServerFactory
+
+
+class BackPressure(MtlCase):
+    @run
+    async def test_a_full_sink_stops_the_reading_and_nothing_is_lost(self) -> None:
+        """MT-27, MT-29: neither is anybody taken for dead meanwhile."""
+        sink = HeldSink(at_once=False)
+        factory = self.server(sink, limits={"unsafe-octets": 20_000})
+        client = await self.ready(factory, "ingest", limits={"window": 5000})
+        writer = await client.writer(["a"])
+        done = writer.sendMany("a", [b"%04d" % n + bytes(96) for n in range(4000)])
+        await until(lambda: sink.held)
+        await until(lambda: factory._data._paused)
+        before = factory.counters["contents"]
+        self.assertLess(before, 1000)
+        await later(0.6)  # longer than what a silent peer has
+        self.assertEqual(factory.counters["contents"], before)
+        self.assertEqual(factory.machine.snapshot()["writers"], 1)
+        sink.at_once = True
+        while sink.held:
+            sink.held.pop(0).callback(None)
+        await done
+        self.assertEqual(sink.bodies, [b"%04d" % n + bytes(96) for n in range(4000)])
+
+    @run
+    async def test_a_turn_reads_no_more_than_some_octets(self) -> None:
+        """MT-24, MT-29: large contents come in small batches."""
+        sink = HeldSink()
+        factory = self.server(sink, limits={"peer-messages": 20})
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        await writer.sendMany("a", [bytes(1 << 20)] * 30)
+        self.assertEqual(len(sink.bodies), 30)
+        self.assertLessEqual(max(len(batch) for batch in sink.batches), 4)
+        self.assertEqual(factory._data.socket.get(zmq.RCVHWM), 20)
+
+    @run
+    async def test_draining_confirms_what_arrived(self) -> None:
+        """MT-19"""
+        sink = HeldSink(at_once=False)
+        factory = self.server(sink)
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        sent = writer.send("a", b"x")
+        await until(lambda: sink.held)
+        drained = factory.drain()
+        await later(0.02)
+        self.assertNoResult(drained)
+        sink.held[0].callback(None)
+        await drained
+        await sent
+        self.assertIs(factory.drain(), drained)
+
+    @run
+    async def test_draining_ends_in_time(self) -> None:
+        """MT-29"""
+        sink = HeldSink(at_once=False)
+        factory = self.server(sink, limits={"drain": 0.05})
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        sent = self.assertFailure(writer.send("a", b"x"), ConnectionClosed)
+        await until(lambda: sink.held)
+        await factory.drain()
+        sink.held[0].callback(None)
+        await client.close()
+        await sent
+
+    def test_draining_what_never_listened(self) -> None:
+        """MT-29"""
+        self.successResultOf(MtlServerFactory().drain())

@@ -1,0 +1,128 @@
+"""CURVE: keys which are let in and keys which are not, and who may do without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+
+from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, reactor, run, until
+from twisted_msgproto.core.errors import ConfigurationError, TimedOut
+from twisted_msgproto.mtl import MtlServerFactory
+from twisted_msgproto.mtl.curve import CurveClient, CurveServer, zap_reply
+
+
+class Curve(MtlCase):
+    def keys(self) -> tuple[CurveServer, CurveClient]:
+        public, secret = zmq.curve_keypair()
+        client_public, client_secret = zmq.curve_keypair()
+        return (
+            CurveServer(secret, {client_public: "robot"}),
+            CurveClient(public, client_public, client_secret),
+        )
+
+    @run
+    async def test_the_right_key_comes_in_from_anywhere_and_names_the_client(self) -> None:
+        """MT-30, MT-31: with any identity; sessions and leases are bound to the key."""
+        server_keys, client_keys = self.keys()
+        sink = HeldSink()
+        factory = self.server(
+            sink, curve=server_keys, listen=["tcp://0.0.0.0:*"], data="tcp://0.0.0.0:*"
+        )
+        address = factory.addresses[0].replace("0.0.0.0", "127.0.0.1")
+        client = self.client(address, curve=client_keys)
+        await client.open("host")
+        await client.profile("queue")
+        writer = await client.writer(["a"])
+        await writer.send("a", b"x")
+        self.assertEqual(sink.batches[0].client_id, "robot")
+        got: list[bytes] = []
+        reader = await client.reader(["a"], "full", lambda content: got.append(content.body))
+        await reader.summon("a")
+        await until(lambda: got == [b"x"])
+
+    @run
+    async def test_wrong_keys_and_no_keys_get_nowhere(self) -> None:
+        """MT-31: and the next client is served."""
+        server_keys, client_keys = self.keys()
+        factory = self.server(curve=server_keys)
+        public, secret = zmq.curve_keypair()
+        impatient: dict[str, object] = {"request-timeout": 0.15}
+        for keys in (
+            None,
+            client_keys._replace(public=public, secret=secret),  # not authorised
+            client_keys._replace(server=public),  # another server
+        ):
+            client = self.client(factory.addresses[0], curve=keys, limits=impatient)
+            await self.assertFailure(client.open("host"), TimedOut)
+            await client.close()
+        self.assertEqual(factory.counters["requests"], 0)
+        client = self.client(factory.addresses[0], curve=client_keys)
+        await client.open("host")
+
+    @run
+    async def test_a_lease_is_of_no_use_under_another_key(self) -> None:
+        """MT-11, MT-30: even with the identity of its owner."""
+        server_keys, owner = self.keys()
+        public, secret = zmq.curve_keypair()
+        server_keys.authorized[public] = "thief"  # type: ignore[index]
+        factory = self.server(curve=server_keys)
+        client = await self.ready(factory, "ingest", curve=owner)
+        asked: list[Any] = []
+        client._settle = asked.extend  # type: ignore[method-assign, assignment]
+        number = client.machine.writer(["a"], "full", reactor.seconds())
+        client._look()
+        await until(lambda: asked)
+        self.assertEqual(asked[0].number, number)
+        thief = self.client(
+            factory.addresses[0], curve=owner._replace(public=public, secret=secret)
+        )
+        answers: list[list[bytes]] = []
+        socket = thief.dataSocket(answers.extend, asked[0].port)
+        token = asked[0].token.encode()
+        socket.sendAll([[b"\1" + bytes(8) + bytes([len(token)]) + token, b""]])
+        await until(lambda: answers)
+        self.assertEqual(answers, [[b"\2" + bytes(8), b"403"]])
+
+    def test_off_this_machine_needs_curve_or_insecure(self) -> None:
+        """MT-31: control and data alike."""
+        for control, data in (
+            (["tcp://0.0.0.0:*"], LOOPBACK), ([LOOPBACK], "tcp://*:*"),
+            ([LOOPBACK, "tcp://[::]:*"], None),
+        ):  # fmt: skip
+            with self.assertRaisesRegex(ConfigurationError, "--insecure"):
+                MtlServerFactory().listen(control, data)
+        self.server(listen=["tcp://0.0.0.0:*"], data=None, insecure=True)
+
+    def test_zap_requests_are_answered_by_the_key(self) -> None:
+        """MT-31"""
+        from zmq.utils import z85
+
+        public, _ = zmq.curve_keypair()
+        request = [
+            b"id",
+            b"",
+            b"1.0",
+            b"7",
+            b"mtl",
+            b"127.0.0.1",
+            b"",
+            b"CURVE",
+            z85.decode(public),
+        ]
+        head = [b"id", b"", b"1.0", b"7"]
+        good = [*head, b"200", b"OK", public, b""]
+        bad = [*head, b"400", b"not authorized", b"", b""]
+        self.assertEqual(zap_reply(request, {public: "x"}), good)
+        self.assertEqual(zap_reply(request, {}), bad)
+        for place, octets in ((2, b"2.0"), (4, b"other"), (7, b"NULL")):
+            changed = [octets if at == place else part for at, part in enumerate(request)]
+            self.assertEqual(zap_reply(changed, {public: "x"})[4], b"400")
+        self.assertEqual(zap_reply(request[:8], {public: "x"})[4], b"400")
+        self.assertEqual(zap_reply([*request, b"x"], {public: "x"})[4], b"400")
+        # Without CURVE keys say nothing.
+        self.assertEqual(zap_reply(request, None), bad)
+        plain = [*request[:7], b"NULL"]
+        self.assertEqual(zap_reply(plain, None), [*head, b"200", b"OK", b"", b""])
+        self.assertEqual(zap_reply(plain, {public: "x"}), bad)
+        self.assertEqual(zap_reply(plain[:7], None), bad)

@@ -1,0 +1,316 @@
+"""SASL on real sockets: mechanisms, attempts, logins again and too late."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
+from twisted.cred.credentials import UsernamePassword
+from twisted.internet.defer import Deferred, succeed
+
+from tests.mtl.cases import HeldSink, MtlCase, reactor, run, taking, until
+from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused
+from twisted_msgproto.mtl import MtlServerFactory, sasl
+from twisted_msgproto.mtl.sasl import credentials
+from twisted_msgproto.net.authentication import portal_over
+
+
+def checkers() -> list[Any]:
+    return [InMemoryUsernamePasswordDatabaseDontUse(me=b"secret", you=b"word")]
+
+
+class Authentication(MtlCase):
+    def authenticating(self, *more: Any, **options: Any) -> MtlServerFactory:
+        return self.server(portal=portal_over([*checkers(), *more]), **options)
+
+    @run
+    async def test_scram_plain_and_anonymous(self) -> None:
+        """MT-07, MT-08"""
+        factory = self.authenticating(AllowAnonymousAccess())
+        self.assertEqual(factory.machine._mechanisms, ("SCRAM-SHA-256", "PLAIN", "ANONYMOUS"))
+        for credential, user in (
+            (credentials("me", "secret"), "me"),
+            (lambda names: sasl.PlainClient("you", "word"), "you"),
+            (credentials(), None),
+        ):
+            client = self.client(factory.addresses[0])
+            self.assertEqual(await client.open("host"), [])
+            self.assertEqual(await client.authorize(credential), ["test", "queue", "ingest"])
+            (session,) = factory.liveConnections
+            self.assertEqual(session.clientId, user)
+            await client.open("again")
+            await client.authorize(credential)
+            await client.close()
+            await until(lambda: not self._sweep(factory))
+
+    def _sweep(self, factory: MtlServerFactory) -> int:
+        for session in factory.machine.sessions():
+            factory.settle(factory.machine.peer_lost(session.peer, reactor.seconds()))
+        return len(factory.liveConnections)
+
+    @run
+    async def test_unknown_users_cannot_be_told_from_wrong_passwords(self) -> None:
+        """MT-08: the same steps, the same salt each time, the same answer."""
+        factory = self.authenticating()
+        seen = {}
+        for user, password in (("me", "wrong"), ("nobody", "secret")):
+            for make in (sasl.ScramClient, sasl.PlainClient):
+                client = self.client(factory.addresses[0])
+                await client.open("host")
+                steps: list[Any] = []
+                cycle = make(user, password)
+
+                class Watched:
+                    mechanism = cycle.mechanism
+                    finished = True
+
+                    def respond(
+                        self, challenge: bytes | None, cycle: Any = cycle, steps: Any = steps
+                    ) -> bytes:
+                        steps.append(None if challenge is None else challenge.count(b","))
+                        return bytes(cycle.respond(challenge))
+
+                with self.assertRaises(Refused) as caught:
+                    await client.authorize(lambda names, watched=Watched: watched())
+                seen.setdefault(make, []).append(
+                    (steps, caught.exception.code, str(caught.exception))
+                )
+                await client.close()
+        for answers in seen.values():
+            self.assertEqual(answers[0], answers[1])
+
+    @run
+    async def test_attempts_are_limited_for_each_name(self) -> None:
+        """MT-08: then even the right password is of no use, and others are not concerned."""
+        factory = self.authenticating(limits={"login-failures": 3})
+        for mechanism in (sasl.PlainClient, sasl.ScramClient):
+            for password in ("no", "no", "no", "secret"):
+                client = self.client(factory.addresses[0])
+                await client.open("host")
+                with self.assertRaises(Refused):
+                    await client.authorize(lambda names, m=mechanism, p=password: m("me", p))
+                await client.close()
+        client = self.client(factory.addresses[0])
+        await client.open("host")
+        self.assertEqual(len(await client.authorize(credentials("you", "word"))), 3)
+
+    @run
+    async def test_a_client_authenticates_again_by_itself(self) -> None:
+        """MT-07: its flows get leases again, and nothing is lost."""
+        sink = HeldSink()
+        factory = self.authenticating(sink=sink)
+        client = self.client(factory.addresses[0], limits={"liveness": 0.2})
+        await client.open("host")
+        await client.authorize(credentials("me", "secret"))
+        await client.profile("queue")
+        got: list[bytes] = []
+        reader = await client.reader(["a"], "full", taking(got, lambda: reader))
+        await reader.summon("a")
+        writer = await client.writer(["a"])
+        for number in range(4):
+            await writer.send("a", b"%d" % number)
+            (session,) = factory.liveConnections
+            session.withdrawAuthentication()
+        await until(lambda: len(set(got)) == 4)
+        self.assertEqual(sorted(set(got)), [b"0", b"1", b"2", b"3"])
+        self.assertEqual(sink.batches[-1].client_id, "me")
+
+    @run
+    async def test_a_broken_response_is_a_failed_attempt(self) -> None:
+        """MT-08"""
+        factory = self.authenticating()
+        for mechanism, response in (
+            ("PLAIN", b""), ("PLAIN", b"a\0b"), ("PLAIN", b"other\0me\0secret"),
+            ("PLAIN", b"\0\xff\0x"), ("PLAIN", b"\0\0x"), ("SCRAM-SHA-256", b"n,,x"),
+            ("SCRAM-SHA-256", b"\xff"), ("PLAIN", b"\0" + b"x" * 256 + b"\0x"),
+            ("SCRAM-SHA-256", b"n,,n=" + b"x" * 256 + b",r=abc"),
+        ):  # fmt: skip
+            client = self.client(factory.addresses[0])
+            await client.open("host")
+
+            class Broken:
+                finished = True
+
+                def __init__(self, mechanism: str, response: bytes) -> None:
+                    self.mechanism, self.response = mechanism, response
+
+                def respond(self, challenge: bytes | None) -> bytes:
+                    return self.response
+
+            with self.assertRaises(Refused) as caught:
+                await client.authorize(lambda names, m=mechanism, r=response: Broken(m, r))
+            self.assertEqual(caught.exception.code, 401)
+            await client.close()
+
+    @run
+    async def test_a_broken_checker_is_our_trouble_and_a_failed_attempt(self) -> None:
+        """MT-08"""
+
+        class Broken(sasl.SaslMechanism):
+            name = "BROKEN"
+
+            def begin(self, login: Any) -> Any:
+                raise RuntimeError("broken")
+
+        factory = self.server(portal=portal_over(checkers()), mechanisms=[Broken()])
+        client = self.client(factory.addresses[0])
+        await client.open("host")
+        cycle = sasl.AnonymousClient()
+        cycle.mechanism = "BROKEN"  # type: ignore[misc]
+        with self.assertRaises(Refused):
+            await client.authorize(lambda names: cycle)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    @run
+    async def test_a_login_which_comes_too_late_is_undone(self) -> None:
+        """MT-08: its session has ended meanwhile."""
+        waiting: list[Deferred[Any]] = []
+        undone: list[str] = []
+
+        class Slow(sasl.SaslMechanism):
+            name = "SLOW"
+
+            def begin(self, login: Any) -> Any:
+                class Cycle(sasl.SaslCycle):
+                    def respond(self, response: bytes) -> Any:
+                        waiting.append(Deferred())
+                        return waiting[-1]
+
+                return Cycle()
+
+        factory = self.server(portal=portal_over(checkers()), mechanisms=[Slow()])
+        client = self.client(factory.addresses[0])
+        await client.open("host")
+        cycle = sasl.AnonymousClient()
+        cycle.mechanism = "SLOW"  # type: ignore[misc]
+        asked = self.assertFailure(client.authorize(lambda names: cycle), ConnectionClosed)
+        await until(lambda: waiting)
+        self._sweep(factory)
+        from twisted_msgproto.net.authentication import LoggedIn
+
+        login = LoggedIn("late", None, lambda: undone.append("late"))
+        waiting[0].callback(sasl.Authenticated(login))
+        self.assertEqual(undone, ["late"])
+        await client.close()
+        await asked
+
+    @run
+    async def test_a_mechanism_of_ones_own(self) -> None:
+        """MT-08: on both sides, with a challenge; whoever fails is told nothing."""
+
+        class Riddle(sasl.SaslMechanism):
+            name = "RIDDLE"
+
+            def begin(self, login: sasl.Login) -> sasl.SaslCycle:
+                class Cycle(sasl.SaslCycle):
+                    user = b""
+
+                    def respond(
+                        self, response: bytes
+                    ) -> Deferred[sasl.Challenge | sasl.Authenticated]:
+                        if not self.user:
+                            self.user = response
+                            return succeed(sasl.Challenge(b"what is it?"))
+                        if response != b"time":
+                            raise sasl.SaslRefused("wrong")
+                        return login(
+                            UsernamePassword(self.user, b"secret"), self.user.decode()
+                        ).addCallback(sasl.Authenticated)
+
+                return Cycle()
+
+        class Guess:
+            mechanism = "RIDDLE"
+
+            def __init__(self, user: bytes, guess: bytes) -> None:
+                self.says = [user, guess]
+                self.heard: list[bytes | None] = []
+
+            @property
+            def finished(self) -> bool:
+                return not self.says
+
+            def respond(self, challenge: bytes | None) -> bytes:
+                self.heard.append(challenge)
+                return self.says.pop(0)
+
+        factory = self.authenticating(mechanisms=[Riddle()])
+        self.assertEqual(factory.machine._mechanisms, ("RIDDLE",))
+        for user, guess, good in (
+            (b"me", b"time", True), (b"me", b"a shoe", False), (b"nobody", b"time", False),
+        ):  # fmt: skip
+            client = self.client(factory.addresses[0])
+            cycle = Guess(user, guess)
+            await client.open("host")
+            asked = client.authorize(lambda names, cycle=cycle: cycle)  # type: ignore[misc]
+            if good:
+                self.assertEqual(len(await asked), 3)
+                self.assertEqual([s.clientId for s in factory.liveConnections], ["me"])
+            else:
+                error = await self.assertFailure(asked, Refused)
+                self.assertEqual(error.code, 401)
+            self.assertEqual(cycle.heard, [None, b"what is it?"])
+            await client.close()
+
+    def test_plain_is_for_protected_transports_unless_forced(self) -> None:
+        """MT-08"""
+        portal = portal_over(checkers())
+        plain = [sasl.Plain()]
+        off = ["tcp://0.0.0.0:*"]
+        factory = MtlServerFactory(portal=portal, mechanisms=plain, insecure=True)
+        with self.assertRaisesRegex(ConfigurationError, "no mechanism is left"):
+            factory.listen(off)
+        factory = MtlServerFactory(portal=portal, insecure=True)
+        self.addCleanup(factory.drain)
+        factory.listen(off)
+        self.assertEqual(factory.machine._mechanisms, ("SCRAM-SHA-256",))
+        forced = MtlServerFactory(portal=portal, insecure=True, forcePlain=True)
+        self.addCleanup(forced.drain)
+        forced.listen(off)
+        self.assertEqual(forced.machine._mechanisms, ("SCRAM-SHA-256", "PLAIN"))
+
+    def test_clients_choose_the_strongest_and_reveal_nothing_unasked(self) -> None:
+        """MT-08"""
+        choose = credentials("me", "x")
+        self.assertIsInstance(choose(["PLAIN", "SCRAM-SHA-256"]), sasl.ScramClient)
+        self.assertIsNone(choose(["PLAIN", "ANONYMOUS"]))
+        self.assertIsInstance(credentials("me", "x", reveal=True)(["PLAIN"]), sasl.PlainClient)
+        self.assertIsNone(credentials()(["PLAIN"]))
+        for cycle in (sasl.PlainClient("a", "b"), sasl.AnonymousClient()):
+            cycle.respond(None)
+            with self.assertRaises(ValueError):
+                cycle.respond(b"challenge")
+        scram = sasl.ScramClient("a", "b")
+        scram.respond(None)
+        with self.assertRaises(ValueError):
+            scram.respond(b"nonsense")
+        scram = sasl.ScramClient("a", "b")
+        scram.respond(None)
+        with self.assertRaises(ValueError):
+            scram.respond(None)
+
+    @run
+    async def test_the_last_response_of_scram_is_empty(self) -> None:
+        """MT-08"""
+        factory = self.authenticating()
+        client = self.client(factory.addresses[0])
+        await client.open("host")
+        inner = sasl.ScramClient("me", "secret")
+
+        class Chatty:
+            mechanism = inner.mechanism
+            finished = True
+
+            def respond(self, challenge: bytes | None) -> bytes:
+                return inner.respond(challenge) or b"thanks"
+
+        with self.assertRaises(Refused):
+            await client.authorize(lambda names: Chatty())
+
+
+def test_a_response_of_plain_is_what_rfc_4616_says() -> None:
+    """MT-08"""
+    assert base64.b64encode(sasl.PlainClient("tim", "tanstaaftanstaaf").respond(None)) == (
+        b"AHRpbQB0YW5zdGFhZnRhbnN0YWFm"
+    )

@@ -1,0 +1,301 @@
+"""The broker's machine: the three profiles, and profiles of one's own."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.mtl.broker import NONE, OPEN, Broker, bodies, contents, write
+from twisted_msgproto.mtl.machine import (
+    ContentReceived,
+    IngestProfile,
+    Profile,
+    QueueProfile,
+    TestProfile,
+)
+from twisted_msgproto.mtl.machine.profiles import by_name
+from twisted_msgproto.mtl.wire import fields
+from twisted_msgproto.mtl.wire.data import Confirm, Content, Dismiss, Ping, Reject, Response, Summon
+
+
+def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
+    """MT-25"""
+    broker = Broker()
+    test = {"resource": "resource", "confirm": NONE, "profile": "test"}
+    readers = [broker.reader(**test) for _ in range(3)]  # type: ignore[arg-type]
+    elsewhere = broker.reader(**test, host="other")  # type: ignore[arg-type]
+    for number in (1, 2):
+        writer = broker.flow("Writer", ["resource"], NONE, "test")
+        broker.command(writer, Content(5, "", b"\0\0\0\3\1kV", b"%d" % number))
+    for reader in readers:
+        got = broker.got(reader)
+        assert bodies(got) == [b"1", b"2"]
+        assert got[0].properties == b"\0\0\0\3\1kV"  # type: ignore[union-attr]
+    assert broker.got(elsewhere) == []
+    assert not any(isinstance(event, ContentReceived) for event in broker.events)
+    broker.command(elsewhere, Dismiss(9, "resource"))
+    broker.command(readers[0], Dismiss(9, "resource"))
+    broker.server.blocked(readers[1])
+    broker.command(writer, Content(6, ""))
+    assert [len(broker.got(reader)) for reader in readers] == [0, 0, 1]
+    assert broker.server.profiles["test"].snapshot() == {"missed": 1}
+
+
+def test_queue_readers_compete_in_turn() -> None:
+    """MT-26"""
+    broker = Broker()
+    readers = [broker.reader() for _ in range(3)]
+    write(broker, *range(1, 8))
+    got = [bodies(broker.got(reader)) for reader in readers]
+    assert sorted(map(len, got)) == [2, 2, 3]
+    assert sorted(itertools.chain(*got)) == [b"%d" % number for number in range(1, 8)]
+
+
+def test_queues_of_virtual_hosts_are_their_own() -> None:
+    """MT-26"""
+    broker = Broker()
+    write(broker, 1)
+    assert bodies(broker.command(broker.reader(host="other"), Ping())) == []
+    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [b"1"]
+
+
+def test_a_reader_gets_content_only_when_it_is_safe() -> None:
+    """MT-19, MT-26"""
+    broker = Broker()
+    reader = broker.reader()
+    write(broker, 1, safe=False)
+    assert broker.got(reader) == []
+    broker.safe(broker.events[-1])
+    assert bodies(broker.got(reader)) == [b"1"]
+
+
+def test_rejected_content_is_gone_and_recycled_content_comes_first() -> None:
+    """MT-19, MT-26"""
+    broker = Broker(limits={"prefetch": 3})
+    reader = broker.reader()
+    write(broker, 1, 2, 3, 4, 5)
+    assert bodies(broker.got(reader)) == [b"1", b"2", b"3"]
+    assert bodies(broker.command(reader, Reject(1))) == [b"4"]
+    got = broker.command(reader, Reject(4, True, True))
+    assert bodies(got) == [b"2", b"3", b"4"]
+    assert [command.sequence for command in got] == [5, 6, 7]  # type: ignore[union-attr]
+    broker.command(reader, Confirm(7, True))
+    figures = broker.server.profiles["queue"].snapshot()
+    assert figures["rejected"], figures["recycled"] == (1, 3)
+    assert figures["octets"] == 0
+
+
+def test_what_is_delivered_too_often_becomes_a_dead_letter() -> None:
+    """MT-26"""
+    broker = Broker(limits={"deliveries": 2})
+    write(broker, 1, 2)
+    reader = broker.flow("Reader")
+    got = broker.command(reader, Summon(2, "a"))
+    assert bodies(got) == [b"1", b"2"]
+    got = broker.command(reader, Reject(1, False, True))
+    assert fields.decode_table(got[0].properties) == {"mtl-redeliveries": 1}  # type: ignore[union-attr]
+    assert broker.command(reader, Reject(3, False, True)) == []
+    dead = broker.flow("Reader", ["a.dead"])
+    got = broker.command(dead, Summon(2, "a.dead"))
+    assert bodies(got) == [b"1"]
+    assert got[1].properties == fields.EMPTY  # type: ignore[union-attr]
+    assert broker.server.profiles["queue"].snapshot()["dead_letters"] == 1
+
+
+def test_dead_letters_are_bounded() -> None:
+    """MT-29: by the queue's limit, by the number of queues and by the length of a name."""
+    for limits, resource in (
+        ({"queue-contents": 1}, "a"), ({"queues": 1}, "a"), ({}, "x" * 255),
+    ):  # fmt: skip
+        broker = Broker(limits={"deliveries": 1, **limits})
+        write(broker, 1, 2, resource=resource)
+        reader = broker.flow("Reader", [resource])
+        broker.command(reader, Summon(2, resource))
+        broker.command(reader, Reject(2, True, True))
+        figures = broker.server.profiles["queue"].snapshot()
+        assert figures["overflowed"] == (1 if "queue-contents" in limits else 2)
+
+
+def test_as_many_fields_as_may_be_leave_no_room_for_the_redelivery_count() -> None:
+    """MT-23, MT-26"""
+    broker = Broker()
+    table = fields.encode_table({str(number): None for number in range(128)})
+    writer = broker.flow("Writer")
+    broker.command(writer, Content(5, "a", table))
+    broker.safe(broker.events[-1])
+    reader = broker.flow("Reader")
+    broker.command(reader, Summon(2, "a"))
+    (again,) = broker.command(reader, Reject(1, False, True))
+    assert again.properties == table  # type: ignore[union-attr]
+
+
+def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
+    """MT-27: and are rejected when it is twice as long."""
+    broker = Broker(limits={"queue-contents": 4, "prefetch": 100})
+    writer = broker.flow("Writer")
+    broker.command(writer, *contents(*range(1, 5)))
+    broker.safe(broker.events[-1])
+    assert broker.got(writer) == [Confirm(4, True)]
+    broker.command(writer, *contents(5))
+    broker.safe(broker.events[-1])
+    broker.command(writer, *contents(6, 7))
+    broker.safe(broker.events[-1])
+    assert broker.got(writer) == []
+    assert broker.command(writer, *contents(8, 9, 10)) == [Reject(9), Reject(10)]
+    other = broker.flow("Writer", ["b"])
+    broker.command(other, *contents(1, resource="b"))
+    broker.safe(broker.events[-1])
+    assert broker.got(other) == [Confirm(1, True)]
+    reader = broker.flow("Reader")
+    broker.command(reader, Summon(2, "a"))
+    assert broker.got(writer) == [Confirm(7, True)]
+
+
+def test_room_in_one_queue_releases_only_who_writes_to_it() -> None:
+    """MT-27"""
+    broker = Broker(limits={"queue-contents": 1})
+    writers = {resource: broker.flow("Writer", [resource]) for resource in ("a", "b")}
+    for resource, writer in writers.items():
+        got = []
+        for number in (1, 2):
+            broker.command(writer, *contents(number, resource=resource))
+            broker.safe(broker.events[-1])
+            got += broker.got(writer)
+        assert got == [Confirm(1, True)]
+    reader = broker.flow("Reader", ["a"])
+    broker.command(reader, Summon(2, "a"))
+    assert broker.got(writers["a"]) == [Confirm(2, True)]
+    assert broker.got(writers["b"]) == []
+
+
+def test_a_withheld_confirm_precedes_a_reject() -> None:
+    """MT-19, MT-27"""
+    broker = Broker(limits={"queue-contents": 1})
+    writer = broker.flow("Writer")
+    broker.command(writer, *contents(1))
+    broker.command(writer, *contents(2))
+    broker.command(writer)
+    broker.safe(broker.events[-2])
+    assert broker.got(writer) == [Confirm(1, True)]
+    broker.safe(broker.events[-1])
+    assert broker.got(writer) == []
+    broker.collect(broker.server.peer_lost(writer, broker.now))
+    assert broker.sent == {}
+
+    broker = Broker(limits={"queue-contents": 2})
+    writer = broker.flow("Writer")
+    for numbers in ((1,), (2,), (3,), (4,)):
+        broker.command(writer, *contents(*numbers))
+    for event in broker.events[-4:-1]:
+        broker.safe(event)
+    assert broker.got(writer) == [Confirm(1, True), Confirm(2, True)]
+    broker.safe(broker.events[-1], False)
+    assert broker.got(writer) == [Confirm(3, True), Reject(4, True)]
+
+
+def test_queues_are_bounded_in_number_and_octets() -> None:
+    """MT-29"""
+    broker = Broker(limits={"queues": 2, "queue-octets": 100})
+    writer = broker.flow("Writer", ["a", "b", "c"])
+    broker.command(writer, *contents(1), *contents(2, resource="b"))
+    broker.safe(broker.events[-1])
+    assert broker.command(writer, *contents(3, resource="c")) == [Confirm(2, True), Reject(3)]
+    assert broker.command(writer, Content(4, "a", body=bytes(100))) == [Reject(4)]
+    reader = broker.flow("Reader", [])
+    assert broker.command(reader, Summon(2, "c")) == [Response(2, 400)]
+    broker.command(reader, Summon(3, "a"), Confirm(1), Dismiss(4, "a"), Summon(5, "c"))
+    assert broker.got(reader) == []
+    assert broker.server.profiles["queue"].snapshot()["queues"] == 2
+
+
+def test_a_queue_which_cannot_be_made_any_more_loses_nothing_that_is_safe() -> None:
+    """MT-29: the sink has it; only readers do not."""
+    broker = Broker(limits={"queues": 1})
+    one, two = broker.flow("Writer", ["a"]), broker.flow("Writer", ["b"])
+    broker.command(one, *contents(1))
+    broker.command(two, *contents(1, resource="b"))
+    for event in broker.events[-2:]:
+        broker.safe(event)
+    assert broker.got(two) == [Confirm(1, True)]
+    assert broker.server.profiles["queue"].snapshot()["overflowed"] == 1
+
+
+def test_what_a_reader_had_goes_to_another_when_its_session_ends() -> None:
+    """MT-30"""
+    broker = Broker()
+    session = broker.session()
+    first = broker.connect(broker.lease(session, "Reader", ["a", "b"]))
+    broker.command(first, Summon(2, "a"), Summon(3, "b"))
+    write(broker, 1, 2)
+    write(broker, 3, resource="b")
+    assert len(bodies(broker.got(first))) == 3
+    second = broker.reader()
+    assert broker.got(second) == []
+    assert broker.ask(session, "Open", OPEN)[0] == 201
+    assert bodies(broker.got(second)) == [b"1", b"2"]
+    broker.collect(broker.server.close(broker.now))
+    assert broker.server.snapshot()["readers"] == 0
+    third = broker.flow("Reader", [])
+    got = broker.command(third, Summon(2, "a"), Summon(3, "b"))
+    assert bodies(got) == [b"1", b"2", b"3"]
+
+
+def test_profiles_are_an_extension_point() -> None:
+    """MT-26: one which keeps the newest content only, and has two resources."""
+
+    class Newest(Profile):
+        name = "newest"
+        stored = False
+
+        def knows(self, virtual_host: str, resource: str) -> bool:
+            return resource in ("x", "y")
+
+        def accept(self, flow: Any, resource: str, found: list[Any]) -> None:
+            self.newest = found[-1]
+
+        def ready(self, flow: Any) -> None:
+            flow.send("x", self.newest)
+
+    broker = Broker([Newest()])
+    writer = broker.flow("Writer", ["x"], profile="newest")
+    assert broker.command(writer, *contents(1, 2, resource="x")) == [Confirm(2, True)]
+    reader = broker.flow("Reader", ["x"], NONE, "newest")
+    assert bodies(broker.command(reader, Summon(2, "x"))) == [b"2"]
+    assert broker.ask(broker.session("newest"), "Reader", {
+        "resources": ["z"], "confirm": "none"})[0] == 404  # fmt: skip
+
+
+def test_the_base_of_all_profiles_takes_everything() -> None:
+    """MT-26"""
+
+    class Nothing(Profile):
+        name = "nothing"
+        bounded = True
+
+    broker = Broker([Nothing()])
+    writer = broker.flow("Writer", profile="nothing")
+    broker.command(writer, *contents(1))
+    broker.safe(broker.events[-1])
+    assert broker.got(writer) == [Confirm(1, True)]
+    reader = broker.reader(profile="nothing")
+    assert broker.command(reader, Confirm(1), Dismiss(3, "a")) == [Response(3, 200)]
+    assert broker.server.snapshot()["profiles"] == {"nothing": {}}
+    broker.server.profiles["nothing"].release()
+    Nothing().release()
+
+
+@pytest.mark.parametrize("name", ["", "Test", "test"])
+def test_names_of_profiles_are_in_lower_case_and_unique(name: str) -> None:
+    """MT-04, MT-26"""
+
+    class Named(Profile):
+        pass
+
+    Named.name = name
+    with pytest.raises(ValueError, match="unique"):
+        by_name([TestProfile(), Named()])
+    profile = QueueProfile()
+    profile.release()
+    assert by_name([TestProfile(), profile, IngestProfile()]).keys() == {"test", "queue", "ingest"}

@@ -1,0 +1,133 @@
+"""The broker's machine: what readers summon, get, confirm and reject."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.mtl.broker import NONE, Broker, bodies, write
+from twisted_msgproto.mtl.wire import data
+from twisted_msgproto.mtl.wire.data import Confirm, Dismiss, Reject, Response, Summon
+
+# ── readers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_resource_is_not_summoned_twice_without_dismiss() -> None:
+    """MT-16, MT-17"""
+    broker = Broker()
+    peer = broker.flow("Reader", ["a", "b"])
+    steps: list[tuple[Any, str, int]] = [
+        (Summon, "a", 200), (Summon, "a", 400), (Dismiss, "b", 400), (Summon, "b", 200),
+        (Summon, "c", 400), (Dismiss, "c", 400), (Summon, "", 400), (Dismiss, "a", 200),
+        (Dismiss, "a", 400), (Summon, "a", 200),
+    ]  # fmt: skip
+    for number, (kind, resource, code) in enumerate(steps):
+        assert broker.command(peer, kind(number, resource)) == [Response(number, code)]
+
+
+def test_a_lease_without_resources_summons_any_up_to_the_limit() -> None:
+    """MT-10, MT-16, MT-29"""
+    broker = Broker(limits={"lease-resources": 2})
+    peer = broker.flow("Reader", [])
+    answers = broker.command(peer, Summon(1, "x"), Summon(2, "y"), Summon(3, "z"))
+    assert answers == [Response(1, 200), Response(2, 200), Response(3, 400)]
+
+
+def test_the_response_to_summon_precedes_content_and_none_follows_dismiss() -> None:
+    """MT-16, MT-17, MT-18"""
+    broker = Broker()
+    write(broker, 1, 2, 3)
+    reader = broker.flow("Reader", confirm=NONE)
+    answers = broker.command(reader, Summon(7, "a"))
+    assert answers[0] == Response(7, 200)
+    assert bodies(answers[1:]) == [b"1", b"2", b"3"]
+    assert [command.resource for command in answers[1:]] == ["a"] * 3  # type: ignore[union-attr]
+    assert broker.command(reader, Dismiss(8, "a")) == [Response(8, 200)]
+    write(broker, 4)
+    assert broker.got(reader) == []
+
+
+def test_sequences_to_a_reader_rise_and_begin_anew_for_each() -> None:
+    """MT-18"""
+    broker = Broker()
+    readers = [broker.reader(), broker.reader()]
+    write(broker, 1, 2, 3, 4)
+    for reader in readers:
+        assert [command.sequence for command in broker.got(reader)] == [1, 2]  # type: ignore[union-attr]
+
+
+# ── confirmation from readers ───────────────────────────────────────────────────────────────────
+
+
+def outstanding(broker: Broker, reader: bytes) -> list[int]:
+    flow: Any = broker.server._flows[reader]
+    return list(flow.unconfirmed)
+
+
+def test_confirm_and_reject_single_and_multiple() -> None:
+    """MT-19, MT-20: a table of what is outstanding after each."""
+    steps: list[tuple[data.DataCommand, list[int]]] = [
+        (Confirm(3), [1, 2, 4, 5, 6, 7]),
+        (Confirm(3), [1, 2, 4, 5, 6, 7]),
+        (Confirm(3, True), [4, 5, 6, 7]),  # it was sent, so all before it are covered
+        (Confirm(8, True), [4, 5, 6, 7]),  # never sent
+        (Confirm(2**64 - 1, True), [4, 5, 6, 7]),
+        (Confirm(0, True), [4, 5, 6, 7]),
+        (Reject(5), [4, 6, 7]),
+        (Confirm(2, True), [4, 6, 7]),
+        (Reject(6, True), [7]),
+        (Confirm(7), []),
+        (Confirm(7, True), []),
+    ]
+    broker = Broker()
+    reader = broker.reader()
+    write(broker, *range(1, 8))
+    assert bodies(broker.got(reader)) == [b"%d" % number for number in range(1, 8)]
+    for command, left in steps:
+        assert broker.command(reader, command) == []
+        assert outstanding(broker, reader) == left
+    # Only what covers nothing that was sent is invalid.
+    assert broker.dropped == {"nothing-to-settle": 4}
+
+
+def test_confirming_is_for_confirmed_readers_only() -> None:
+    """MT-19"""
+    broker = Broker()
+    write(broker, 1)
+    reader = broker.flow("Reader", confirm=NONE)
+    broker.command(reader, Summon(2, "a"))
+    broker.command(reader, Confirm(1), Reject(1, False, True))
+    assert broker.dropped == {"nothing-to-settle": 2}
+    assert broker.got(reader) == []
+
+
+def test_a_reader_holds_no_more_than_the_prefetch() -> None:
+    """MT-27"""
+    broker = Broker(limits={"prefetch": 3})
+    reader = broker.reader()
+    write(broker, *range(1, 11))
+    assert bodies(broker.got(reader)) == [b"1", b"2", b"3"]
+    assert bodies(broker.command(reader, Confirm(2, True))) == [b"4", b"5"]
+    assert bodies(broker.command(reader, Reject(3))) == [b"6"]
+
+
+def test_unconfirmed_readers_get_bursts() -> None:
+    """MT-27: and nothing while their socket takes no more."""
+    broker = Broker(limits={"burst": 2})
+    reader = broker.reader(confirm=NONE)
+    write(broker, *range(1, 8))
+    assert bodies(broker.got(reader)) == [b"1", b"2"]
+    assert broker.server.more_to_send
+    broker.server.blocked(reader)
+    broker.server.refill(broker.now)
+    broker.collect()
+    assert broker.got(reader) == []
+    broker.server.unblocked(reader, broker.now)
+    broker.collect()
+    assert bodies(broker.got(reader)) == [b"3", b"4"]
+    for left in ([b"5", b"6"], [b"7"], []):
+        broker.server.refill(broker.now)
+        broker.collect()
+        assert bodies(broker.got(reader)) == left
+    assert not broker.server.more_to_send
+    broker.server.blocked(b"nobody")
+    broker.server.unblocked(b"nobody", broker.now)

@@ -1,0 +1,120 @@
+"""With a sink: what is answered means safe."""
+
+from twisted_msgproto.core.errors import Refused
+from twisted_msgproto.sabc import SabcServer
+
+from .pairs import Echo, HeldCase
+
+
+class Safety(HeldCase):
+    server_class = Echo
+
+    def test_an_answer_means_safe(self):
+        """SA-16: with a sink the hook and the answer come after it."""
+        self.pair()
+        asked = self.client.request(b"Hola", headers={"x": "y"})
+        self.client.sendOnly(b"quiet")
+        self.pump()
+        self.assertEqual(self.server.notes, ["established"])
+        first, second = self.sink.batches
+        self.assertEqual((first.kind, second.kind), ("request", "send-only"))
+        self.assertEqual(
+            (first.message_id, first.body, first.fields), (["1"], [b"Hola"], [{"x": "y"}])
+        )
+        self.assertEqual((first.client_id, first.octets, first.truncated), ("me", 4, None))
+        self.sink.safe()
+        self.pump()
+        self.assertEqual(self.successResultOf(asked).body, b"Hola")
+        self.assertEqual(len(self.server.notes), 3)
+
+    def test_without_a_hook_a_safe_request_is_acknowledged(self):
+        """SA-16."""
+        self.pair(server_class=SabcServer)
+        asked = [self.client.request(b"x") for _ in range(3)]
+        self.client.sendOnly(b"x")
+        self.pump()
+        for deferred in asked:
+            self.assertNoResult(deferred)
+        self.sink.safe()
+        self.pump()
+        self.assertEqual([self.successResultOf(d).body for d in asked], [b""] * 3)
+
+    def test_what_cannot_be_stored_is_answered_with_an_error(self):
+        """SA-16."""
+        self.pair()
+        asked = self.client.request(b"x")
+        self.pump()
+        self.sink.fail(OSError("disk"))
+        self.pump()
+        error = self.failureResultOf(asked, Refused).value
+        self.assertEqual((error.code, str(error)), ("503", "not stored"))
+        self.assertFalse(self.client.established)  # or what is stored of it would have a gap
+        self.server, self.client = self.accept(), self.join()
+        self.pump()
+        self.client.sendOnly(b"x")
+        self.pump()
+        self.sink.fail(OSError("disk"))
+        self.pump()
+        self.assertFalse(self.client.established)
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 2)
+        self.assertEqual(self.server.notes, ["established", "lost"])
+        self.assertEqual(self.factory.counters["unsafe_batches"], 2)
+
+    def test_disconnect_waits_for_the_sink(self):
+        """SA-12: what was sent before is stored and answered before the end."""
+        self.pair()
+        asked = self.client.request(b"x")
+        self.client.sendOnly(b"y")
+        left = self.client.disconnect()
+        self.pump()
+        self.assertNoResult(left)
+        self.sink.safe(1)
+        self.pump()
+        self.successResultOf(asked)
+        self.assertNoResult(left)
+        self.sink.safe(1)
+        self.pump()
+        self.successResultOf(left)
+        self.assertEqual(self.server.notes[-1], "lost")
+
+    def test_messages_before_disconnecting_are_kept(self):
+        """SA-13: what came, came."""
+        self.pair()
+        self.client.request(b"x").addErrback(lambda failure: None)
+        self.client.sendOnly(b"y")
+        self.client.loseSession()
+        self.pump()
+        self.assertEqual(len(self.sink.messages), 2)
+        self.sink.safe()
+        self.assertEqual([getattr(note, "body", note) for note in self.server.notes[-1:]], [b"y"])
+
+    def test_reading_pauses_while_too_much_waits(self):
+        """Back-pressure: octets which are not safe are bounded."""
+        self.pair(unsafe_octets=1000)
+        self.client.request(b"x" * 2000).addErrback(lambda failure: None)
+        self.pump()
+        self.assertEqual(self.server.transport.producerState, "paused")
+        self.sink.safe()
+        self.assertEqual(self.server.transport.producerState, "producing")
+
+    def test_a_cut_message_is_stored_as_cut_and_its_answer_says_so(self):
+        """SA-22."""
+        self.pair(message_octets=300)
+        asked = self.client.request(b"x" * 400)
+        self.pump()
+        self.assertEqual(self.sink.batches[0].truncated, [True])
+        self.sink.safe()
+        self.pump()
+        response = self.successResultOf(asked)
+        self.assertEqual(response.headers["truncated"], "yes")
+        self.assertFalse(response.truncated)
+        self.assertEqual(self.factory.counters["truncated_messages"], 0)
+        self.lose(self.server)
+        self.assertEqual(self.factory.counters["truncated_messages"], 1)
+
+    def test_or_it_is_refused(self):
+        """SA-22."""
+        self.pair(message_octets=300, refuse=True)
+        asked = self.client.request(b"x" * 400)
+        self.pump()
+        self.assertEqual(self.failureResultOf(asked, Refused).value.code, "413")

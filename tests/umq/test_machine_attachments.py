@@ -1,0 +1,309 @@
+"""UMQ's machines: attachments in and out, their order, their limits, their time."""
+
+import pytest
+
+from tests.umq.sides import client, feed, limits, refused, server
+from twisted_msgproto.core.errors import LimitExceeded
+from twisted_msgproto.umq.attachments import Slot
+from twisted_msgproto.umq.events import (
+    AttachmentArrived,
+    AttachmentFailure,
+    AttachmentsAnnounced,
+    AttributeSet,
+    AttributeUnset,
+    CallReceived,
+    HelloReceived,
+    ResultReceived,
+    TopicClosed,
+    TopicUpdated,
+    WelcomeReceived,
+)
+from twisted_msgproto.umq.machine import Client, Server
+
+# ── Attachments in ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_attachments_fill_the_oldest_announcement_first():
+    """UM-03, UM-04: text may stand in between; none and none written are the same."""
+    machine = server()
+    assert feed(
+        machine, "A2:C1:x", "A1:C2:y", "C3:z", b"1", "A0:C4:w", "S:k=v", b"2", "-:lost"
+    ) == [
+        CallReceived("3", "z"),
+        CallReceived("4", "w"),
+        AttributeSet("k", "v"),
+        CallReceived("1", "x", [b"1", b"2"]),
+        CallReceived("2", "y", [AttachmentFailure("lost")]),
+    ]
+
+
+def test_after_an_attachment_error_the_others_still_come():
+    """UM-04."""
+    assert feed(server(), "A3:C1:x", "-:a", b"2", "-:") == [
+        CallReceived("1", "x", [AttachmentFailure("a"), b"2", AttachmentFailure("")])
+    ]
+
+
+@pytest.mark.parametrize("stray", [b"x", b"", "-:x"])
+def test_an_attachment_nobody_waits_for_is_fatal_3(stray):
+    """UM-01, UM-04."""
+    refused(server(), stray, reason="stray")
+    refused(server(), "A1:C1:x", b"1", stray, reason="stray")
+
+
+@pytest.mark.parametrize("earlier", ["A1:T1:first", "A1:S:t=first"])
+def test_messages_of_one_topic_and_one_attribute_keep_their_order(earlier):
+    """UM-04: D and X included; everything else may overtake."""
+    machine = client()
+    machine.subscribe()
+    machine.subscribe()
+    if earlier[3] == "T":
+        texts = ["A1:T1:2nd", "T1:3rd", "D1:"]
+        ordered = [
+            TopicUpdated(1, "first", [b"1"]),
+            TopicUpdated(1, "2nd", [b"2"]),
+            TopicUpdated(1, "3rd"),
+            TopicClosed(1),
+        ]
+    else:
+        texts = ["A1:S:t=2nd", "S:t=3rd", "X:t"]
+        ordered = [
+            AttributeSet("t", "first", [b"1"]),
+            AttributeSet("t", "2nd", [b"2"]),
+            AttributeSet("t", "3rd"),
+            AttributeUnset("t"),
+        ]
+    assert feed(machine, earlier, *texts) == []
+    overtaking = feed(machine, "T2:other", "S:u=other", "X:w", "C1:x", "D2:")
+    assert len(overtaking) == 5
+    assert feed(machine, b"1") == ordered[:1]
+    assert feed(machine, b"2") == ordered[1:]
+    assert machine.snapshot()["held_octets"] == 0
+
+
+def test_an_update_behind_its_topics_close_is_an_unknown_one():
+    """UM-12, UM-13."""
+    machine = client()
+    machine.subscribe()
+    assert feed(machine, "A1:T1:a", "D1:", "T1:b", "D1:", b"1") == [
+        TopicUpdated(1, "a", [b"1"]),
+        TopicClosed(1),
+    ]
+    assert machine.data_to_send() == ["U1:"]
+
+
+def test_updates_which_wait_when_their_topic_is_unsubscribed_are_dropped():
+    """UM-04, UM-14: the slots stay."""
+    machine = client()
+    machine.subscribe()
+    feed(machine, "A1:T1:a", "D1:")
+    machine.unsubscribe(1)
+    assert feed(machine, "A1:C1:x", b"1", b"2") == [CallReceived("1", "x", [b"2"])]
+    assert machine.data_to_send() == ["U1:"]
+    assert machine.snapshot()["closing"] == 0
+
+
+def test_an_attachment_too_large_is_fatal_3():
+    """UM-19."""
+    machine = server(attachment_octets=10)
+    assert feed(machine, "A2:C1:x", b"x" * 10) == []
+    refused(machine, b"x" * 11, reason="attachment-octets")
+
+
+def test_attachments_which_wait_are_limited_in_all():
+    """UM-19: what is discarded or given out does not count."""
+    machine = server(attachments_octets=100, calls=3)
+    feed(machine, "C1:", "C2:", "A1:C3:", b"x" * 99)
+    feed(machine, "A2:C4:refused", b"x" * 99, b"x" * 99, "A3:S:a=", b"x" * 90)
+    refused(machine, b"x" * 20, reason="attachments-octets")
+
+
+def test_texts_which_wait_count_as_well():
+    """UM-19: a flood behind one attachment which never comes."""
+    machine = client(attachments_octets=1000, attributes_octets=10**6)
+    feed(machine, "A1:S:a=")
+    for _ in range(9):
+        feed(machine, "S:a=" + "x" * 100)
+    refused(machine, "S:a=" + "x" * 100, reason="attachments-octets")
+    machine = client(attachments_octets=1000)
+    refused(machine, "A1:S:a=" + "x" * 1000, reason="attachments-octets")
+
+
+def test_messages_which_wait_are_limited_in_number():
+    """UM-19."""
+    machine = client(waiting_messages=5)
+    feed(machine, "A1:S:a=", *["X:a"] * 4)
+    refused(machine, "X:a", reason="waiting-messages")
+    machine = client(waiting_messages=5)
+    machine.subscribe()
+    feed(machine, "A1:T1:a", *["T1:a"] * 4)
+    refused(machine, "D1:", reason="waiting-messages")
+
+
+def test_announcements_are_limited():
+    """UM-19: also those whose message was refused."""
+    machine = server(announcements=3, calls=2)
+    feed(machine, "A1:C1:", "A1:C2:", "A1:C3:")
+    refused(machine, "A1:C4:", reason="announcements")
+    machine = server(announcements=1)
+    feed(machine, "A1:C1:")
+    refused(machine, "A1:R7:", reason="announcements")
+
+
+def test_attachments_which_do_not_come_are_fatal_3():
+    """UM-19: 60 s from the announcement or from the last filled slot."""
+    machine = server()
+    feed(machine, "A3:C1:x", now=10.0)
+    assert machine.next_deadline() == 70.0
+    feed(machine, b"1", now=60.0)
+    feed(machine, "A1:C2:x", now=61.0)
+    assert machine.tick(70.0) == 120.0
+    assert machine.due_events() == []
+    feed(machine, "-:lost", now=119.0)
+    assert machine.tick(178.9) == 179.0
+    assert machine.tick(179.0) is None
+    (fault,) = machine.due_events()
+    assert (fault.reason, fault.code) == ("attachment-seconds", 3)
+    assert machine.data_to_send()[-1].startswith("F0:3 ")
+    machine = server()
+    feed(machine, "A1:C1:x", b"1", now=5.0)
+    assert machine.next_deadline() is None
+
+
+def test_attachments_one_by_one_on_request():
+    """UM-19."""
+    machine = client()
+    machine.call("a", waiter="me")
+    (announced,) = machine.receive_text("A3:R1:x", 0.0)
+    assert announced == AttachmentsAnnounced(ResultReceived(1, "me", "x"), 3)
+    feed(machine, b"1")
+    message = announced.message
+    assert machine.stream(message) == [
+        ResultReceived(1, "me", "x"),
+        AttachmentArrived(message, 0, b"1"),
+    ]
+    assert machine.calls_pending == 0
+    assert machine.stream(message) == []
+    assert machine.snapshot()["held_octets"] == 0
+    assert feed(machine, b"2") == [AttachmentArrived(message, 1, b"2")]
+    assert feed(machine, "-:lost") == [AttachmentArrived(message, 2, AttachmentFailure("lost"))]
+    refused(machine, b"4", reason="stray")
+
+
+def test_a_streamed_update_keeps_its_place_and_lets_later_ones_pass():
+    """UM-04, UM-19."""
+    machine = client()
+    machine.subscribe()
+    machine.receive_text("A1:T1:a", 0.0)
+    (second,) = machine.receive_text("A2:T1:b", 0.0)
+    feed(machine, "T1:c")
+    assert machine.stream(second.message) == []
+    assert feed(machine, b"a1") == [
+        TopicUpdated(1, "a", [b"a1"]),
+        TopicUpdated(1, "b"),
+        TopicUpdated(1, "c"),
+    ]
+    assert feed(machine, b"b1", b"b2") == [
+        AttachmentArrived(second.message, 0, b"b1"),
+        AttachmentArrived(second.message, 1, b"b2"),
+    ]
+
+
+def test_streaming_what_is_complete_does_nothing():
+    machine = server()
+    (announced,) = machine.receive_text("A1:C1:x", 0.0)
+    assert feed(machine, b"1") == [CallReceived("1", "x", [b"1"])]
+    assert machine.stream(announced.message) == []
+
+
+def test_attributes_and_hello_are_never_announced():
+    """Their attachments are part of them (UM-06, UM-15)."""
+    assert server().receive_text("A1:S:a=b", 0.0) == []
+    assert Server(limits(hello_attachments=1)).receive_text("A1:H1:", 0.0) == []
+
+
+# ── Attachments out ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_slots_are_sent_in_order_whenever_they_are_filled():
+    """UM-04: text may overtake, attachments may not; the sender fills every slot."""
+    machine = client()
+    first, third = Slot(), Slot()
+    machine.call("x", [first, b"2"])
+    machine.call("y", [third])
+    machine.call("z")
+    assert machine.data_to_send() == ["A2:C1:x", "A1:C2:y", "C3:z"]
+    machine.fill(third, b"3")
+    machine.fill(third, b"again")
+    assert machine.data_to_send() == []
+    machine.fill_error(first, "lost")
+    machine.fill_error(first, "again")
+    assert machine.data_to_send() == ["-:lost", b"2", b"3"]
+
+
+def test_a_slot_which_is_not_filled_in_time_is_replaced():
+    """UM-04: before the peer gives us up (UM-19)."""
+    machine = client()
+    slot, other = Slot(), Slot()
+    machine.clock = 10.0
+    machine.call("x", [b"1", slot, other])
+    machine.data_to_send()
+    assert machine.next_deadline() == 55.0
+    assert machine.tick(54.0) == 55.0
+    assert machine.tick(55.0) == 100.0
+    assert machine.data_to_send() == ["-:the attachment is not there in time"]
+    machine.fill(slot, b"late")
+    machine.fill(other, b"3")
+    assert machine.data_to_send() == [b"3"]
+    assert machine.next_deadline() is None
+
+
+def test_our_own_attachments_are_limited_and_nothing_is_sent():
+    """UM-19."""
+    machine = client(attachment_octets=10, payload_characters=10)
+    for attachments in ([b"x"] * 33, [b"x" * 11]):
+        with pytest.raises(LimitExceeded):
+            machine.call("x", attachments)
+    with pytest.raises(LimitExceeded):
+        machine.call("x" * 11)
+    with pytest.raises(TypeError):
+        machine.call("x", ["text"])
+    with pytest.raises(UnicodeEncodeError):
+        machine.call("\ud800")
+    assert machine.data_to_send() == [] and machine.calls_pending == 0
+    slot = Slot()
+    machine.call("x", [slot])
+    with pytest.raises(LimitExceeded):
+        machine.fill(slot, b"x" * 11)
+    assert machine.data_to_send() == ["A1:C1:x", "-:the attachment is too large"]
+
+
+def test_a_refused_answer_may_be_given_again():
+    machine = server(attachment_octets=10)
+    feed(machine, "C1:x")
+    with pytest.raises(LimitExceeded):
+        machine.result("1", "", [b"x" * 11])
+    machine.error("1", "too large")
+    assert machine.data_to_send() == ["E1:too large"]
+
+
+def test_hello_and_welcome_may_have_attachments_of_ours():
+    """UM-06, UM-07."""
+    c, s = Client(), Server(limits(hello_attachments=1))
+    slot = Slot()
+    c.hello("h", [slot])
+    feed(s, *c.data_to_send())
+    c.fill(slot, b"key")
+    assert feed(s, *c.data_to_send()) == [HelloReceived(1, "h", [b"key"])]
+    s.welcome("w", [b"sig"])
+    assert feed(c, *s.data_to_send()) == [WelcomeReceived(1, "w", [b"sig"])]
+
+
+def test_after_the_end_slots_send_nothing():
+    machine = client()
+    slot = Slot()
+    machine.call("x", [slot])
+    machine.connection_lost()
+    machine.data_to_send()
+    machine.fill(slot, b"x")
+    assert machine.data_to_send() == []

@@ -1,0 +1,145 @@
+"""UMQ's machines: hello and welcome, their versions, their attachments, their time."""
+
+import pytest
+
+from tests.umq.sides import client, feed, limits, refused, server
+from twisted_msgproto.core.machine import IllegalTransition
+from twisted_msgproto.umq.events import (
+    AttachmentFailure,
+    AttributeSet,
+    CallReceived,
+    HelloReceived,
+    ResultReceived,
+    TopicUpdated,
+    WelcomeReceived,
+)
+from twisted_msgproto.umq.machine import Client, Server
+
+
+def test_the_hand_shake():
+    """UM-06, UM-07: payloads are handed on, the server answers with its own version."""
+    c, s = Client(), Server()
+    c.hello("let me in")
+    (text,) = c.data_to_send()
+    assert text == "H1:let me in"
+    assert feed(s, text) == [HelloReceived(1, "let me in")]
+    assert s.data_to_send() == []
+    s.welcome("you are in")
+    (text,) = s.data_to_send()
+    assert text == "W1:you are in"
+    assert feed(c, text) == [WelcomeReceived(1, "you are in")]
+    assert c.opened and s.opened
+
+
+@pytest.mark.parametrize("hello, welcome", [("H1:", "W1:"), ("H7:", "W1:"), ("HZZ:", "W1:")])
+def test_the_server_lowers_the_version(hello, welcome):
+    """UM-07."""
+    machine = Server()
+    feed(machine, hello)
+    machine.welcome()
+    assert machine.data_to_send() == [welcome]
+
+
+@pytest.mark.parametrize("hello", ["H:", "H0:", "H000:x"])
+def test_a_version_below_1_is_fatal_5(hello):
+    """UM-07."""
+    refused(Server(), hello, code=5, reason="version")
+
+
+@pytest.mark.parametrize("welcome", ["W2:", "W0:", "W:", "WZ:"])
+def test_a_client_refuses_a_version_above_its_own_or_below_1(welcome):
+    """UM-07."""
+    machine = Client()
+    machine.hello()
+    machine.data_to_send()
+    refused(machine, welcome, code=5, reason="version")
+
+
+def test_a_client_may_offer_more_and_get_less():
+    """UM-07."""
+    machine = Client()
+    machine.hello("", version=3)
+    assert machine.data_to_send() == ["H3:"]
+    assert feed(machine, "W2:") == [WelcomeReceived(2, "")]
+
+
+def test_hello_with_attachments_is_welcomed_when_they_are_there():
+    """UM-06, UM-07."""
+    machine = Server(limits(hello_attachments=2))
+    assert feed(machine, "A2:H1:x", b"a") == []
+    with pytest.raises(IllegalTransition):
+        machine.welcome()
+    assert feed(machine, "-:lost") == [HelloReceived(1, "x", [b"a", AttachmentFailure("lost")])]
+    machine.welcome()
+
+
+def test_hello_is_bounded_before_anybody_is_authorised():
+    """UM-06, UM-20: 64 KiB, no attachments unless an option allows them, and H alone."""
+    refused(Server(), "A1:H1:x", code=1, reason="hello-attachments")
+    refused(Server(), "H1:" + "x" * 65537, reason="hello-characters")
+    assert feed(Server(), "H1:" + "x" * 65536)
+    machine = Server(limits(hello_attachments=1))
+    feed(machine, "A1:H1:x")
+    refused(machine, "C1:x", reason="state")
+    machine = Server()
+    feed(machine, "H1:x")
+    refused(machine, b"x", reason="stray")
+
+
+def test_a_client_cannot_welcome_itself():
+    """UM-07: ``W`` is the server's word alone."""
+    machine = Server()
+    feed(machine, "H1:x")
+    refused(machine, "W1:", reason="state")
+
+
+def test_what_follows_welcome_waits_for_its_attachments():
+    """UM-07: after W's text everything is accepted; W's attachments keep their place."""
+    machine = Client()
+    machine.hello()
+    topic = None
+    assert feed(machine, "A2:W1:w") == []
+    assert machine.opened
+    machine.call("early", waiter="me")
+    topic = machine.subscribe()
+    found = feed(machine, "C1:q", "R1:a", f"A1:T{topic}:t", b"1", "S:k=v")
+    assert found == []
+    assert feed(machine, b"2", b"3") == [
+        WelcomeReceived(1, "w", [b"1", b"2"]),
+        CallReceived("1", "q"),
+        ResultReceived(1, "me", "a"),
+        AttributeSet("k", "v"),
+        TopicUpdated(topic, "t", [b"3"]),
+    ]
+
+
+def test_a_fault_while_welcome_waits_is_the_last_event():
+    """UM-07, UM-18."""
+    machine = Client()
+    machine.hello()
+    feed(machine, "A2:W1:w", "C1:q")
+    assert refused(machine, "C1:q", reason="duplicate") == []
+
+
+@pytest.mark.parametrize("make", [Client, Server])
+def test_no_hello_and_no_welcome_in_time_is_fatal(make):
+    """UM-20: hello time-out."""
+    machine = make(limits(), 100.0)
+    if make is Client:
+        machine.hello()
+    assert machine.next_deadline() == 110.0
+    assert machine.tick(109.9) == 110.0
+    assert machine.due_events() == []
+    assert machine.tick(110.0) is None
+    (fault,) = machine.due_events()
+    assert (fault.reason, fault.code) == ("hello-seconds", 1)
+    assert machine.data_to_send()[-1].startswith("F0:1 ")
+
+
+def test_the_hand_shake_stops_its_clock():
+    """UM-20."""
+    assert server().next_deadline() is None
+    assert client().next_deadline() is None
+    machine = Server()
+    feed(machine, "H1:")
+    assert machine.next_deadline() is None  # it is our own application which takes its time
