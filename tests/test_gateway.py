@@ -82,6 +82,10 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ),
         ("[lumberjack]\nqueue = 'x'", "unknown key 'queue'"),
         ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),
+        (
+            "[lumberjack]\nendpoint = 'tls:/no\\:where:1'",
+            r"bad endpoint .*: no directory '/no:where'",
+        ),
         ("[lumberjack]\nendpoint = 1979-05-27", r"\[lumberjack\] endpoint: cannot be a date"),
         ("[lumberjack]\nlimit = { x = 1 }", r"\[lumberjack\]: unknown limit 'x'"),
         ("[lumberjack]\nlimit = 'window'", "--limit takes NAME=VALUE"),
