@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,17 +12,16 @@ from twisted_msgproto.core.packed import (
     PACKED_MIN,
     Packed,
     PackedNumbers,
-    PackedOctets,
     joined,
     kept_packed,
     listed,
 )
 
 COLUMNS: list[tuple[Packed[Any], list[Any]]] = [
-    (PackedOctets(rows([b"a", b"", b"ccc"], b"??")), [b"a", b"", b"ccc"]),
-    (PackedOctets(rows([])), []),
-    (PackedNumbers(array("q", [0, 7, 2**32 - 1])), [0, 7, 2**32 - 1]),
-    (PackedNumbers(array("q")), []),
+    (rows([b"a", b"", b"ccc"], b"??"), [b"a", b"", b"ccc"]),
+    (rows([]), []),
+    (PackedNumbers("q", [0, 7, 2**32 - 1]), [0, 7, 2**32 - 1]),
+    (PackedNumbers("q"), []),
     (packed_maps([{"a": "1", "b": "é"}, {}, {"a": ""}]), [{"a": "1", "b": "é"}, {}, {"a": ""}]),
     (packed_maps([]), []),
 ]
@@ -72,8 +70,8 @@ def test_the_shape_of_a_packed_column_says_what_to_write() -> None:
 @pytest.mark.parametrize(
     ("values", "kept"),
     [
-        (PackedOctets(rows([b"x"] * PACKED_MIN)), True),
-        (PackedOctets(rows([b"x"] * (PACKED_MIN - 1))), False),
+        (rows([b"x"] * PACKED_MIN), True),
+        (rows([b"x"] * (PACKED_MIN - 1)), False),
         ([b"x"] * PACKED_MIN, False),
         (None, False),
     ],
@@ -85,7 +83,7 @@ def test_only_long_packed_columns_stay_apart(values: Sequence[bytes] | None, kep
 def test_joined_rows_keep_their_order_and_hold_nothing_else() -> None:
     parts = [rows([b"a", b""], b"before it"), rows([]), rows([b"bcd"] * 3, b"?")]
     whole = joined(parts)
-    assert PackedOctets(whole) == [b"a", b"", b"bcd", b"bcd", b"bcd"]
+    assert whole == [b"a", b"", b"bcd", b"bcd", b"bcd"]
     assert whole.octets == b"abcdbcdbcd"
 
 
@@ -97,5 +95,5 @@ def test_rows_alone_stay_as_they_are() -> None:
 def test_a_list_is_added_to_as_it_is_and_anything_else_as_a_copy() -> None:
     values = [1]
     assert listed(values) is values
-    assert listed(PackedOctets(rows([b"a"]))) == [b"a"]
+    assert listed(rows([b"a"])) == [b"a"]
     assert type(listed((1,))) is list

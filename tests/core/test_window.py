@@ -85,11 +85,10 @@ def test_an_ack_waits_for_the_sink():
     window.mark("ack 5")
     place = window.slice()
     assert window.due() == []
-    assert window.first_waiting == "ack 5"
-    assert window.waiting_marks == 1
+    assert list(window.waiting) == [(5, "ack 5")]
     assert (window.unsafe, window.unacknowledged) == (5, 5)
     assert window.made_safe(place) == ["ack 5"]
-    assert window.first_waiting is None
+    assert not window.waiting
     assert (window.unsafe, window.unacknowledged) == (0, 0)
 
 

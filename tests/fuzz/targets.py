@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
+from tests.tools.frames import windows_apart
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack import scan
@@ -102,7 +103,7 @@ def lumberjack_stream(source: Random) -> bytes:
 
 def lumberjack_flat(items: list[Any]) -> list[Any]:
     flat: list[Any] = []
-    for item in items:
+    for item in windows_apart(items):
         match item:
             case lumberjack.Json():
                 rows = zip(item.sequences, item.bodies, strict=True)

@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from tests.tools.frames import windows_apart
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -84,7 +85,7 @@ class Transport(StringTransport):
 
 def bodies(octets):
     windows = []
-    for frame in Decoder().feed(octets):
+    for frame in windows_apart(Decoder().feed(octets)):
         if hasattr(frame, "size"):
             windows.append([])
         elif hasattr(frame, "bodies"):

@@ -614,7 +614,7 @@ def test_short_windows_of_one_read_are_one_event_and_hold_nothing_else_of_it():
     session.receive((encode_window(2) + encode_json([1, 2], [b"a", b"bc"])) * 3)
     (event,) = session.events
     assert (event.sequences, event.bodies) == ([1, 2] * 3, [b"a", b"bc"] * 3)
-    assert len(event.bodies.rows.octets) == event.octets - 6 * 10 == 3 * 3
+    assert len(event.bodies.octets) == event.octets - 6 * 10 == 3 * 3
 
 
 def test_a_short_run_does_not_keep_a_long_read_in_memory():
@@ -622,7 +622,7 @@ def test_a_short_run_does_not_keep_a_long_read_in_memory():
     session = Session()
     session.receive(encode_json([1], [b"short"]) + encode_data([2], [{"k": "v" * 5000}]))
     assert session.events[0].bodies == [b"short"]
-    assert session.events[0].bodies.rows.octets == b"short"
+    assert session.events[0].bodies.octets == b"short"
 
 
 def test_long_runs_are_events_of_their_own():
@@ -631,9 +631,24 @@ def test_long_runs_are_events_of_their_own():
     window = encode_window(PACKED_MIN) + encode_json(range(PACKED_MIN), bodies)
     short = encode_window(1) + encode_json([7], [b"y"])
     session = Session()
-    session.receive(short + short + window + short + window)
+    # Empty batches stand between, because windows of documents alone are one run anyway.
+    session.receive(encode_window(0).join([short, short, window, short, window]))
     assert [len(event.sequences) for event in session.events] == [2, PACKED_MIN, 1, PACKED_MIN]
     assert [event.place for event in session.events] == [2, 66, 67, 131]
+
+
+def test_windows_which_follow_each_other_in_a_read_are_one_event():
+    """LJ-07, LJ-13: each has its ack, the short one as well, and they share a batch."""
+    session = Session()
+    octets = encode_window(2) + encode_json([1, 2], [b"a", b"b"])
+    octets += encode_window(5) + encode_json([1, 2], [b"c", b"d"])  # stays short
+    octets += encode_window(1) + encode_json([9], [b"e"]) + encode_json([3], [b"f"])
+    acks = session.receive(octets + encode_window(4))
+    (event,) = session.events
+    assert (event.sequences, event.place) == ([1, 2, 1, 2, 9, 3], 6)
+    assert acks == [(2, number) for number in (2, 2, 9, 3)]
+    assert session.reader.snapshot()["window"] == 4
+    assert session.reader.counters.windows == 3
 
 
 def test_what_happens_never_makes_a_deadline_nearer_than_the_shortest():

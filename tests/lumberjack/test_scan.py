@@ -5,16 +5,14 @@ from __future__ import annotations
 import mmap
 import random
 import sys
-from array import array
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from twisted_msgproto.core.packed import PackedOctets
 from twisted_msgproto.lumberjack import scan, wire
 from twisted_msgproto.lumberjack.scan import DataLimits
-from twisted_msgproto.lumberjack.wire import encode_data, encode_json
+from twisted_msgproto.lumberjack.wire import encode_data, encode_json, encode_window
 
 needs_compiled = pytest.mark.skipif(
     not scan.COMPILED,
@@ -50,7 +48,7 @@ A, AND_NOTHING, AND_CCC = [b"a"], [b"a", b""], [b"a", b"", b"ccc"]
     [
         (THREE, 36, 9, AND_CCC, 36, 0),
         (THREE + b"2", 37, 9, AND_CCC, 36, 0),  # less than a header is left
-        (THREE + b"2W00000000", 46, 9, AND_CCC, 36, 0),  # another type
+        (THREE + b"2A00000000", 46, 9, AND_CCC, 36, 0),  # another type
         (THREE + encode_json([4], [b""], 0x31), 46, 9, AND_CCC, 36, 0),  # another version
         (THREE, 36, 2, AND_NOTHING, 23, 0),  # no more frames than asked for
         (THREE, 14, 9, AND_NOTHING, 23, 0),  # the first to reach the stop is the last
@@ -73,22 +71,59 @@ def test_a_run_of_j_frames_becomes_columns(
 ) -> None:
     """LJ-04."""
     start = 2 if octets.startswith(b"??") else 0
-    run = json_run(octets, start, stop, count_max)
-    assert (run.position, run.needed) == (position, needed)
-    assert run.sequences == array("q", [1, 2, 2**32 - 1][: len(bodies)])
-    assert run.bodies.bounds.typecode == "i"
-    assert PackedOctets(run.bodies) == bodies
-    assert run.bodies.octets == b"".join(bodies)
+    found, sequences, documents, windows, missing = json_run(octets, start, stop, count_max, 9, 9)
+    assert (found, missing) == (position, needed)
+    assert sequences == [1, 2, 2**32 - 1][: len(bodies)]
+    assert (sequences.typecode, documents.bounds.typecode) == ("q", "i")
+    assert documents == bodies
+    assert documents.octets == b"".join(bodies)
+    assert windows == []
 
 
 def test_many_j_frames_become_columns(json_run: Callable[..., Any]) -> None:
     """LJ-04: more than what any first buffer holds, of sizes which nobody could foretell."""
     bodies = [b"x" * (number * 7 % 50) for number in range(5000)]
     octets = encode_json(range(5000), bodies)
-    run = json_run(octets, 0, len(octets), 6000)
-    assert run.sequences.tolist() == list(range(5000))
-    assert PackedOctets(run.bodies) == bodies
-    assert (run.position, run.needed) == (len(octets), 0)
+    run = json_run(octets, 0, len(octets), 6000, 1, 1)
+    assert run == (len(octets), list(range(5000)), bodies, [], 0)
+
+
+AB, C = encode_json([1, 2], [b"a", b"b"]), encode_json([3], [b"c"])  # of 22 and 11 octets
+
+
+@pytest.mark.parametrize(
+    ("octets", "windows", "position"),
+    [
+        (encode_window(3) + AB + C, [(0, 3)], 39),
+        (AB + encode_window(9) + C, [(2, 9)], 39),
+        (encode_window(2) + AB + encode_window(1) + C, [(0, 2), (2, 1)], 45),
+        (encode_window(7) * 2 + encode_window(2) + AB, [(0, 7), (0, 7), (0, 2)], 40),
+        (AB + encode_window(5) + C[:-1], [(2, 5)], 28),  # what follows is not whole
+        (AB + encode_window(5) + b"2C??", [(2, 5)], 28),
+        (AB + encode_window(5) + b"2C?", [], 22),  # less than a header of J stands there
+        (AB + encode_window(0) + C, [], 22),  # an empty batch
+        (AB + encode_window(10) + C, [], 22),  # above the limit
+        (AB + encode_window(0xFFFFFFFF) + C, [], 22),
+        (AB + encode_window(5, 0x31) + C, [], 22),  # another version
+        (encode_window(1) * 4 + C, [(0, 1)] * 3, 18),  # no more than asked for
+    ],
+)
+def test_windows_stand_among_the_j_frames_of_a_run(
+    json_run: Callable[..., Any], octets: bytes, windows: list[tuple[int, int]], position: int
+) -> None:
+    """LJ-07."""
+    found, sequences, documents, given, _ = json_run(octets, 0, len(octets), 9, 9, 3)
+    assert (found, given) == (position, windows)
+    whole = octets[:position]
+    assert (1 in sequences, 3 in sequences) == (AB in whole, C in whole)
+    assert len(sequences) == len(documents)
+
+
+def test_a_run_takes_no_window_at_or_after_the_stop(json_run: Callable[..., Any]) -> None:
+    """LJ-13: what one turn decodes is bounded."""
+    octets = encode_window(1) * 3 + C
+    assert json_run(octets, 0, 6, 9, 9, 9)[:4] == (6, [], [], [(0, 1)])
+    assert json_run(octets, 0, 7, 9, 9, 9)[:4] == (12, [], [], [(0, 1), (0, 1)])
 
 
 # ── D frames ────────────────────────────────────────────────────────────────────────────────────
@@ -191,6 +226,8 @@ def streams(count: int, seed: int) -> list[bytes]:
         octets = bytearray()
         for _ in range(source.randrange(1, 6)):
             sequences = [source.getrandbits(32) for _ in range(source.randrange(1, 5))]
+            if source.random() < 0.3:
+                octets += encode_window(source.choice((0, 1, 2, 4)), source.choice((0x31, 0x32)))
             if source.random() < 0.5:
                 bodies = [source.randbytes(source.randrange(12)) for _ in sequences]
                 octets += encode_json(sequences, bodies, source.choice((0x31, 0x32)))
@@ -216,7 +253,7 @@ def test_both_forms_find_the_same_j_frames_wherever_they_begin() -> None:
     for octets in streams(300, 1):
         for start in range(0, len(octets) - 1, 3):
             for stop in (len(octets), start + 5):
-                work = (octets, start, min(stop, len(octets)), 3)
+                work = (octets, start, min(stop, len(octets)), 3, 3, 2)
                 assert scan.json_run_compiled(*work) == scan.json_run_python(*work)
 
 
@@ -257,7 +294,7 @@ def test_positions_outside_of_the_octets_are_a_programmer_s_fault(
 ) -> None:
     from twisted_msgproto.lumberjack import _scan
 
-    more = (1,) if name == "json_columns" else (1,) * 5
+    more = (1,) * (3 if name == "json_columns" else 5)
     with pytest.raises(ValueError, match="outside"):
         getattr(_scan, name)(octets, position, stop, *more)
     with pytest.raises(TypeError):
@@ -271,7 +308,7 @@ def test_octets_whose_places_need_more_than_31_bits_are_a_programmer_s_fault(nam
     """Bounds are 31-bit numbers; one that had wrapped would make Arrow read anywhere."""
     from twisted_msgproto.lumberjack import _scan
 
-    more = (1,) if name == "json_columns" else (1,) * 5
+    more = (1,) * (3 if name == "json_columns" else 5)
     octets = mmap.mmap(-1, (1 << 31) + 12)  # none of it is touched
     with octets, pytest.raises(OverflowError, match="31"):
         getattr(_scan, name)(octets, 1 << 31, len(octets), *more)

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tools.events import flatten, splits
+from tests.tools.frames import windows_apart
 from twisted_msgproto.core.errors import ConfigurationError, Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack import wire
+from twisted_msgproto.lumberjack.machine import JsonReceived
 from twisted_msgproto.lumberjack.wire import (
     Ack,
     Compressed,
@@ -49,7 +51,7 @@ def decode(octets, decoder=None):
 def simple(frames):
     """Frames one by one, without the marks of how they were cut into runs."""
     flat = []
-    for frame in frames:
+    for frame in windows_apart(frames):
         match frame:
             case Json(version):
                 rows = zip(frame.sequences, frame.bodies, strict=True)
@@ -120,6 +122,28 @@ def test_neighbours_of_one_kind_and_version_are_one_run():
     ]
     frames = decode(encode_data([1, 2], [{"a": "b"}, {}]) + encode_data([3], [{}], V2))
     assert [(frame.version, frame.sequences) for frame in frames] == [(V1, [1, 2]), (V2, [3])]
+
+
+def test_windows_among_documents_are_told_with_the_run_and_others_by_themselves():
+    """LJ-07: bulk in small windows is one run; a window with no document beside it is no run."""
+    a, b = encode_json([1, 2], [b"a", b"b"]), encode_json([1], [b"c"])
+    window = encode_window
+    (run,) = decode(window(2) + a + window(1) + b + window(3) + b)
+    assert (run.sequences, run.bodies) == ([1, 2, 1, 1], [b"a", b"b", b"c", b"c"])
+    assert (run.windows, run.octets) == ([(0, 2), (2, 1), (3, 3)], 44)
+    frames = decode(window(2) + window(3) + encode_data([1], [{}]) + window(0) + b + window(9))
+    assert [type(frame) for frame in frames] == [Window, Window, Data, Window, Json, Window]
+    assert [frame.size for frame in frames if type(frame) is Window] == [2, 3, 0, 9]
+
+
+def test_windows_count_where_a_turn_ends():
+    """LJ-13: each makes work in the machine, however few octets it has."""
+    decoder = Decoder(limits(slice_octets=10_000))
+    turns = [decoder.feed((encode_window(1) + encode_json([1], [b""])) * 500)]
+    while decoder.unfinished:
+        turns.append(decoder.feed(b""))
+    assert sum(len(run.windows) for turn in turns for run in turn) == 500
+    assert max(len(run.windows) for turn in turns for run in turn) <= 10_000 / 1000 + 1
 
 
 def test_a_run_inside_of_a_compressed_frame_says_so_and_does_not_join_one_outside():
@@ -510,9 +534,9 @@ def test_a_broken_stream_gives_documented_frames_the_same_ones_for_every_split(o
 
 
 def test_the_flat_form_of_events_is_what_it_claims():
-    assert flatten([Json(V2, [1, 2], [b"a", b"b"], 22), Fault("x", "y")]) == [
-        ("Json", 1, b"a"),
-        ("Json", 2, b"b"),
+    assert flatten([JsonReceived([1, 2], [b"a", b"b"], 22, 2), Fault("x", "y")]) == [
+        ("JsonReceived", 1, b"a"),
+        ("JsonReceived", 2, b"b"),
         ("fault", "x"),
     ]
 
@@ -564,3 +588,19 @@ def test_a_document_above_its_limit_which_is_all_here_is_a_fault_too():
         assert [frame.bodies for frame in frames[:-1]] == [[b"x" * 10]]
         assert frames[-1].reason == "json-limit"
         assert not decoder.unfinished
+
+
+def test_a_document_above_its_limit_keeps_the_windows_before_it_and_no_other():
+    """LJ-17, LJ-20."""
+    a, above, b = encode_json([1], [b"x"]), encode_json([2], [b"y" * 11]), encode_json([3], [b"z"])
+    octets = encode_window(3) + a + encode_window(2) + above + encode_window(5) + b
+    for pieces in splits(octets):
+        decoder = Decoder(limits(json_octets=10))
+        frames = [frame for piece in pieces for frame in decoder.feed(piece)]
+        assert simple(frames) == [
+            ("W", V2, 3),
+            ("J", V2, 1, b"x"),
+            ("W", V2, 2),
+            ("fault", "json-limit"),
+        ]
+        assert above.startswith(frames[-1].octets)

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from tests.tools.events import splits
+from tests.tools.frames import windows_apart
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.machine import IllegalTransition, Machine, events
@@ -64,7 +65,7 @@ def sent(machine, now=0.0):
 
 def windows(octets):
     found = []
-    for frame in Decoder().feed(octets):
+    for frame in windows_apart(Decoder().feed(octets)):
         assert not isinstance(frame, Fault), frame
         if isinstance(frame, Window):
             found.append((frame.size, [], []))

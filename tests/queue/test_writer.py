@@ -154,7 +154,7 @@ def packed(first: int, count: int) -> MessageBatch:
     """A batch whose ids and bodies stand in one buffer, as bulk from the wire does."""
     numbers = range(first, first + count)
     ids, bodies = packed_frames(numbers, [b"body %d" % number for number in numbers])
-    bodies = Bodies(bodies.rows)
+    bodies = Bodies(bodies.octets, bodies.bounds)
     return MessageBatch(
         *("test", "json", 1), count=count, octets=10 * count, message_id=ids, body=bodies
     )

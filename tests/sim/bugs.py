@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -196,11 +195,11 @@ def ack_is_a_count() -> AbstractContextManager[object]:
     """The reader acknowledges how many came, not the last number."""
     receive = lumberjack_machine.Reader._receive
 
-    def counting(self: Any, run: Any) -> None:
-        receive(self, run)
-        window = self._window
-        window._marks = type(window._marks)(
-            (place, replace(ack, sequence=self._size)) for place, ack in window._marks
+    def counting(self: Any, run: Any, kind: type) -> None:
+        receive(self, run, kind)
+        window, encode_ack = self._window, lumberjack_machine.encode_ack
+        window.waiting = type(window.waiting)(
+            (place, encode_ack(self._size, ack[0])) for place, ack in window.waiting
         )
 
     return mock.patch.object(lumberjack_machine.Reader, "_receive", counting)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 
-from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, Rows
+from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets
 
 
-def rows(texts: Sequence[bytes], before: bytes = b"") -> Rows:
+def rows(texts: Sequence[bytes], before: bytes = b"") -> PackedOctets:
     """The texts one behind another, between octets which belong to none of them."""
     bounds = array("i", [len(before)])
     for text in texts:
         bounds.append(bounds[-1] + len(text))
-    return Rows(before + b"".join(texts) + b"behind", bounds)
+    return PackedOctets(before + b"".join(texts) + b"behind", bounds)
 
 
 def packed_frames(
     numbers: Sequence[int], bodies: Sequence[bytes]
 ) -> tuple[PackedNumbers, PackedOctets]:
     """The columns of frames which came in bulk."""
-    return PackedNumbers(array("q", numbers)), PackedOctets(rows(bodies, b"??"))
+    return PackedNumbers("q", numbers), rows(bodies, b"??")
 
 
 def packed_maps(values: Sequence[Mapping[str, str]]) -> PackedMaps:

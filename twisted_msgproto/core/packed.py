@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -32,25 +31,6 @@ COMPILED: Final = _compiled is not None
 V = TypeVar("V")
 
 
-@dataclass(slots=True)
-class Rows:
-    """Rows which touch each other in a buffer; they are never changed.
-
-    Row ``k`` stands in ``octets[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
-    they are signed 32-bit integers (``array("i")``), which never fall.
-    """
-
-    octets: bytes
-    bounds: array[int]
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    def text(self, row: int) -> str:
-        """Row ``row`` as UTF-8."""
-        return self.octets[self.bounds[row] : self.bounds[row + 1]].decode()
-
-
 def shift_python(bounds: array[int], by: int) -> bytes:
     """``bounds``, each moved by so much, as they stand in memory; OverflowError beyond 31 bits."""
     return array("i", [bound + by for bound in bounds]).tobytes()
@@ -66,7 +46,7 @@ shift = shift_compiled if COMPILED else shift_python
 
 
 class Packed(Sequence[V], Generic[V]):
-    """A column of values which stand in :class:`Rows`; read-only."""
+    """A column of values which stand in buffers; read-only."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -104,45 +84,46 @@ class Packed(Sequence[V], Generic[V]):
 
 
 class PackedOctets(Packed[bytes]):
-    """The octets of each row."""
+    """Rows of octets which touch each other in a buffer; they are never changed.
 
-    __slots__ = ("rows",)
+    Row ``k`` stands in ``octets[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
+    they are signed 32-bit integers (``array("i")``), which never fall.
+    """
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
+    __slots__ = ("bounds", "octets")
+
+    def __init__(self, octets: bytes, bounds: array[int]) -> None:
+        self.octets = octets
+        self.bounds = bounds
 
     def __len__(self) -> int:
-        return len(self.rows.bounds) - 1
+        return len(self.bounds) - 1
 
     def value(self, row: int) -> bytes:
         """The octets at ``row``, 0 ≤ row < len."""
-        bounds = self.rows.bounds
-        return self.rows.octets[bounds[row] : bounds[row + 1]]
+        return self.octets[self.bounds[row] : self.bounds[row + 1]]
 
     def values(self) -> list[bytes]:
         """All values, cut out."""
-        octets = self.rows.octets
-        return [octets[start:end] for start, end in pairwise(self.rows.bounds)]
+        octets = self.octets
+        return [octets[start:end] for start, end in pairwise(self.bounds)]
+
+    def text(self, row: int) -> str:
+        """Row ``row`` as UTF-8."""
+        return self.value(row).decode()
 
 
-class PackedNumbers(Packed[int]):
-    """Integers of 64 bits (``array("q")``); never changed."""
+class PackedNumbers(Packed[int], array):  # type: ignore[misc,type-arg]
+    """Integers of 64 bits, never changed: ``PackedNumbers("q", numbers)``.
 
-    __slots__ = ("numbers",)
+    Octets are taken for the numbers as they stand in memory.
+    """
 
-    def __init__(self, numbers: array[int]) -> None:
-        self.numbers = numbers
+    __slots__ = ()
 
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def value(self, row: int) -> int:
-        """The number at ``row``, 0 ≤ row < len."""
-        return self.numbers[row]
-
-    def values(self) -> list[int]:
-        """All values as a list."""
-        return self.numbers.tolist()
+    __len__ = array.__len__
+    value = array.__getitem__  # type: ignore[assignment]  # of one place
+    values = array.tolist
 
 
 class PackedMaps(Packed[dict[str, str]]):
@@ -153,7 +134,7 @@ class PackedMaps(Packed[dict[str, str]]):
 
     __slots__ = ("bounds", "items", "keys")
 
-    def __init__(self, bounds: array[int], keys: Rows, items: Rows) -> None:
+    def __init__(self, bounds: array[int], keys: PackedOctets, items: PackedOctets) -> None:
         """``bounds`` are signed 32-bit integers from 0 on, one more than maps."""
         self.bounds = bounds
         self.keys = keys
@@ -168,7 +149,7 @@ class PackedMaps(Packed[dict[str, str]]):
         return {self.keys.text(pair): self.items.text(pair) for pair in pairs}
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def joined(parts: Sequence[PackedOctets]) -> PackedOctets:
     """All rows of ``parts``, in one buffer which holds nothing else unless it is a part's own."""
     if len(parts) == 1:
         return parts[0]
@@ -177,7 +158,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
         place = bounds.pop()  # the part's first bound is the last one of the part before
         bounds.frombytes(shift(part.bounds, place - part.bounds[0]))
     octets = b"".join([part.octets[part.bounds[0] : part.bounds[-1]] for part in parts])
-    return Rows(octets, bounds)
+    return PackedOctets(octets, bounds)
 
 
 def kept_packed(values: object) -> bool:
@@ -196,7 +177,6 @@ __all__ = [
     "PackedMaps",
     "PackedNumbers",
     "PackedOctets",
-    "Rows",
     "joined",
     "kept_packed",
     "listed",

@@ -110,9 +110,11 @@ class ReceiveWindow(Generic[A]):
         safe: messages up to this place are all safe.
         acknowledged: messages up to this place have had their acknowledgement returned.
         marked: messages up to this place are covered by a mark.
+        waiting: the acknowledgements which wait for the sink with their places, oldest first; to
+            be looked at only.
     """
 
-    __slots__ = ("_marks", "_open", "_safe_ahead", "acknowledged", "marked", "received", "safe")
+    __slots__ = ("_open", "_safe_ahead", "acknowledged", "marked", "received", "safe", "waiting")
 
     def __init__(self) -> None:
         self.received = 0
@@ -121,7 +123,7 @@ class ReceiveWindow(Generic[A]):
         self.marked = 0
         self._open: deque[int] = deque()  # ends of slices which are not safe yet, oldest first
         self._safe_ahead: set[int] = set()  # ends which became safe before an older slice did
-        self._marks: deque[tuple[int, A]] = deque()
+        self.waiting: deque[tuple[int, A]] = deque()
 
     @property
     def unacknowledged(self) -> int:
@@ -132,16 +134,6 @@ class ReceiveWindow(Generic[A]):
     def unsafe(self) -> int:
         """How many messages arrived and are not all safe yet."""
         return self.received - self.safe
-
-    @property
-    def waiting_marks(self) -> int:
-        """How many acknowledgements wait for the sink."""
-        return len(self._marks)
-
-    @property
-    def first_waiting(self) -> A | None:
-        """The acknowledgement which will be due next; None if none waits."""
-        return self._marks[0][1] if self._marks else None
 
     def receive(self, count: int) -> None:
         """``count`` more messages arrived."""
@@ -158,7 +150,7 @@ class ReceiveWindow(Generic[A]):
         if not self.marked <= place <= self.received:
             raise ValueError(f"place {place} is not within {self.marked} … {self.received}")
         self.marked = place
-        self._marks.append((place, ack))
+        self.waiting.append((place, ack))
 
     def slice(self) -> int:
         """End a slice after what has arrived so far, and return its place for ``made_safe``."""
@@ -185,7 +177,7 @@ class ReceiveWindow(Generic[A]):
 
     def due(self) -> list[A]:
         """Take the acknowledgements whose messages are all safe, oldest first."""
-        marks = self._marks
+        marks = self.waiting
         acks = []
         while marks and marks[0][0] <= self.safe:
             self.acknowledged, ack = marks.popleft()

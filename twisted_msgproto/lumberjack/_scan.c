@@ -15,9 +15,9 @@
 #include <string.h>
 
 /* What the functions take and give; scan.py wants the same number.  Raise both together. */
-enum { FORM = 3 };
+enum { FORM = 4 };
 
-enum { HEADER_OCTETS = 10, LENGTH_OCTETS = 4, PAIRS_MAX = 64, FIRST_OCTETS = 1024,
+enum { HEADER_OCTETS = 10, WINDOW_OCTETS = 6, LENGTH_OCTETS = 4, PAIRS_MAX = 64, FIRST_OCTETS = 1024,
        FRAMES_AHEAD = 6 };
 
 /* Octets which are gathered. */
@@ -48,17 +48,12 @@ gather(Gathered *into, const void *octets, size_t size)
     return 0;
 }
 
-static int
-gather_number(Gathered *into, uint32_t number)
-{
-    return gather(into, &number, sizeof number);
-}
-
 /* Bounds are signed 32-bit numbers for Arrow; `are_within` keeps larger ones away. */
 static int
 gather_bound(Gathered *into, size_t bound)
 {
-    return gather_number(into, (uint32_t)bound);
+    const int32_t number = (int32_t)bound;
+    return gather(into, &number, sizeof number);
 }
 
 static PyObject *
@@ -131,26 +126,80 @@ typedef struct {
     uint32_t size;
 } Text;
 
+/* Where a W frame stands among J frames, and what it announces. */
+static int
+append_window(PyObject *windows, Py_ssize_t row, long long size)
+{
+    PyObject *window = Py_BuildValue("(nL)", row, size);
+    int failed = !window || PyList_Append(windows, window);
+    Py_XDECREF(window);
+    return failed;
+}
+
+/* The J frames between the positions, W frames among them, as columns; 0 with an exception set. */
+static int
+fill_columns(const unsigned char *octets, long long position, long long end, Py_ssize_t count,
+             long long size, PyObject *columns[3])
+{
+    columns[0] = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    columns[1] = PyBytes_FromStringAndSize(NULL, (count + 1) * (Py_ssize_t)sizeof(int32_t));
+    columns[2] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (!columns[0] || !columns[1] || !columns[2])
+        return 0;
+    char *sequences = PyBytes_AsString(columns[0]), *bounds = PyBytes_AsString(columns[1]);
+    char *const bodies = PyBytes_AsString(columns[2]), *body = bodies;
+    memset(bounds, 0, sizeof(int32_t));
+    while (position < end) {
+        const unsigned char *frame = octets + position;
+        if (frame[1] == 'W') {
+            position += WINDOW_OCTETS;
+            continue;
+        }
+        const int64_t sequence = number_at(frame + 2);
+        const size_t length = number_at(frame + 6);
+        memcpy(sequences, &sequence, sizeof sequence);
+        sequences += sizeof sequence;
+        memcpy(body, frame + HEADER_OCTETS, length);
+        body += length;
+        const int32_t bound = (int32_t)(body - bodies);
+        bounds += sizeof bound;
+        memcpy(bounds, &bound, sizeof bound);
+        position += HEADER_OCTETS + (long long)length;
+    }
+    return 1;
+}
+
 static PyObject *
 json_columns(PyObject *module, PyObject *arguments)
 {
     Py_buffer given;
-    long long position, stop, count_max;
-    if (!PyArg_ParseTuple(arguments, "y*LLL", &given, &position, &stop, &count_max))
+    long long position, stop, count_max, window_max, windows_max;
+    if (!PyArg_ParseTuple(arguments, "y*LLLLL", &given, &position, &stop, &count_max, &window_max,
+                          &windows_max))
         return NULL;
     const unsigned char *octets = given.buf;
     const long long start = position, end = given.len;
     long long size = 0, needed = 0;
-    Gathered sequences = {0}, bounds = {0};
-    PyObject *bodies = NULL, *found_sequences = NULL, *found_bounds = NULL, *result = NULL;
-    if (!are_within(&given, position, stop) || gather_bound(&bounds, 0))
+    Py_ssize_t count = 0;
+    PyObject *columns[3] = {0}, *result = NULL, *windows = PyList_New(0);
+    if (!windows || !are_within(&given, position, stop))
         goto done;
-    const unsigned char version = octets[position], kind = octets[position + 1];
-    for (; count_max > 0 && position < stop && position + HEADER_OCTETS <= end; count_max--) {
+    const unsigned char version = octets[position];
+    while (count < count_max && position < stop && position + HEADER_OCTETS <= end) {
         const unsigned char *frame = octets + position;
-        if (frame[0] != version || frame[1] != kind)
+        if (frame[0] != version)
             break;
-        const int64_t sequence = number_at(frame + 2);
+        if (frame[1] == 'W') {
+            const long long window = number_at(frame + 2);
+            if (window < 1 || window > window_max || PyList_Size(windows) >= windows_max)
+                break;
+            if (append_window(windows, count, window))
+                goto done;
+            position += WINDOW_OCTETS;
+            continue;
+        }
+        if (frame[1] != 'J')
+            break;
         const long long length = number_at(frame + 6), whole = HEADER_OCTETS + length;
         if (whole > end - position) {
             needed = whole;
@@ -158,31 +207,17 @@ json_columns(PyObject *module, PyObject *arguments)
         }
         position += whole;
         size += length;
-        if (gather(&sequences, &sequence, sizeof sequence) || gather_bound(&bounds, (size_t)size))
-            goto done;
+        count++;
         /* The next headers stand there if the next frames are about as large as this one. */
         fetch(octets, position + FRAMES_AHEAD * whole, end);
     }
-    found_sequences = taken(&sequences);
-    found_bounds = taken(&bounds);
-    bodies = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (!found_sequences || !found_bounds || !bodies)
-        goto done;
-    char *to = PyBytes_AsString(bodies);
-    for (long long at = start; at < position;) {
-        const size_t length = number_at(octets + at + 6);
-        at += HEADER_OCTETS;
-        memcpy(to, octets + at, length);
-        to += length;
-        at += (long long)length;
-    }
-    result = Py_BuildValue("(LOOOL)", position, found_sequences, found_bounds, bodies, needed);
+    if (fill_columns(octets, start, position, count, size, columns))
+        result = Py_BuildValue("(LOOOOL)", position, columns[0], columns[1], columns[2], windows,
+                               needed);
 done:
-    Py_XDECREF(found_sequences);
-    Py_XDECREF(found_bounds);
-    Py_XDECREF(bodies);
-    PyMem_Free(sequences.octets);
-    PyMem_Free(bounds.octets);
+    for (int column = 0; column < 3; column++)
+        Py_XDECREF(columns[column]);
+    Py_XDECREF(windows);
     PyBuffer_Release(&given);
     return result;
 }
@@ -264,7 +299,8 @@ data_columns(PyObject *module, PyObject *arguments)
         }
         pairs += count;
         position = at;
-        if (gather_number(&columns[SEQUENCES], number_at(frame + 2))
+        const int64_t sequence = number_at(frame + 2);
+        if (gather(&columns[SEQUENCES], &sequence, sizeof sequence)
             || gather_bound(&columns[PAIRS], pairs))
             goto done;
     }

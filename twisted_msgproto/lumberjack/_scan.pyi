@@ -3,8 +3,14 @@
 FORM: int
 
 def json_columns(
-    octets: bytes, position: int, stop: int, count_max: int, /
-) -> tuple[int, bytes, bytes, bytes, int]: ...
+    octets: bytes,
+    position: int,
+    stop: int,
+    count_max: int,
+    window_max: int,
+    windows_max: int,
+    /,
+) -> tuple[int, bytes, bytes, bytes, list[tuple[int, int]], int]: ...
 def data_columns(
     octets: bytes,
     position: int,

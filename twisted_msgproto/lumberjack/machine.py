@@ -25,14 +25,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import auto
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
 from ..core.machine import Machine, State, Table
 from ..core.window import ReceiveWindow
 from . import wire
-from .wire import VERSION_1, VERSION_2, Compressed, Data, Decoder, Json, Window, encode_ack
+from .wire import VERSION_1, VERSION_2, Ack, Compressed, Data, Decoder, Json, Window, encode_ack
 
 READER_LIMITS: Final = (
     *wire.LIMITS,
@@ -129,16 +129,10 @@ READER: Final[Table[Reading]] = {
 }
 """An :class:`~.wire.Ack` is in no row: it is the wrong role's frame (``LJ-05``)."""
 
+_OtherFrame = Window | Ack | Compressed | Fault
+
 _OPEN: Final = (Reading.EMPTY, Reading.FILLING)
 _SILENT: Final = (Reading.FAILED, Reading.CLOSED)
-
-
-@dataclass(slots=True)
-class _DueAck:
-    """What an ack says: the last data frame's sequence, in that frame's version (``LJ-02``)."""
-
-    sequence: int
-    version: int
 
 
 @dataclass(slots=True)
@@ -180,14 +174,15 @@ class Reader:
         self.fault: Fault | None = None
 
         self._machine = Machine(READER, Reading.EMPTY)
-        self._window = ReceiveWindow[_DueAck]()
+        self._window = ReceiveWindow[bytes]()  # its marks are acks as they stand on the wire
         self._size = 1  # of the window in force; before any W it is 1 (LJ-07)
         self._count = 0  # data frames of the current window so far
-        self._last = _DueAck(0, VERSION_2)  # what would acknowledge all data frames so far
-        self._covered = 0  # data frames which an ack (given, waiting or held) covers
-        self._held: list[tuple[int, _DueAck]] = []  # acks within a C frame which has not ended
+        # What would acknowledge all data frames so far, in the last one's version (LJ-02).
+        self._last = encode_ack(0, VERSION_2)
+        self._held: list[tuple[int, bytes]] = []  # acks within a C frame which has not ended
         self._out: list[bytes] = []
         self._paused = False
+        self._now = 0.0  # when the last call began
         self._heard_at = 0.0  # when octets came last, or reading was resumed
         self._waiting_since: float | None = None  # an ack waits for the sink; last keep-alive
 
@@ -211,7 +206,7 @@ class Reader:
     @property
     def drained(self) -> bool:
         """After a half-close: every ack which was owed has been given out (``LJ-19``)."""
-        return self._machine.state is Reading.DRAINING and not self._window.waiting_marks
+        return self._machine.state is Reading.DRAINING and not self._window.waiting
 
     def snapshot(self) -> dict[str, object]:
         """The reader's state as plain values, for status pages and for people."""
@@ -232,119 +227,156 @@ class Reader:
         machine = self._machine
         if machine.state not in _OPEN:
             return []
-        self._heard_at = now
+        self._now = self._heard_at = now
         events: list[ReaderEvent] = []
-        runs: list[Json | Data] = []  # not given out yet: the next one may join them
+        runs: list[Any] = []  # not given out yet: the next one may join them
         for frame in self.decoder.feed(octets):
-            event = EmptyWindow if type(frame) is Window and not frame.size else type(frame)
-            if not machine.try_step(event):
-                frame = Fault("wrong-role", machine.refusal(event))
-                machine.step(Fault)
-            if type(frame) is Json or type(frame) is Data:
-                if runs and (runs[-1].long or frame.long or type(frame) is not type(runs[-1])):
+            kind = type(frame)
+            if kind is Json or kind is Data:
+                run: Any = frame
+                if runs and (runs[-1].long or run.long or kind is not type(runs[-1])):
                     events.append(self._give_out(runs))
                     runs = []
-                runs.append(frame)
-                self._receive(frame)
-            elif type(frame) is Window:
-                self._announce(frame)
-            elif type(frame) is Compressed:
-                self._release_held()
-            else:
-                assert type(frame) is Fault
-                self.fault = frame
+                runs.append(run)
+                self._receive(run, kind)
+            elif not self._follow(cast(_OtherFrame, frame)):
                 break
         if runs:
             events.append(self._give_out(runs))
         if self.fault is not None:
             events.append(self.fault)
-        self._give_acks(self._window.due(), now)
+        acks = self._window.due()
+        if acks:
+            self._give_acks(acks)
         return events
 
-    def _receive(self, run: Json | Data) -> None:
-        """Count a run of data frames, and mark the ends of the windows in it."""
-        window = self._window
-        start, count = window.received, len(run)
-        window.receive(count)
+    def _follow(self, frame: _OtherFrame) -> bool:
+        """Do what a frame without data asks for; False for a fault."""
+        machine = self._machine
+        event = EmptyWindow if type(frame) is Window and not frame.size else type(frame)
+        if not machine.try_step(event):
+            frame = Fault("wrong-role", machine.refusal(event))
+            machine.step(Fault)
+        if type(frame) is Window:
+            if frame.size:
+                self._announce(frame.size)
+            else:
+                self._answer_empty(frame.version)
+        elif type(frame) is Compressed:
+            self._release_held()
+        else:
+            assert type(frame) is Fault
+            self.fault = frame
+            return False
+        return True
+
+    def _receive(self, run: Json | Data, kind: type) -> None:
+        """Take in a run of data frames, with the windows which are announced in it."""
+        self._machine.step(kind)
+        start, count = 0, len(run.sequences)
+        for end, size in run.windows:
+            if end > start:
+                self._count_frames(run, start, end)
+                start = end
+            self._announce(size)
+        if count > start:
+            self._count_frames(run, start, count)
         self.counters.events += count
-        if run.version != self._last.version:
-            self._waiting_since = None  # version 1 knows no keep-alives: they begin anew
-        self._last = last = _DueAck(run.sequence(count - 1), run.version)
-        # Windows follow each other without further W frames: count through all which end here.
-        first = self._size - self._count
-        for end in range(first, count + 1, self._size):
-            ack = last if end == count else _DueAck(run.sequence(end - 1), run.version)
-            self._mark(ack, start + end, run.compressed)
-        completed, self._count = divmod(self._count + count, self._size)
-        if completed:
-            self.counters.windows += completed
+        if not self._count:  # of the last window all has come, or none
             self._machine.step(WindowCompleted)
-            if self._count:
-                self._machine.step(type(run))
+
+    def _count_frames(self, run: Json | Data, start: int, end: int) -> None:
+        """Count the data frames from ``start`` to ``end``, and mark the ends of windows in them."""
+        version, size, sequence = run.version, self._size, run.sequences.value
+        place = self._window.received - start  # of the run's first frame
+        self._window.receive(end - start)
+        if version != self._last[0] and self._waiting_since is not None:
+            self._waiting_since = self._now  # version 1 knows no keep-alives: they begin anew
+        self._last = last = encode_ack(sequence(end - 1), version)
+        # Windows follow each other without further W frames: count through all which end here.
+        filled = start - self._count + size
+        while filled <= end:
+            ack = last if filled == end else encode_ack(sequence(filled - 1), version)
+            self._mark(ack, place + filled, run.compressed)
+            self.counters.windows += 1
+            filled += size
+        self._count = end - filled + size
 
     def _give_out(self, runs: list[Any]) -> ReaderEvent:
         """Runs of one kind which followed each other as one event."""
         place = self._window.slice()
-        if type(runs[0]) is Json:
-            json = Json.joined(runs)
-            return JsonReceived(json.sequences, json.bodies, json.octets, place)
-        data = Data.joined(runs)
-        return DataReceived(data.sequences, data.pairs, data.octets, place)
+        run = runs[0]
+        kind = type(run)
+        if len(runs) > 1:
+            run = kind.joined(runs)
+        if kind is Json:
+            return JsonReceived(run.sequences, run.bodies, run.octets, place)
+        return DataReceived(run.sequences, run.pairs, run.octets, place)
 
-    def _mark(self, ack: _DueAck, place: int, held: bool) -> None:
-        self._covered = place
+    def _mark(self, ack: bytes, place: int, held: bool) -> None:
+        """``ack`` waits for the sink, or first for the end of the C frame (``LJ-08``)."""
         if held:
             self._held.append((place, ack))
         else:
             self._window.mark(ack, place)
+            if self._waiting_since is None:
+                self._waiting_since = self._now
 
     def _release_held(self) -> None:
         """A C frame ended well: what it completed may be acknowledged (``LJ-08``)."""
         for place, ack in self._held:
-            self._window.mark(ack, place)
+            self._mark(ack, place, held=False)
         self._held.clear()
+
+    @property
+    def _covered(self) -> int:
+        """Data frames which an ack (given, waiting or held) covers."""
+        return self._held[-1][0] if self._held else self._window.marked
 
     def _acknowledge_tail(self, held: bool) -> None:
         """Give a window which stays short its own ack, unless all of it has one (``LJ-13``)."""
         if self._window.received > self._covered:
             self._mark(self._last, self._window.received, held)
 
-    def _announce(self, frame: Window) -> None:
+    def _announce(self, size: int) -> None:
         """A W frame: it ends a short window, and starts a new one (``LJ-07``)."""
-        held = self.decoder.compressed or bool(self._held)
-        if frame.size:
-            self._acknowledge_tail(held)
-            self._size, self._count = frame.size, 0
-        elif frame.version == VERSION_2:
-            # An empty batch; its ack stands in line behind those which are owed already.
-            self._mark(_DueAck(0, VERSION_2), self._covered, held)
+        if self._count:
+            self._acknowledge_tail(self._within_compressed())
+        self._size, self._count = size, 0
+
+    def _answer_empty(self, version: int) -> None:
+        """``W`` 0: its ack stands in line behind those which are owed already (``LJ-07``)."""
+        if version == VERSION_2:
+            self._mark(encode_ack(0, VERSION_2), self._covered, self._within_compressed())
+
+    def _within_compressed(self) -> bool:
+        """What is decoded now stands in a C frame, or behind acks which wait for the end of one."""
+        return self.decoder.compressed or bool(self._held)
 
     def receive_eof(self, now: float) -> None:
         """The writer has shut its sending side: ack what is whole, forget what is not (LJ-19).
 
         Finish what is ``unfinished`` first.  Close the connection once ``drained``.
         """
+        self._now = now
         if self.state in _OPEN:
             self._acknowledge_tail(held=False)
             self._machine.step(HalfClosed)
-            self._give_acks(self._window.due(), now)
+            self._give_acks(self._window.due())
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
     def made_safe(self, place: int, now: float) -> None:
         """The events up to ``place`` (of one event given out before) are safe (``LJ-13``)."""
-        self._give_acks(self._window.made_safe(place), now)
+        self._now = now
+        self._give_acks(self._window.made_safe(place))
 
-    def _give_acks(self, acks: list[_DueAck], now: float) -> None:
-        if self._machine.state in _SILENT:
+    def _give_acks(self, acks: list[bytes]) -> None:
+        if not acks or self._machine.state in _SILENT:
             return
-        for ack in acks:
-            self._out.append(encode_ack(ack.sequence, ack.version))
-            self.counters.acks += 1
-        if not self._window.waiting_marks:
-            self._waiting_since = None
-        elif acks or self._waiting_since is None:
-            self._waiting_since = now
+        self._out += acks
+        self.counters.acks += len(acks)
+        self._waiting_since = self._now if self._window.waiting else None
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
@@ -362,6 +394,7 @@ class Reader:
 
         May add acks and keep-alives to ``data_to_send()``, or set ``fault`` (``LJ-17``).
         """
+        self._now = now
         if self.state in _SILENT:
             return None
         self._tick_idle(now)
@@ -391,14 +424,14 @@ class Reader:
         else:
             self._acknowledge_tail(held=False)
             self._machine.step(TailAcknowledged)
-            self._give_acks(self._window.due(), now)
+            self._give_acks(self._window.due())
 
     def _keepalive_deadline(self) -> float | None:
-        waiting = self._window.first_waiting
-        if not self._keepalive or waiting is None or self._waiting_since is None:
+        if not self._keepalive or not self._window.waiting or self._waiting_since is None:
             return None
+        _, waiting = self._window.waiting[0]
         # A v1 writer would take a keep-alive for the ack of its batch (LJ-14).
-        if waiting.version == VERSION_1 or self._last.version == VERSION_1:
+        if VERSION_1 in (waiting[0], self._last[0]):
             return None
         return self._waiting_since + self._keepalive
 

@@ -72,6 +72,7 @@ class LumberjackServer(IngestConnection):
         self.reader = Reader(factory.limits)
         self._taking = False  # what happens meanwhile is settled once, at the end of the read
         self._halfClosed = False
+        self._ending = False  # nothing is read any more; it ends when all is acknowledged
         self._timer = MachineTimer(factory.clock, self._tick, self.reader.shortest_deadline)
         self._guard = OutputGuard(
             transport, self._control, factory.clock, factory.limits["unread-seconds"], self._unread
@@ -142,7 +143,7 @@ class LumberjackServer(IngestConnection):
             else:
                 self._deliver(event)
         self._taking = False
-        if self.reader.unfinished:
+        if self.reader.decoder.unfinished:
             self._control.pause("decoding")
             self._lookDecoding()
         self._settle()
@@ -199,6 +200,7 @@ class LumberjackServer(IngestConnection):
             self._endOfInput()
 
     def _endOfInput(self) -> None:
+        self._ending = True
         self.reader.receive_eof(self.factory.clock.seconds())
         self._settle()
 
@@ -215,8 +217,10 @@ class LumberjackServer(IngestConnection):
         """Write what is due now, and come back for what will be, or close after the last of it."""
         if self._ended:
             return
-        self._write()
-        if self.reader.drained:
+        octets = self.reader.data_to_send()
+        if octets:
+            self._send(octets)
+        if self._ending and self.reader.drained:
             self._ended = True
             self._guard.close()
         else:

@@ -13,9 +13,9 @@ from itertools import accumulate, repeat
 from typing import Any, Final, NamedTuple
 
 from ..core.compiled import compiled
-from ..core.packed import PackedMaps, Rows
+from ..core.packed import PackedMaps, PackedNumbers, PackedOctets
 
-FORM: Final = 3
+FORM: Final = 4
 """Of what ``_scan`` takes and gives; see :func:`~twisted_msgproto.core.compiled.compiled`."""
 
 _compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
@@ -25,6 +25,9 @@ COMPILED: Final = _compiled is not None
 
 _HEADER = struct.Struct(">HII")  # version and type as one number, sequence, length or count
 _LENGTH = struct.Struct(">I")
+_JSON: Final = ord("J")
+_WINDOW: Final = ord("W")
+_WINDOW_SIZE: Final = 6
 
 KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
 """A key as it stands in a D frame, length first; the size of that; the key as text."""
@@ -33,60 +36,65 @@ _NO_KEY: Final[KnownKey] = ((), 0, "")
 """Stands where no key is known: no octets ever start with an empty tuple."""
 
 
-# ── J frames ────────────────────────────────────────────────────────────────────────────────────
+# ── J frames, and the windows they stand in ─────────────────────────────────────────────────────
+
+JsonRun = tuple[int, PackedNumbers, PackedOctets, list[tuple[int, int]], int]
+"""J frames of one version which follow each other, and the W frames which stand among them:
+
+* the position behind them,
+* the J frames' sequence numbers,
+* and documents,
+* of each W frame: how many J frames stand before it, and the window it announces,
+* so many octets has the next J frame, whose header stands at the position and whose end is not
+  here; 0 if there is none.
+"""
 
 
-class JsonRun(NamedTuple):
-    """J frames of one version which follow each other, up to ``position``.
+def json_run_python(
+    octets: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
+) -> JsonRun:
+    """The run of J and W frames which begins at ``position``.
 
-    ``needed``: so many octets has the next frame, whose header stands there and whose end does not;
-    0 if there is none.
-    """
-
-    position: int
-    sequences: array[int]
-    """``array("q")``"""
-    bodies: Rows
-    needed: int
-
-
-def json_run_python(octets: bytes, position: int, stop: int, count_max: int) -> JsonRun:
-    """The run of J frames which begins at ``position``.
-
-    They are whole, at most ``count_max``, and none of them begins at or after ``stop``.
+    They are whole, at most ``count_max`` J and ``windows_max`` W frames, and none of them begins at
+    or after ``stop``.  A W frame which announces 0 or more than ``window_max`` is not for a run.
     """
     unpack, header_size, end = _HEADER.unpack_from, _HEADER.size, len(octets)
-    run_head = octets[position] << 8 | octets[position + 1]
+    json_head = octets[position] << 8 | _JSON
+    window_head = octets[position] << 8 | _WINDOW
     sequences: list[int] = []
     bodies: list[bytes] = []
+    windows: list[tuple[int, int]] = []
     needed = 0
-    try:
-        for _ in repeat(None, count_max):
-            if position >= stop:
-                break
-            head, sequence, length = unpack(octets, position)
-            if head != run_head:
-                break
+    while len(bodies) < count_max and position < stop and position + header_size <= end:
+        head, number, length = unpack(octets, position)
+        if head == json_head:
             start = position + header_size
             after = start + length
             if after > end:
                 needed = after - position
                 break
-            sequences.append(sequence)
+            sequences.append(number)
             bodies.append(octets[start:after])
             position = after
-    except struct.error:
-        pass  # less than a header is left
-    rows = Rows(b"".join(bodies), array("i", accumulate(map(len, bodies), initial=0)))
-    return JsonRun(position, array("q", sequences), rows, needed)
+        elif head == window_head and 0 < number <= window_max and len(windows) < windows_max:
+            windows.append((len(bodies), number))
+            position += _WINDOW_SIZE
+        else:
+            break
+    bounds = array("i", accumulate(map(len, bodies), initial=0))
+    columns = PackedNumbers("q", sequences), PackedOctets(b"".join(bodies), bounds)
+    return position, *columns, windows, needed
 
 
-def json_run_compiled(octets: bytes, position: int, stop: int, count_max: int) -> JsonRun:
+def json_run_compiled(
+    octets: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
+) -> JsonRun:
     """See :func:`json_run_python`."""
-    position, sequences, bounds, bodies, needed = _compiled.json_columns(
-        octets, position, stop, count_max
+    position, sequences, bounds, bodies, windows, needed = _compiled.json_columns(
+        octets, position, stop, count_max, window_max, windows_max
     )
-    return JsonRun(position, array("q", sequences), Rows(bodies, array("i", bounds)), needed)
+    columns = PackedNumbers("q", sequences), PackedOctets(bodies, array("i", bounds))
+    return position, *columns, windows, needed
 
 
 # ── D frames ────────────────────────────────────────────────────────────────────────────────────
@@ -108,7 +116,7 @@ class DataRun(NamedTuple):
     """
 
     position: int
-    sequences: list[int]
+    sequences: PackedNumbers
     pairs: Sequence[dict[str, str]]
     unusual: bool
 
@@ -180,7 +188,7 @@ def data_run_python(
     except (struct.error, ValueError):
         pass  # cut short, above a limit, or not UTF-8: UnicodeDecodeError is a ValueError
     keys[:] = known_keys
-    return DataRun(position, sequences, all_pairs, unusual)
+    return DataRun(position, PackedNumbers("q", sequences), all_pairs, unusual)
 
 
 def _known_key(key: str) -> KnownKey:
@@ -203,11 +211,11 @@ def data_run_compiled(
     )
     return DataRun(
         position,
-        array("I", sequences).tolist(),
+        PackedNumbers("q", sequences),
         PackedMaps(
             array("i", pairs),
-            Rows(key_octets, array("i", key_bounds)),
-            Rows(value_octets, array("i", value_bounds)),
+            PackedOctets(key_octets, array("i", key_bounds)),
+            PackedOctets(value_octets, array("i", value_bounds)),
         ),
         unusual,
     )

@@ -23,11 +23,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
@@ -35,7 +34,6 @@ from ..core.packed import (
     PACKED_MIN,
     PackedNumbers,
     PackedOctets,
-    Rows,
     joined,
     kept_packed,
     listed,
@@ -135,47 +133,29 @@ class Json:
     """A run of ``J`` frames: one sequence number and one document each (``LJ-04``).
 
     ``octets`` counts the frames as they stood on the wire (inflated, where compressed).
+    ``windows``: of each ``W`` frame among them, how many of them stand before it, and its size.
     """
 
     version: int
-    numbers: array[int]
-    rows: Rows
+    sequences: PackedNumbers
+    bodies: PackedOctets
     octets: int
     compressed: bool = False
-
-    @property
-    def sequences(self) -> PackedNumbers:
-        """The sequence numbers."""
-        return PackedNumbers(self.numbers)
-
-    @property
-    def bodies(self) -> PackedOctets:
-        """The documents."""
-        return PackedOctets(self.rows)
+    windows: Sequence[tuple[int, int]] = ()
 
     @property
     def long(self) -> bool:
         """It is worth to be handed on alone."""
-        return len(self.numbers) >= PACKED_MIN
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def sequence(self, row: int) -> int:
-        """The sequence number at ``row``: without a column for the sake of one number."""
-        return self.numbers[row]
+        return len(self.sequences) >= PACKED_MIN
 
     @classmethod
     def joined(cls, runs: list[Json]) -> Json:
-        """Runs which followed each other as one, of the first one's version."""
-        first = runs[0]
-        if len(runs) == 1:
-            return first
-        numbers = array("q")
+        """The J frames of runs which followed each other as one run, of the first one's version."""
+        sequences = PackedNumbers("q")
         for run in runs:
-            numbers.extend(run.numbers)
+            sequences.extend(run.sequences)
         octets = sum([run.octets for run in runs])
-        return cls(first.version, numbers, joined([run.rows for run in runs]), octets)
+        return cls(runs[0].version, sequences, joined([run.bodies for run in runs]), octets)
 
 
 @dataclass(slots=True)
@@ -186,29 +166,25 @@ class Data:
     """
 
     version: int
-    sequences: list[int]
+    sequences: PackedNumbers
     pairs: Sequence[dict[str, str]]
     octets: int
     compressed: bool = False
+
+    windows: ClassVar[Sequence[tuple[int, int]]] = ()
+    """W frames do not stand among D frames, but beside them: see :class:`Json`."""
 
     @property
     def long(self) -> bool:
         """It is worth to be handed on alone."""
         return kept_packed(self.pairs)
 
-    def __len__(self) -> int:
-        return len(self.sequences)
-
-    def sequence(self, row: int) -> int:
-        """The sequence number at ``row``."""
-        return self.sequences[row]
-
     @classmethod
     def joined(cls, runs: list[Data]) -> Data:
         """Runs which followed each other as one, of the first one's version."""
-        if len(runs) == 1:
-            return runs[0]
-        sequences = [sequence for run in runs for sequence in run.sequences]
+        sequences = PackedNumbers("q")
+        for run in runs:
+            sequences.extend(run.sequences)
         pairs = [pairs for run in runs for pairs in run.pairs]
         return cls(runs[0].version, sequences, pairs, sum([run.octets for run in runs]))
 
@@ -398,6 +374,13 @@ class Decoder:
         self._window_max = limits.integer("window")
         self._slice_octets = limits.integer("slice-octets")
 
+        # So short that no number of frames in it is above what one call decodes, nor a document
+        # above its limit.
+        self._usual_octets_max = min(
+            self._json_octets_max, self._slice_octets // (STEP_WEIGHT_OCTETS // _SHORT.size + 2)
+        )
+        self._clean = True  # nothing waits from before
+
         self.unfinished = False
         self.trailing_octets = 0
         self.invalid_texts = 0
@@ -441,6 +424,10 @@ class Decoder:
 
     def feed(self, octets: bytes) -> list[Frame | Fault]:
         """Whole frames among what has arrived so far, perhaps with a Fault as the last item."""
+        if self._clean and len(octets) <= self._usual_octets_max:
+            usual = self._usual_read(octets)
+            if usual is not None:
+                return [usual]
         if self._failed or not self._take_in(octets):
             return []
         frames: list[Frame | Fault] = []
@@ -455,9 +442,28 @@ class Decoder:
         if outer.position == len(outer.octets):
             outer.octets, outer.position = b"", 0
         # Not when the last step could do no more: then only further octets help.
-        self.unfinished = more and self.incomplete
+        incomplete = self.incomplete
+        self.unfinished = more and incomplete
+        self._clean = not incomplete and not self._failed
         self._frames = []
         return frames
+
+    def _usual_read(self, octets: bytes) -> Json | None:
+        """A read which is nothing but one run of J frames, as a small window mostly is, or None.
+
+        What is below would find the same, but it is ready for everything, and a small window costs
+        as much as the code it goes through.
+        """
+        size = len(octets)
+        if size < _LONG.size or octets[0] not in VERSIONS:
+            return None
+        position, sequences, bodies, windows, _ = scan.json_run(
+            octets, 0, size, size, self._window_max, size
+        )
+        if position < size or not sequences:
+            return None
+        octets_of_run = bodies.bounds[-1] + _LONG.size * len(sequences)
+        return Json(octets[0], sequences, bodies, octets_of_run, False, windows)
 
     def _take_in(self, octets: bytes) -> bool:
         """Join ``octets`` to what waits; False if that is known to be less than a frame."""
@@ -540,43 +546,63 @@ class Decoder:
         return True
 
     def _scan_json(self, level: _Level) -> bool:
-        """A run of J frames.
+        """A run of J frames, with the W frames among them.
 
         What can be checked for a whole run is not checked for each frame: a document which is here
         in full can be above its limit only if more octets than the limit are here.
         """
-        start, end = level.position, len(level.octets)
+        octets, start, end = level.octets, level.position, len(level.octets)
         # The budget bounds octets and, by their weight, the number of small documents.
-        stop = min(end, start + self._budget)
-        count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
-        run = scan.json_run(level.octets, start, stop, count_max)
+        budget = self._budget
+        run = scan.json_run(
+            octets,
+            start,
+            min(end, start + budget),
+            budget // MESSAGE_WEIGHT_OCTETS + 1,
+            self._window_max,
+            budget // STEP_WEIGHT_OCTETS + 1,
+        )
         too_long = 0
-        if run.position + run.needed - start > self._json_octets_max:  # or none is above the limit
+        position, sequences, bodies, windows, needed = run
+        if position + needed - start > self._json_octets_max:  # or none is above the limit
             run, too_long = self._cut_at_limit(run)
-        level.position = run.position
+            position, sequences, bodies, windows, needed = run
+        if position == start and not needed and not too_long:
+            return self._scan_window(level)  # it is no usual one, or the last of all octets
+        level.position = position
         compressed = len(self._levels) > 1
-        count = len(run.sequences)
+        count = len(sequences)
         if count:
-            size = run.bodies.bounds[-1] + _LONG.size * count
-            self._budget -= size + MESSAGE_WEIGHT_OCTETS * count
-            version = level.octets[start]
-            self._frames.append(Json(version, run.sequences, run.bodies, size, compressed))
+            size = bodies.bounds[-1] + _LONG.size * count
+            self._budget = budget - size - MESSAGE_WEIGHT_OCTETS * count
+            version = octets[start]
+            self._frames.append(Json(version, sequences, bodies, size, compressed, windows))
+        else:
+            self._frames += [Window(octets[start], size) for _, size in windows]
+        if windows:
+            self._budget -= (STEP_WEIGHT_OCTETS + _SHORT.size) * len(windows)
         if too_long:
             text = f"a document of {too_long} octets, at most {self._json_octets_max}"
             return self._fault("json-limit", text)
-        if run.needed:
-            return self._incomplete(level, run.needed)
-        return run.position < end or compressed  # with nothing left a further step is spared
+        if needed:
+            return self._incomplete(level, needed)
+        return position < end or compressed  # with nothing left a further step is spared
 
     def _cut_at_limit(self, run: scan.JsonRun) -> tuple[scan.JsonRun, int]:
         """What stands before the first document above the limit, and the octets of that, or 0."""
-        bounds = run.bodies.bounds
+        position, sequences, bodies, windows, needed = run
+        bounds = bodies.bounds
         for row, (begin, end) in enumerate(pairwise(bounds)):
             if end - begin > self._json_octets_max:
-                left = (bounds[-1] - begin) + _LONG.size * (len(bounds) - 1 - row)
-                kept = Rows(run.bodies.octets[:begin], bounds[: row + 1])
-                return scan.JsonRun(run.position - left, run.sequences[:row], kept, 0), end - begin
-        too_long = run.needed - _LONG.size
+                kept = [window for window in windows if window[0] <= row]
+                left = (bounds[-1] - begin) + _LONG.size * (len(bodies) - row)
+                left += _SHORT.size * (len(windows) - len(kept))
+                columns = (
+                    PackedNumbers("q", sequences[:row]),
+                    PackedOctets(bodies.octets[:begin], bounds[: row + 1]),
+                )
+                return (position - left, *columns, kept, 0), end - begin
+        too_long = needed - _LONG.size
         return run, too_long if too_long > self._json_octets_max else 0
 
     def _scan_data(self, level: _Level) -> bool:
@@ -652,11 +678,13 @@ class Decoder:
             return self._incomplete(level, needed)
         self._partial = None
         self._budget -= partial.octets + MESSAGE_WEIGHT_OCTETS
-        self._add_data(partial.version, [partial.sequence], [pairs], partial.octets)
+        self._add_data(
+            partial.version, PackedNumbers("q", [partial.sequence]), [pairs], partial.octets
+        )
         return True
 
     def _add_data(
-        self, version: int, sequences: list[int], pairs: Sequence[dict[str, str]], size: int
+        self, version: int, sequences: PackedNumbers, pairs: Sequence[dict[str, str]], size: int
     ) -> None:
         """Put whole D frames into the run which they continue, or begin a new run."""
         compressed = len(self._levels) > 1
@@ -668,7 +696,7 @@ class Decoder:
             and not kept_packed(run.pairs)
             and not kept_packed(pairs)
         ):
-            run.sequences += sequences
+            run.sequences.extend(sequences)
             run.pairs = listed(run.pairs)
             run.pairs += pairs
             run.octets += size
@@ -727,7 +755,7 @@ class Decoder:
         return True
 
     _SCANS = {  # noqa: RUF012 - a table of the class, never changed
-        _WINDOW: (_SHORT.size, _scan_window),
+        _WINDOW: (_SHORT.size, _scan_json),
         _ACK: (_SHORT.size, _scan_ack),
         _JSON: (_LONG.size, _scan_json),
         _DATA: (_LONG.size, _scan_data),

@@ -8,7 +8,7 @@ or ``batchReceived``, ``errorReceived``, ``commandReceived``, ``extensionReceive
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -239,6 +239,9 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         self._delivery.deliver(batch, self._stored, arrived)
 
     # ── hooks for what arrived, and the sink ────────────────────────────────────────────────────
+
+    def _hook(self) -> Callable[[MessageBatch], Deferred[Any] | None]:
+        return self._hooked
 
     def _hooked(self, batch: MessageBatch) -> Deferred[Any] | None:
         arrived = self._arrived[-1]

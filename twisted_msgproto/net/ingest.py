@@ -85,7 +85,7 @@ class Delivery:
         budget: OctetBudget,
         limit: int,
         failed: Callable[[Failure], None],
-        settled: Callable[[], None] = lambda: None,
+        settled: Callable[[], None] | None = None,
     ) -> None:
         """``limit`` bounds the unsafe octets: above it the connection is not read.
 
@@ -110,7 +110,8 @@ class Delivery:
             result.errback(Failure())
         if result is None or (result.called and not result.paused and result.result is None):
             safe(*args)  # at once, without a callback
-            self._settled()
+            if self._settled is not None:
+                self._settled()
             return
         octets = batch.octets
         self.unsafe_octets += octets
@@ -132,7 +133,8 @@ class Delivery:
             self._failed(result)
         else:
             safe(*args)
-        self._settled()
+        if self._settled is not None:
+            self._settled()
 
 
 @implementer(IHalfCloseableProtocol)
@@ -170,7 +172,7 @@ class IngestConnection(IngestHooks, Protocol):
         self._send = prompt_write(transport)
         self._control = ReadControl(transport, self._readingChanged)
         self._delivery = Delivery(
-            self._hooked,
+            self._hook(),
             self._control,
             factory.budget,
             factory.limits.integer("unsafe-octets"),
@@ -181,9 +183,9 @@ class IngestConnection(IngestHooks, Protocol):
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
 
-    def _hooked(self, batch: MessageBatch) -> Deferred[Any] | None:
-        """What a batch is given to."""
-        return self.batchReceived(batch)
+    def _hook(self) -> Callable[[MessageBatch], Deferred[Any] | None]:
+        """What batches are given to."""
+        return self.batchReceived
 
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe."""

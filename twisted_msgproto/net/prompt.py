@@ -23,15 +23,18 @@ def prompt_write(transport: Any) -> Callable[[bytes], None]:
     own_socket = bool(IWriteDescriptor.providedBy(transport))
     if ISSLTransport.providedBy(transport) or not own_socket:
         return plain
+    send: Callable[[bytes], int] = transport.getHandle().send
     prompt = True  # the transport has been given nothing yet
 
     def write(octets: bytes) -> None:
         nonlocal prompt
-        while prompt and octets and transport.connected and not transport.disconnecting:
-            sent = transport.writeSomeData(octets)
-            prompt = isinstance(sent, int) and sent > 0
-            if prompt:
-                octets = octets[sent:]
+        if prompt and octets and transport.connected and not transport.disconnecting:
+            try:
+                octets = octets[send(octets) :]
+            except OSError:  # full, or broken: the transport finds that out, and knows what to do
+                prompt = False
+            else:
+                prompt = not octets
         if octets:
             plain(octets)
 

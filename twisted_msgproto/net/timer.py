@@ -13,7 +13,7 @@ class MachineTimer:
     and finds out by itself, when it fires, that there is nothing to do yet.
     """
 
-    __slots__ = ("_call", "_clock", "_shortest", "_tick")
+    __slots__ = ("_call", "_clock", "_early", "_shortest", "_tick")
 
     def __init__(
         self,
@@ -30,16 +30,21 @@ class MachineTimer:
         self._tick = tick
         self._shortest = shortest
         self._call: Any = None
+        self._early = False  # the call was set no later than ``shortest`` after something happened
 
     def look(self) -> None:
         """Something happened: come back when the machine says so."""
+        if self._early:
+            return  # so the call comes no later than it should for what has just happened
         shortest = self._shortest
         if shortest is None:
             self._ask()
-        elif self._call is None:
+            return
+        if self._call is None:
             self._call = self._clock.callLater(shortest, self._fired)
         elif self._call.getTime() > self._clock.seconds() + shortest:
             self._call.reset(shortest)
+        self._early = True
 
     def _ask(self) -> None:
         """Tick now, and come back when the machine says so."""
@@ -55,10 +60,12 @@ class MachineTimer:
 
     def _fired(self) -> None:
         self._call = None
+        self._early = False
         self._ask()
 
     def stop(self) -> None:
         """The connection is gone."""
         call, self._call = self._call, None
+        self._early = False
         if call is not None:
             call.cancel()

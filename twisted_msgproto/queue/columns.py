@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, Rows, kept_packed
+from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, kept_packed
 
 from .checksum import crc32
 from .format import ALIGNMENT, FRAME_OCTETS_MAX
@@ -173,11 +173,10 @@ def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """One stretch of a column."""
     if isinstance(values, PackedOctets):
-        rows = values.rows
-        buffers = [None, pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)]
-        return pa.Array.from_buffers(OCTETS, len(rows), buffers)
+        buffers = [None, pa.py_buffer(values.bounds), pa.py_buffer(values.octets)]
+        return pa.Array.from_buffers(OCTETS, len(values), buffers)
     if isinstance(values, PackedNumbers):
-        buffers = [None, pa.py_buffer(values.numbers)]
+        buffers = [None, pa.py_buffer(values)]
         return pa.Array.from_buffers(pa.int64(), len(values), buffers)
     return _whole(pa.array(values, kind))
 
@@ -210,7 +209,7 @@ def _all_fields(stretches: list[Sequence[Any]]) -> tuple[pa.Array, int]:
     return _joined([part for part, _ in parts], FIELDS), sum(changed for _, changed in parts)
 
 
-def _packed_texts(rows: Rows) -> pa.Array:
+def _packed_texts(rows: PackedOctets) -> pa.Array:
     """Packed rows of UTF-8 as a text column, without copying an octet."""
     return pa.StringArray.from_buffers(
         len(rows), pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)
