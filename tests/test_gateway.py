@@ -1,15 +1,20 @@
 """``twistd msgproto``: one process from one file; what is wrong in the file is one line."""
 
+import os
 import signal
+import sys
+import threading
 import tomllib
 from pathlib import Path
 
 import pytest
 from twisted.python import usage
 
-from tests.tools.processes import Launcher
+from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, wait_gone
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.gateway import Configuration, Options, option_words, toml_value
+from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.registry import PROTOCOLS, load
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
@@ -77,6 +82,10 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ),
         ("[lumberjack]\nqueue = 'x'", "unknown key 'queue'"),
         ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),
+        (
+            "[lumberjack]\nendpoint = 'tls:/no\\:where:1'",
+            r"bad endpoint .*: no directory '/no:where'",
+        ),
         ("[lumberjack]\nendpoint = 1979-05-27", r"\[lumberjack\] endpoint: cannot be a date"),
         ("[lumberjack]\nlimit = { x = 1 }", r"\[lumberjack\]: unknown limit 'x'"),
         ("[lumberjack]\nlimit = 'window'", "--limit takes NAME=VALUE"),
@@ -224,7 +233,8 @@ def test_two_servers_over_one_queue_directory_are_refused_in_one_line(
     second = launch.run("gateway", "--config", file)
     assert second.returncode != 0
     assert "Traceback" not in second.stdout + second.stderr
-    assert "msgproto: queue" in second.stderr
+    assert (second.stdout + second.stderr).count("msgproto: queue") == 1
+    assert "open for writing already (process" in second.stdout
 
 
 def test_the_gateway_can_be_run_by_twistds_plugin(launch: Launcher, file: Path) -> None:
@@ -246,3 +256,62 @@ def test_what_is_in_force_for_every_protocol_runs_the_same(tmp_path: Path) -> No
         for key in options.keys() - {"credInterfaces", "credCheckers", "limits"}:
             assert again.servers[name][key] == options[key], key
         assert dict(again.servers[name]["limits"]) == dict(options["limits"])
+
+
+def start_daemon(launch: Launcher, name: str, endpoint: str) -> Launched:
+    """Let twistd make a daemon of a server over ``spool``; what is given back ends before that."""
+    return launch.command(
+        [
+            *(sys.executable, "-c", "from twisted.scripts.twistd import run; run()"),
+            *(f"--pidfile={name}.pid", f"--logfile={name}.log"),
+            *("lumberjack", "-e", endpoint, "--queue", f"{name}.spool"),
+        ]
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no daemons here")
+def test_a_daemon_writes_its_queue_and_tells_its_log_what_the_start_has_found(
+    launch: Launcher,
+) -> None:
+    """LJ-13: twistd forks after the services were made; the queue's thread must not stay behind."""
+    here, spool = launch.directory, launch.directory / "good.spool"
+    written = threading.Event()
+    writer = QueueWriter(spool)
+    message = MessageBatch("test", "json", 1, count=1, body=[b"x"], octets=1)
+    writer.submit(message, lambda error: written.set())
+    assert written.wait(PATIENCE_SECONDS)
+    writer.close()
+    with (spool / f"{0:020d}.segment").open("ab") as segment:
+        segment.write(b"torn")
+    daemon = start_daemon(launch, "good", "unix:socket")
+    assert daemon.wait() == 0, daemon.output  # it returns when its child serves
+    pid = int((here / "good.pid").read_text())
+    try:
+        sent = launch.run("send", "lumberjack", "unix:socket", "--count", "10")
+        log = (here / "good.log").read_text()
+        assert sent.returncode == 0, sent.stdout + sent.stderr + log
+        assert log.count("cut 4 octets of an unfinished record") == 1
+        assert f"{pid}\n" == (spool / "lock").read_text()
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        assert wait_gone(pid)
+    assert QueueReader(spool).end() == 11
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no daemons here")
+def test_a_daemon_which_cannot_start_ends_with_one_line_in_its_log(launch: Launcher) -> None:
+    here = launch.directory
+    for name in ("locked", "deaf"):
+        writer = QueueWriter(here / f"{name}.spool") if name == "locked" else None
+        daemon = start_daemon(launch, name, "unix:nowhere/socket")
+        try:
+            assert daemon.wait() == 1
+        finally:
+            if writer is not None:
+                writer.close()
+        log = (here / f"{name}.log").read_text()
+        why = "open for writing already" if writer is not None else "cannot listen on unix:nowhere"
+        assert log.count("lumberjack: ") == 1
+        assert why in log
+        assert "Traceback" not in log + daemon.output
+        assert not (here / f"{name}.pid").exists()

@@ -272,9 +272,9 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
 
 
 def make_gateway(configuration: Configuration, reactor: Any) -> Gateway:
-    """The services of the file; ConfigurationError if the queue cannot be opened."""
+    """The services of the file; ConfigurationError for what can be told before they start."""
     keys = {key.replace("-", "_"): value for key, value in configuration.queue.items()}
-    gateway = Gateway(reactor, keys.pop("directory", None), **keys)
+    gateway = Gateway(reactor, keys.pop("directory", None), title="msgproto", **keys)
     for name, options in configuration.servers.items():
         server: IService = load(name, "service").serve(options, gateway)
         server.setServiceParent(gateway)

@@ -129,6 +129,35 @@ def test_dump_prints_a_row_a_line_with_the_table_s_columns(
 
 
 @pytest.mark.parametrize(
+    ("segment", "options", "kept", "missing"),
+    [
+        (2, [], [0, 1, 4, 5, 6, 7, 8], ["2 to 4 (2 messages)"]),
+        (0, [], [2, 3, 4, 5, 6, 7, 8], ["0 to 2 (2 messages)"]),
+        (8, [], [0, 1, 2, 3, 4, 5, 6, 7], ["8 to 9 (1 messages)"]),
+        (2, ["--to", "2"], [0, 1], []),
+        (2, ["--from", "3", "--to", "5"], [4], ["3 to 4 (1 messages)"]),
+    ],
+)
+def test_dump_says_which_messages_are_damaged(
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    segment: int,
+    options: list[str],
+    kept: list[int],
+    missing: list[str],
+) -> None:
+    """Only the damaged records' rows are missing, reported by range; never in silence."""
+    spoil(directory, f"{segment:020d}.segment")
+    assert main(["queue", "dump", *options, str(directory)]) == 0
+    shown = capsys.readouterr()
+    assert [json.loads(line)["offset"] for line in shown.out.splitlines()] == kept
+    queue_id = QueueReader(directory).queue_id
+    assert shown.err.splitlines() == [
+        f"msgproto queue: damaged: queue {queue_id} offsets {text}" for text in missing
+    ]
+
+
+@pytest.mark.parametrize(
     ("options", "offsets"),
     [
         (["--from", "3"], [3, 4, 5, 6, 7, 8]),
@@ -164,7 +193,7 @@ def test_trim_removes_what_every_consumer_has_committed(
     assert "no consumer 'gone'" in capsys.readouterr().err
     spoil(directory, f"{8:020d}.segment")
     assert main(["queue", "trim", str(directory)]) == 0
-    assert "offsets 8 to 8" in capsys.readouterr().out
+    assert "offsets 8 to 9" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("action", ["ls", "verify", "dump", "trim"])

@@ -206,7 +206,7 @@ def test_every_flipped_bit_costs_its_own_record_and_is_told_once() -> None:
             start, end = next(place for place in places if place[0] <= at < place[1])
             copy = disk.octets_of(f"{DIRECTORY}/quarantine/{0:020d}-{start}")
             assert copy == bytes(octets[start:end])
-            line = f"queue {queue_id} offsets {hit[0][0]} to {hit[0][1] - 1}"
+            line = f"queue {queue_id} offsets {hit[0][0]} to {hit[0][1]} ("
             assert sum(line in text for text in log.recovery.lines) == 1
         else:
             assert "damaged segment header" in log.recovery.lines[0]
@@ -588,7 +588,7 @@ def test_older_segments_are_checked_later_and_their_damage_is_told_then() -> Non
     told = log.check_older()
     assert len(told) == 2
     assert "damaged segment header" in told[0]
-    assert "offsets 0 to 1" in told[1]
+    assert "offsets 0 to 2" in told[1]
     assert log.unchecked == 0
     assert log.check_older() == []
     assert log.damaged == [(0, 2)]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import random
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,12 +20,14 @@ import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.packing import packed_frames
+from tests.tools.processes import environment
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueLocked
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import PACKED_MIN, PackedOctets
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
+from twisted_msgproto.queue.format import FRAME_HEADER_OCTETS, SEGMENT_HEADER_OCTETS
 from twisted_msgproto.queue.writer import ENCODED_AT_ONCE_MESSAGES
 
 DIRECTORY = "/queue"
@@ -743,7 +748,7 @@ def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
         wait_until(lambda: len(told) == 1)
         assert writer.damaged == [(5, 6)]
         assert writer.statistics()["damaged_messages"] == 1
-    assert "offsets 5 to 5" in told[0]
+    assert "offsets 5 to 6 (1 message" in told[0]
 
 
 @pytest.mark.usefixtures("short_idle")
@@ -785,8 +790,75 @@ def test_a_busy_writer_trims_too() -> None:
             QueueReader(DIRECTORY, disk=disk).commit("spark", number)
 
 
-def test_the_log_is_told_how_writes_are_made_durable(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path / "q")
-    assert writer.sync_name in ("fdatasync", "F_FULLFSYNC", "fsync")
-    assert writer.epoch == 0
-    writer.close()
+def test_what_the_start_has_found_is_told_before_anything_else() -> None:
+    """Damage is reported once, by its range, and what was cut away too; a whole queue says
+    nothing."""
+    disk = SimulatedDisk()
+    told: list[str] = []
+    with a_writer(disk, report=told.append) as writer:
+        for number in range(3):
+            put(writer, batch(number))
+        damaged = writer.queue_id
+    path = f"{DIRECTORY}/{0:020d}.segment"
+    octets = bytearray(disk.octets_of(path))
+    octets[SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + 20] ^= 1
+    disk.spoil(path, bytes(octets) + b"torn")
+    assert told == []
+    with a_writer(disk, report=told.append) as writer:
+        assert put(writer, batch(3)) == [None]
+        assert writer.damaged == [(0, 1)]
+    assert len(told) == 2
+    assert f"damaged: queue {damaged} offsets 0 to 1 (1 messages" in told[0]
+    assert "cut 4 octets of an unfinished record" in told[1]
+    with a_writer(disk, report=told.append) as writer:
+        assert put(writer, batch(4)) == [None]
+    assert len(told) == 2, "told once"
+
+
+def test_the_log_is_told_how_writes_are_made_durable_where_it_is_not_fdatasync() -> None:
+    """macOS has none: F_FULLFSYNC or fsync is named in the log."""
+
+    class Other(SimulatedDisk):
+        sync_name = "F_FULLFSYNC"
+
+    told: list[str] = []
+    with a_writer(Other(), report=told.append) as writer:
+        put(writer, batch(0))
+    assert told == [f"queue {DIRECTORY}: made durable by F_FULLFSYNC"]
+
+
+FORKING = """
+import os, sys
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import QueueWriter
+
+batch = MessageBatch("test", "json", 1, count=1, body=[b"x"], octets=1)
+writer = QueueWriter(sys.argv[1])
+if os.fork() == 0:
+    try:
+        writer.submit(batch, print)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    print("closed", writer.close(), flush=True)
+    os._exit(0)
+os.wait()
+writer.submit(batch, lambda error: print("parent", error, flush=True))
+print("closed", writer.close(), flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_cannot_write_and_says_so(tmp_path: Path) -> None:
+    """The writer's thread stays in the process which opened the queue: nobody may wait for it."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKING, tmp_path / "q"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    child, closed, *parent = ran.stdout.splitlines()
+    assert child.startswith("QueueClosed")
+    assert "opened before this process was forked" in child
+    assert closed == "closed False"
+    assert parent == ["parent None", "closed True"]

@@ -124,7 +124,7 @@ class SimulatedFile:
 class SimulatedDisk:
     """See the module.  ``capacity`` is in octets, None means endless."""
 
-    sync_name = "simulated"
+    sync_name = "fdatasync"
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -116,7 +117,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, Any]]:
-    """The queue's messages lo ≤ offset < hi (default: all) as rows of JSON values."""
+    """The queue's messages lo ≤ offset < hi (default: all) as rows of JSON values.
+
+    Where messages are damaged a line on stderr gives their range.
+    """
     import pyarrow as pa
 
     from twisted_msgproto.queue import QueueReader
@@ -125,14 +129,24 @@ def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, 
     begin, end = reader.begin(), reader.end()
     first = begin if lo is None else lo
     last = end if hi is None else min(hi, end)
+    place_after = first
     for batch in reader.read(first, max(first, last)):
         times = batch.column("received_at").cast(pa.int64()).to_pylist()
         values = batch.drop_columns(["received_at"]).to_pylist()
         for time, value in zip(times, values, strict=True):
             place = {"gateway": value.pop("gateway"), "offset": value.pop("offset")}
+            _tell_missing(reader.queue_id, place_after, place["offset"])
+            place_after = place["offset"] + 1
             if value["fields"] is not None:
                 value["fields"] = dict(value["fields"])
             yield place | row(Message(received_at=time, **value))
+    _tell_missing(reader.queue_id, place_after, last)
+
+
+def _tell_missing(queue_id: str, lo: int, hi: int) -> None:
+    if lo < hi:
+        text = f"damaged: queue {queue_id} offsets {lo} to {hi} ({hi - lo} messages)"
+        print(f"msgproto queue: {text}", file=sys.stderr)
 
 
 def _dump(arguments: argparse.Namespace) -> int:

@@ -33,6 +33,14 @@ QUEUE_SECONDS_LEAST: Final = 0.5
 """What the queue gets of it, also when the connections have used up all."""
 
 
+class CannotStart(SystemExit, Exception):
+    """A service cannot start, for a reason of one line.
+
+    SystemExit: no traceback is printed.  Exception: ``twistd`` tells the process which made the
+    daemon, and removes its pid file; for SystemExit alone that process would wait for ever.
+    """
+
+
 class Gateway(MultiService):
     """The service at the top: it owns the sink, and its children are the servers.
 
@@ -43,18 +51,42 @@ class Gateway(MultiService):
         factories: the server factories, for the status page.
     """
 
-    def __init__(self, reactor: Any, queue: str | None = None, **queue_options: Any) -> None:
-        """``queue`` is a queue directory (opened when the service starts), or None."""
+    def __init__(
+        self,
+        reactor: Any,
+        queue: str | None = None,
+        *,
+        title: str = "gateway",
+        **queue_options: Any,
+    ) -> None:
+        """``queue`` is a queue directory (opened when the service starts), or None.
+
+        ``title`` stands in front of the line which says why the queue cannot be opened.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self.reactor = reactor
+        self._title = title
+        self._unopened: tuple[str, DurableSink] | None = None
         self.sink: IMessageSink | None = None
         self.budget = OctetBudget(PROCESS_OCTETS_MAX)
         self.factories: list[MsgprotoServerFactory] = []
         if queue is not None:
-            self.sink = open_queue(queue, reactor, **queue_options)
+            self.sink = queue_sink(queue, reactor, **queue_options)
+            self._unopened = queue, self.sink
 
     def startService(self) -> None:
-        """Begin to serve: this process is a gateway from now on."""
+        """Begin to serve: this process is a gateway from now on.
+
+        Only here is the queue opened: ``twistd`` has become a daemon and another user by now, and
+        its log takes what there is to tell.  CannotStart with one line if that cannot be.
+        """
+        if self._unopened is not None:
+            directory, sink = self._unopened
+            try:
+                sink.open()
+            except (MsgprotoError, OSError) as error:
+                raise CannotStart(f"{self._title}: queue {directory!r}: {error}") from None
+            self._unopened = None
         keep_freed_memory()
         super().startService()  # type: ignore[no-untyped-call]
 
@@ -66,7 +98,7 @@ class Gateway(MultiService):
         """
         until = self.reactor.seconds() + STOP_SECONDS
         stopped: Deferred[Any] = maybeDeferred(super().stopService)
-        if isinstance(self.sink, DurableSink):
+        if isinstance(self.sink, DurableSink) and self._unopened is None:
             sink = self.sink
 
             def close(result: Any) -> Deferred[Any]:
@@ -77,16 +109,14 @@ class Gateway(MultiService):
         return stopped
 
 
-def open_queue(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:
-    """The sink over ``directory``, or ConfigurationError with one line that says what is wrong."""
+def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:
+    """The sink over ``directory``, not opened; ConfigurationError if a package is missing."""
     try:
-        return DurableSink(directory, reactor, **queue_options)
+        return DurableSink.unopened(directory, reactor, **queue_options)
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"--queue needs {error.name}: pip install 'twisted-msgproto[queue]'"
         ) from None
-    except (MsgprotoError, OSError) as error:
-        raise ConfigurationError(f"queue {directory!r}: {error}") from error
 
 
 def announce(name: str, address: str) -> None:
@@ -131,7 +161,7 @@ class ListeningService(Service):
                 self._listening, self._refused, errbackArgs=(description,)
             )
             if self._refusal and not self._reactor.running:
-                raise SystemExit(self._refusal)
+                raise CannotStart(self._refusal)
 
     def _listening(self, port: IListeningPort) -> None:
         self.ports.append(port)
@@ -165,7 +195,7 @@ def standalone(
     if reactor is None:
         from twisted.internet import reactor
     try:
-        gateway = Gateway(reactor, options["queue"])
+        gateway = Gateway(reactor, options["queue"], title=options.protocolName)
         serve(options, gateway).setServiceParent(gateway)
     except ConfigurationError as error:
         raise SystemExit(f"{options.protocolName}: {error}") from None

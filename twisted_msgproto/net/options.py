@@ -5,6 +5,8 @@ A usage error is one line: nothing an operator types ends in a traceback.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
@@ -94,6 +96,7 @@ class ServerOptions(usage.Options):
         """Raise UsageError unless ``description`` is a server endpoint string Twisted can read."""
         try:
             endpoints.serverFromString(_NoReactor(), description)
+            _look_for_certificates(description)
         except Exception as error:
             reason = str(error) or type(error).__name__
             raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
@@ -107,6 +110,16 @@ def parse_or_exit(
         parse(words)
     except usage.UsageError as error:
         raise SystemExit(f"{name}: {error}") from None
+
+
+def _look_for_certificates(description: str) -> None:
+    """ValueError for ``tls:DIRECTORY:…`` without the directory.
+
+    Twisted would listen, and refuse every hand-shake.  What is in the directory may come later.
+    """
+    match = re.match(r"tls:((?:[^:\\]|\\.)*)", description)
+    if match and not os.path.isdir(directory := re.sub(r"\\(.)", r"\1", match[1])):
+        raise ValueError(f"no directory {directory!r}")
 
 
 class _NoReactor:

@@ -56,11 +56,37 @@ class DurableSink:
         ``queue_options`` go to :class:`~twisted_msgproto.queue.QueueWriter`.  Raises QueueLocked
         when another process writes this queue, and other QueueErrors with one clear line each.
         """
+        self._prepare(directory, reactor, queue_options)
+        self.open()
+
+    @classmethod
+    def unopened(
+        cls, directory: str | PathLike[str], reactor: Any = None, **queue_options: Any
+    ) -> DurableSink:
+        """A sink whose queue nobody has touched yet: call :meth:`open` before the first ``put``.
+
+        For what is made before ``twistd`` becomes a daemon: the queue's thread would stay behind
+        in the process which ends then, and files would belong to the user who started it.
+        """
+        sink = cls.__new__(cls)
+        sink._prepare(directory, reactor, queue_options)
+        return sink
+
+    def _prepare(
+        self, directory: str | PathLike[str], reactor: Any, queue_options: dict[str, Any]
+    ) -> None:
         if reactor is None:
             from twisted.internet import reactor
-        from ..queue import QueueWriter
+        from ..queue import QueueWriter  # what it needs is missed at once, not at the opening
 
-        self._attach(QueueWriter(directory, **queue_options), reactor)
+        def opened() -> None:
+            self._attach(QueueWriter(directory, **queue_options), reactor)
+
+        self._open = opened
+
+    def open(self) -> None:
+        """Open the queue; raises as the constructor does."""
+        self._open()
 
     @classmethod
     def over(cls, writer: QueueWriter, reactor: IReactorFromThreads) -> DurableSink:

@@ -307,7 +307,7 @@ def _quarantine(
         state.damaged[lo, end] = found.reason
         state.recovery.quarantined.append((lo, end))
         state.recovery.lines.append(
-            f"damaged: queue {state.identity.queue_id} offsets {lo} to {end - 1} "
+            f"damaged: queue {state.identity.queue_id} offsets {lo} to {end} "
             f"({end - lo} messages, {found.reason}) in {path} at {found.position}; "
             "what follows stays readable"
         )

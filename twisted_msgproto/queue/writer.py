@@ -17,6 +17,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -38,6 +39,7 @@ ENCODED_AT_ONCE_MESSAGES = 512
 """A batch of lists with so many messages is worth a frame of its own, which costs 40 µs."""
 RETRY_DELAY_S = 0.25
 """How long the writer waits before it looks for room again."""
+USUAL_SYNC = "fdatasync"
 IDLE_S = 1.0
 """How often a writer with nothing to do looks for something to trim."""
 CLOSE_TIMEOUT_S = 4.0
@@ -64,6 +66,18 @@ Result = tuple[_Entry, BaseException | None]
 
 _logger = logging.getLogger("twisted_msgproto.queue")
 
+_writers: weakref.WeakSet[QueueWriter] = weakref.WeakSet()
+
+
+def _forked() -> None:  # pragma: no cover - runs in forked processes only
+    """This process is a fork of one with writers: their threads and locks stayed behind there."""
+    for writer in list(_writers):
+        writer._orphan()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch - systems without have no fork either
+    os.register_at_fork(after_in_child=_forked)
+
 
 class QueueWriter:
     """Writes the queue in ``directory`` in a thread of its own.
@@ -80,7 +94,10 @@ class QueueWriter:
     * ``check_octets``: how much of the queue is checked before it takes messages (the newest part;
       the rest is checked when there is nothing else to do).
     * ``report``: called in the writer thread with one line when something happens which an
-      operator should know; default: the logger ``twisted_msgproto.queue``.
+      operator should know (first of all what the start has found: damage, a torn tail); default:
+      the logger ``twisted_msgproto.queue``.
+
+    A process which is forked from this one cannot write: what it submits raises QueueClosed.
     """
 
     def __init__(
@@ -113,9 +130,9 @@ class QueueWriter:
         self.queue_id = self._log.queue_id
         """Names this queue for good: the table's ``gateway``."""
         self.recovery: Recovery = self._log.recovery
-        """What was found at start; its ``lines`` are for the log."""
+        """What was found at start; its ``lines`` are reported."""
         self.sync_name = disk.sync_name
-        """The system call which makes a group durable, for the log."""
+        """The system call which makes a group durable; reported if it is not the usual one."""
         self.stalled: str | None = None
         """Why nothing is written at present (no room), or None."""
         self._changed = threading.Condition()
@@ -141,6 +158,7 @@ class QueueWriter:
         encode([MessageBatch("", "", 0, count=1, fields=[{"": ""}], body=[b""], message_id=[0])])
         self._thread = threading.Thread(target=self._run, name="msgproto-queue", daemon=True)
         self._thread.start()
+        _writers.add(self)
 
     # -- for any thread ---------------------------------------------------------------------------
 
@@ -175,7 +193,8 @@ class QueueWriter:
         entry = _Entry(batch.count, batch.octets, callback, self._encoded_at_once(batch))
         with self._changed:
             if self._closing or self._failure is not None:
-                raise QueueClosed(f"the queue {self.directory} is closed") from self._failure
+                why = f": {self._failure}" if self._failure is not None else ""
+                raise QueueClosed(f"the queue {self.directory} is closed{why}") from self._failure
             self._waiting.append(entry)
             self._gathered_messages += entry.messages
             self._gathered_octets += entry.octets
@@ -239,6 +258,10 @@ class QueueWriter:
     def _run(self) -> None:
         taken: list[_Entry] | None = None
         try:
+            if self.sync_name != USUAL_SYNC:
+                self._report(f"queue {self.directory}: made durable by {self.sync_name}")
+            for line in list(self.recovery.lines):
+                self._report(line)
             while (taken := self._take()) is not None:
                 if taken:
                     self._commit(taken)
@@ -253,6 +276,13 @@ class QueueWriter:
             self._closing = True
         self._call_back(self._behind(), QueueClosed(f"the queue {self.directory} was closed"))
         self._log.close()
+
+    def _orphan(self) -> None:  # pragma: no cover - runs in forked processes only
+        """Refuse all work: no thread of this process would ever do it."""
+        self._changed = threading.Condition()  # the other one may be held for ever
+        self._failure = QueueError(
+            "it was opened before this process was forked; open it afterwards"
+        )
 
     def _take(self) -> list[_Entry] | None:
         """Wait for batches and take as many as make a group.
