@@ -123,12 +123,14 @@ def test_no_state_lets_a_writer_acknowledge():
 
 
 def test_an_ack_from_a_writer_closes_without_ack():
-    """LJ-05."""
+    """LJ-05, LJ-16: the line in the log will tell an operator what it was."""
     session = Session()
-    assert session.receive(encode_window(2) + events_of(1, 2) + encode_ack(2)) == []
+    assert session.receive(encode_window(2) + events_of(1, 2) + encode_ack(2, V1)) == []
     assert session.flat[-1] == ("fault", "wrong-role")
     assert session.reader.state is Reading.FAILED
-    assert session.reader.fault.text == "Ack is not allowed in state EMPTY"
+    fault = session.reader.fault
+    assert fault.text == "a frame 'A' from a writer (Ack is not allowed in state EMPTY)"
+    assert fault.octets == encode_ack(2, V1)
 
 
 # ── Windows ─────────────────────────────────────────────────────────────────────────────────────
@@ -475,6 +477,37 @@ def test_a_half_close_with_nothing_owed_is_drained_at_once():
     assert session.acks() == []
     session.reader.receive_eof(0.0)
     assert session.receive(events_of(2)) == []
+
+
+# ── Stopping ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reader_which_stops_acks_whole_windows_and_no_part_of_another():
+    """LJ-13: two real shippers read exactly one ack a window and do not check it."""
+    session = Session(safe_at_once=False)
+    session.receive(encode_window(2) + events_of(1, 2, 3))
+    session.reader.stop(0.0)
+    assert session.reader.state is Reading.DRAINING
+    assert not session.reader.drained
+    assert session.receive(events_of(4)) == []
+    assert session.safe() == [(2, 2)]
+    assert session.reader.drained
+    assert session.wait(1000) == []
+    session.reader.stop(0.0)
+
+
+def test_a_reader_which_stops_owes_nothing_for_a_compressed_frame_which_it_has_not_finished():
+    """LJ-08."""
+    reader = Reader(limits(slice_octets=500))
+    windows = (encode_window(1) + events_of(1)) * 50
+    events = reader.receive_data(encode_compressed(windows), 0.0)
+    while not events:
+        events = reader.receive_data(b"", 0.0)
+    assert reader.unfinished
+    reader.stop(0.0)
+    assert reader.drained
+    reader.made_safe(events[0].place, 0.0)
+    assert reader.data_to_send() == b""
 
 
 def test_the_snapshot_tells_where_the_reader_stands():

@@ -360,10 +360,9 @@ class KeepAlives(Case):
         self.lose(server)
 
     def test_a_slow_sink_is_bridged_with_them_while_the_server_stops(self):
-        """LJ-14, LJ-19: the reader had no deadline before that."""
+        """LJ-14."""
         server, transport = self.connect(unsafe_octets=1, drain=100)
-        server.dataReceived(encode_window(2) + encode_json([1], [b"{}"]))
-        self.clock.advance(10)
+        server.dataReceived(encode_window(1) + encode_json([1], [b"{}"]))
         self.factory.drain()
         self.clock.pump([0.5] * 13)
         self.assertEqual(transport.value(), encode_ack(0) * 2)
@@ -503,13 +502,14 @@ class TheEnd(Case):
         self.assertTrue(transport.disconnected)
         self.lose(server)
 
-    def test_draining_reads_no_more_acks_what_arrived_and_closes(self):
+    def test_draining_reads_no_more_acks_whole_windows_and_closes(self):
         """ECOSYSTEM: stopService stops reading, flushes and acks, then drops."""
         server, transport = self.connect()
-        server.dataReceived(encode_window(5) + encode_json([1, 2], [b"{}", b"{}"]))
+        server.dataReceived(encode_window(2) + encode_json([1, 2, 1], [b"{}", b"{}", b"{}"]))
         drained = self.factory.drain()
         self.assertNoResult(drained)
         self.assertEqual(transport.producerState, "paused")
+        self.assertFalse(transport.disconnecting)
         self.sink.safe()
         self.assertEqual(transport.value(), encode_ack(2))
         self.assertTrue(transport.disconnecting)
@@ -518,9 +518,34 @@ class TheEnd(Case):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertIsNone(self.factory.buildProtocol(PEER))
 
+    def test_draining_in_mid_window_closes_without_an_ack(self):
+        """LJ-13: a writer may take any ack for that of its window, and lose the rest of it."""
+        server, transport = self.connect()
+        server.dataReceived(encode_window(4) + encode_json([1, 2], [b"{}", b"{}"]))
+        self.sink.safe()
+        self.factory.drain()
+        self.assertTrue(transport.disconnecting)
+        server.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(transport.value(), b"")
+
+    def test_draining_acks_nothing_of_a_compressed_frame_which_was_not_read_to_its_end(self):
+        """LJ-08: nobody knows yet whether it ends well; this one ends with a partial frame."""
+        server, transport = self.connect(slice_octets=500)
+        body = b"x" * 200
+        windows = b"".join(encode_window(1) + encode_json([n], [body]) for n in range(1, 20))
+        server.dataReceived(encode_window(1) + encode_json([77], [body]))
+        server.dataReceived(encode_compressed(windows + b"2J\0"))
+        self.assertTrue(server.reader.unfinished)
+        self.factory.drain()
+        self.clock.pump([0.1] * 20)
+        self.sink.safe()
+        self.assertEqual(transport.value(), encode_ack(77))
+        self.assertTrue(transport.disconnecting)
+        server.connectionLost(Failure(ConnectionDone()))
+
     def test_draining_has_an_end(self):
         server, transport = self.connect(drain=3)
-        server.dataReceived(encode_window(5) + encode_json([1], [b"{}"]))
+        server.dataReceived(encode_window(1) + encode_json([1], [b"{}"]))
         drained = self.factory.drain()
         self.assertIs(self.factory.drain(), drained)
         self.clock.advance(4)

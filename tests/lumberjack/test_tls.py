@@ -14,6 +14,7 @@ from twisted.internet.endpoints import (
 )
 from twisted.internet.interfaces import IStreamServerEndpointStringParser
 from twisted.internet.protocol import Factory, Protocol
+from twisted.logger import capturedLogs, formatEvent
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
@@ -125,6 +126,14 @@ class Case(TestCase):
         self.assertEqual(self.factory.liveConnections, {})
         return str(caught.value)
 
+    def told(self, events, text):
+        """One line says that TLS failed, from where and why, and it is counted."""
+        lines = [formatEvent(event) for event in events if event.get("reason") == "tls"]
+        self.assertEqual(len(lines), 1)
+        self.assertRegex(lines[0], rf"^127\.0\.0\.1:\d+: closed: TLS: .*{text}")
+        self.assertNotIn("SSL routines", lines[0])
+        self.assertEqual(self.factory.counters["fault:tls"], 1)
+
     @property
     def client_ids(self):
         return [message.client_id for message in self.sink.messages]
@@ -184,14 +193,18 @@ class EndpointStrings(Case):
 
 class ClientCertificates(Case):
     async def test_force_peer_turns_away_who_shows_none(self):
-        """LJ-01."""
+        """LJ-01, LJ-16."""
         await self.listen(f"mtls:0:{self.files('force_peer')}")
-        await self.refused()
+        with capturedLogs() as events:
+            await self.refused()
+        self.told(events, "peer did not return a certificate")
 
     async def test_force_peer_turns_away_who_shows_another_authoritys(self):
-        """LJ-01."""
+        """LJ-01, LJ-16."""
         await self.listen(f"mtls:0:{self.files('force_peer')}")
-        await self.refused(Authority(self.directory, "stranger").client())
+        with capturedLogs() as events:
+            await self.refused(Authority(self.directory, "stranger").client())
+        self.told(events, "certificate verify failed")
 
     async def test_a_servers_certificate_is_no_clients(self):
         """LJ-01."""
@@ -301,10 +314,24 @@ class Failing(Case):
         client = await TCP4ClientEndpoint(reactor, "127.0.0.1", self.port).connect(
             LumberjackClientFactory(clock=reactor)
         )
-        with pytest.raises((ConnectionClosed, Exception)):
-            await client.send(b"{}")
-        await self.factory.ended
+        with capturedLogs() as events:
+            with pytest.raises((ConnectionClosed, Exception)):
+                await client.send(b"{}")
+            await self.factory.ended
         self.assertEqual((self.factory.established, self.sink.messages), ([], []))
+        self.told(events, "")
+
+    async def test_who_only_looks_whether_the_port_is_open_is_not_told(self):
+        """LJ-16: as balancers do, every few seconds."""
+        await self.listen(f"ssl:0:{self.files()}")
+        with capturedLogs() as events:
+            client = await TCP4ClientEndpoint(reactor, "127.0.0.1", self.port).connect(
+                Factory.forProtocol(Watched)
+            )
+            client.transport.loseConnection()
+            await self.factory.ended
+        self.assertEqual([formatEvent(event) for event in events if "peer" in event], [])
+        self.assertEqual(self.factory.counters["faults"], 0)
 
     async def test_tls_on_a_plain_port_is_told_with_its_first_octets(self):
         """LJ-16: the usual mistake; the record type and version stand in the log."""

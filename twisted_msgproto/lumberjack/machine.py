@@ -17,7 +17,9 @@ Duties of the caller of a :class:`Reader`, in this order:
 2. ``made_safe(place, now)`` as soon as the sink says that those up to an event's place are safe;
 3. write ``data_to_send()`` after every call;
 4. call ``tick(now)`` when the time comes which the last call of it returned;
-5. ``paused(now)`` and ``resumed(now)`` around times in which it does not read the connection.
+5. ``paused(now)`` and ``resumed(now)`` around times in which it does not read the connection;
+6. ``receive_eof(now)`` when the writer has shut its side, or ``stop(now)`` to end this one; close
+   the connection once ``drained``.
 """
 
 from __future__ import annotations
@@ -86,6 +88,10 @@ class HalfClosed:
     """The writer has shut its sending side (``LJ-19``)."""
 
 
+class Stopped:
+    """The reader reads no more, whatever the writer sends."""
+
+
 class ConnectionLost:
     """The connection is gone."""
 
@@ -95,7 +101,7 @@ class Reading(State):
 
     EMPTY = auto()  # no data frame waits for the rest of its window
     FILLING = auto()  # some do
-    DRAINING = auto()  # the writer sends no more; acks are still owed
+    DRAINING = auto()  # nothing more is read; acks are still owed
     FAILED = auto()  # the writer broke the protocol; nothing is read or acknowledged any more
     CLOSED = auto()
 
@@ -108,6 +114,7 @@ READER: Final[Table[Reading]] = {
         Data: Reading.FILLING,
         Compressed: Reading.EMPTY,
         HalfClosed: Reading.DRAINING,
+        Stopped: Reading.DRAINING,
         Fault: Reading.FAILED,
         ConnectionLost: Reading.CLOSED,
     },
@@ -120,6 +127,7 @@ READER: Final[Table[Reading]] = {
         Data: Reading.FILLING,
         Compressed: Reading.FILLING,
         HalfClosed: Reading.DRAINING,
+        Stopped: Reading.DRAINING,
         Fault: Reading.FAILED,
         ConnectionLost: Reading.CLOSED,
     },
@@ -143,6 +151,13 @@ class ReaderCounters:
     windows: int = 0
     acks: int = 0
     keepalives: int = 0
+
+
+def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
+    """The table refuses a frame: it is an ack, which only readers send (``LJ-05``, ``LJ-16``)."""
+    assert type(frame) is Ack
+    octets = encode_ack(frame.sequence, frame.version)
+    return Fault("wrong-role", f"a frame 'A' from a writer ({refusal})", octets)
 
 
 class Reader:
@@ -205,7 +220,7 @@ class Reader:
 
     @property
     def drained(self) -> bool:
-        """After a half-close: every ack which was owed has been given out (``LJ-19``)."""
+        """After a half-close or a stop: every ack which was owed has been given out (``LJ-19``)."""
         return self._machine.state is Reading.DRAINING and not self._window.waiting
 
     def snapshot(self) -> dict[str, object]:
@@ -255,7 +270,7 @@ class Reader:
         machine = self._machine
         event = EmptyWindow if type(frame) is Window and not frame.size else type(frame)
         if not machine.try_step(event):
-            frame = Fault("wrong-role", machine.refusal(event))
+            frame = _wrong_role(frame, machine.refusal(event))
             machine.step(Fault)
         if type(frame) is Window:
             if frame.size:
@@ -364,6 +379,17 @@ class Reader:
             self._machine.step(HalfClosed)
             self._give_acks(self._window.due())
 
+    def stop(self, now: float) -> None:
+        """Nothing is read any more, because this side ends: close the connection once ``drained``.
+
+        What is owed is acknowledged, and no more.  The writer may be in mid-window, and one which
+        takes any ack for that of its whole window would lose the rest of it (``LJ-13``); nor has
+        a C frame ended well of which the rest is not looked at (``LJ-08``).
+        """
+        self._now = now
+        if self.state in _OPEN:
+            self._machine.step(Stopped)
+
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
     def made_safe(self, place: int, now: float) -> None:
@@ -419,7 +445,8 @@ class Reader:
             return
         if self.decoder.incomplete or not self._idle_ack:
             seconds = self._idle_close
-            self.fault = Fault("idle", f"no octet for {seconds:g} s, and a frame or window is open")
+            text = f"no octet for {seconds:g} s, and a frame or window is open"
+            self.fault = Fault("idle", text, self.decoder.first_octets)
             self._machine.step(Fault)
         else:
             self._acknowledge_tail(held=False)

@@ -122,7 +122,7 @@ class LumberjackServer(IngestConnection):
         counters["keepalives"] += counted.keepalives
         counters["trailing_octets"] += self.reader.decoder.trailing_octets
         counters["invalid_texts"] += self.reader.decoder.invalid_texts
-        self.factory.connectionClosed(self)
+        self.factory.connectionClosed(self, reason)
         if self._established:
             self.sessionLost(reason)
 
@@ -263,9 +263,11 @@ class LumberjackServer(IngestConnection):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
-        """The server stops: read no more, acknowledge what arrived once it is safe, close."""
+        """The server stops: read no more, acknowledge whole windows once they are safe, close."""
         self._control.pause("draining")
-        self._endOfInput()
+        self._ending = True
+        self.reader.stop(self.factory.clock.seconds())
+        self._settle()
 
     def _close(self, fault: Fault) -> None:
         """The writer broke the protocol: one line, a counter, and no ack (LJ-16)."""

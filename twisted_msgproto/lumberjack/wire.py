@@ -51,6 +51,9 @@ try:
 except ImportError:  # pragma: no cover - the tests run with the extra
     pass
 
+FAULT_OCTETS: Final = 16
+"""What a fault shows of the frame in which it is (``LJ-16``)."""
+
 VERSION_1: Final = 0x31
 VERSION_2: Final = 0x32
 VERSIONS: Final = (VERSION_1, VERSION_2)
@@ -292,7 +295,7 @@ class AckDecoder:
             fault = _no_ack(octets[position : position + 2])
             if fault:
                 self._failed = True
-                found.append(Fault(*fault, octets[position : position + 16]))
+                found.append(Fault(*fault, octets[position : position + FAULT_OCTETS]))
                 return found
             if position + _SHORT.size <= end:
                 version, _, sequence = _SHORT.unpack_from(octets, position)
@@ -331,6 +334,7 @@ class _PartialData:
     version: int
     sequence: int
     missing: int  # pairs
+    start: bytes  # its first octets, for the log
     octets: int = _LONG.size
     pairs: dict[str, str] = field(default_factory=dict)
     key: str | None = None  # read, its value is not
@@ -343,6 +347,7 @@ class _Inflation:
     version: int
     inflater: Any
     tail: bytes
+    start: bytes  # its first octets, for the log
     chunks: list[bytes] = field(default_factory=list)
 
 
@@ -406,6 +411,17 @@ class Decoder:
             or len(self._levels) > 1
             or self._levels[0].position < len(self._levels[0].octets)
         )
+
+    @property
+    def first_octets(self) -> bytes:
+        """How the frame starts which is read now or has begun; empty between frames."""
+        if self._inflation is not None:
+            return self._inflation.start
+        if self._partial is not None:
+            return self._partial.start
+        level = self._levels[-1]
+        octets = level.octets[level.position : level.position + FAULT_OCTETS]
+        return octets or bytes(self._gathered[:FAULT_OCTETS])
 
     @property
     def compressed(self) -> bool:
@@ -510,9 +526,7 @@ class Decoder:
         return scan_frames(self, level)
 
     def _fault(self, reason: str, text: str) -> bool:
-        level = self._levels[-1]
-        start = level.octets[level.position : level.position + 16]
-        self._frames.append(Fault(reason, text, start))
+        self._frames.append(Fault(reason, text, self.first_octets))
         self._fail()
         return False
 
@@ -626,8 +640,9 @@ class Decoder:
         pairs_max = self._data_limits.pairs
         if count > pairs_max:
             return self._fault("pairs-limit", f"{count} pairs, at most {pairs_max}")
+        start = level.octets[level.position : level.position + FAULT_OCTETS]
         level.position += _LONG.size
-        self._partial = _PartialData(head >> 8, sequence, count)
+        self._partial = _PartialData(head >> 8, sequence, count, start)
         return True
 
     def _scan_pairs(self, level: _Level, partial: _PartialData) -> bool:
@@ -717,10 +732,11 @@ class Decoder:
             return self._incomplete(level, _SHORT.size + length)
         if len(self._levels) == 1:
             self._inflated_octets = 0
-        start = level.position + _SHORT.size
-        payload = level.octets[start : start + length]
-        level.position = start + length
-        self._inflation = _Inflation(version, _inflating.decompressobj(), payload)
+        start = level.octets[level.position : level.position + FAULT_OCTETS]
+        begin = level.position + _SHORT.size
+        level.position = begin + length
+        payload = level.octets[begin : level.position]
+        self._inflation = _Inflation(version, _inflating.decompressobj(), payload, start)
         return True
 
     def _inflate(self, inflation: _Inflation) -> bool:

@@ -148,7 +148,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         for name, count in asdict(self.machine.counters).items():
             counters[name] += count
         counters["replaced_texts"] += self.machine.decoder.replaced
-        self.factory.connectionClosed(self)
+        self.factory.connectionClosed(self, reason)
         self._failAll(self._closedError(reason))
         if self._established:
             self._established = False

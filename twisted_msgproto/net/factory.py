@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, cast
 
+from OpenSSL.SSL import Error as TLSError
+from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, ITCPTransport
-from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
+from ..core.errors import shown
 from ..core.limits import Limit, Limits
 from .backpressure import OctetBudget
 from .sink import IMessageSink
@@ -54,10 +58,16 @@ def peer_name(address: IAddress | None) -> str:
     if host is not None:
         port = getattr(address, "port", "")
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    name = getattr(address, "name", None)
-    if name is None:
+    if not isinstance(address, UNIXAddress):
         return type(address).__name__
+    name = address.name or b"unix"  # most clients have no name
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+
+
+def _tls_text(error: BaseException | None) -> str:
+    """What OpenSSL says of an error; it keeps a list of (library, function, reason)."""
+    reasons = [entry[-1] for entry in error.args[0]] if error and error.args else []
+    return ", ".join(map(str, reasons)) or "the connection ended in the middle of it"
 
 
 class SessionFactory:
@@ -116,8 +126,8 @@ class SessionFactory:
         """A protocol says that its connection is made."""
         self.counters["connections_total"] += 1
 
-    def connectionClosed(self, protocol: Any) -> None:
-        """A protocol says that its connection is lost."""
+    def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
+        """A protocol says that its connection is lost, and what its ``connectionLost`` was told."""
 
     def countFault(self, reason: str) -> None:
         """A peer broke the protocol."""
@@ -180,8 +190,17 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.liveConnections[protocol] = host
         self._perAddress[host] += 1
 
-    def connectionClosed(self, protocol: Any) -> None:
-        """A protocol says that its connection is lost."""
+    def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
+        """A protocol says that its connection is lost, and what its ``connectionLost`` was told.
+
+        Where TLS failed this is a peer's fault: a line and a counter.  To speak plainly to a TLS
+        port is a usual mistake, as is a certificate which nobody here knows.
+        """
+        if reason.check(TLSError):
+            self.countFault("tls")
+            peer = peer_name(protocol.transport.getPeer())
+            text = shown(_tls_text(reason.value))[1:-1]
+            self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
         host = self.liveConnections.pop(protocol, None)
         if host is not None:
             self._perAddress[host] -= 1

@@ -205,7 +205,7 @@ class SabcSession(Verbs):
         factory.budget.forget(self._control)
         for name, count in self.machine.counters.as_dict().items():
             factory.counters[name] += count
-        factory.connectionClosed(self)
+        factory.connectionClosed(self, reason)
         self._lost(reason)
         error = self._lossOf(reason)
         streams, self._streams = self._streams, {}

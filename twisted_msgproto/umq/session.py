@@ -217,7 +217,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             for name in self.machine.counters.__slots__:
                 counters[name] += getattr(self.machine.counters, name)
         self.factory.budget.forget(self._control)
-        self.factory.connectionClosed(self)
+        self.factory.connectionClosed(self, reason)
         if self._established:
             self._established = False
             self.sessionLost(reason)
