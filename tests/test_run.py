@@ -54,6 +54,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         "PYTHON": venv / "bin" / "python",
         "STAMP": venv / "installed.json",
         "LOG": venv / "install.log",
+        "FOREIGN": tmp_path / "foreign",
     }.items():
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(module, "java_places", lambda: [])
@@ -190,6 +191,41 @@ def script(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_tests_get_their_programs_from_npm_once_or_do_without(
+    run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: int,
+) -> None:
+    log, lock = tmp_path / "npm.log", run.FOREIGN / "package-lock.json"
+    lock.parent.mkdir()
+    lock.write_text("1")
+    script(
+        tmp_path / "bin" / "npm",
+        f'echo "$@" >> {log}\nmkdir -p "$3/node_modules"\nexit {status}',
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    run.set_up_foreign()
+    run.set_up_foreign()
+    calls = log.read_text().splitlines()
+    assert len(calls) == 1 + status
+    assert calls[0].startswith(f"ci --prefix {run.FOREIGN} --ignore-scripts")
+    assert ("could not install" in capsys.readouterr().err) is bool(status)
+    lock.write_text("2")
+    run.set_up_foreign()
+    assert len(log.read_text().splitlines()) == 2 + status
+
+
+def test_without_npm_the_tests_do_without(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.FOREIGN.mkdir()
+    (run.FOREIGN / "package-lock.json").touch()
+    monkeypatch.setenv("PATH", "/nowhere")
+    run.set_up_foreign()
+    assert not (run.FOREIGN / "node_modules").exists()
 
 
 def test_pip_which_fails_ends_with_its_last_words(
