@@ -43,7 +43,9 @@ def node(launch: Launcher, script: str, *arguments: object) -> Launched:
     if shutil.which("node") is None:
         pytest.skip("node is not installed (Debian: apt-get install nodejs npm)")
     if not (FOREIGN / "node_modules" / "lumberjack-client").is_dir():
-        pytest.skip("the npm packages are not installed: ./run test does it, or npm ci --prefix tests/foreign")
+        pytest.skip(
+            "the npm packages are not installed: ./run test does it, or npm ci --prefix tests/foreign"
+        )
     return launch.command(["node", str(FOREIGN / script), *map(str, arguments)])
 
 

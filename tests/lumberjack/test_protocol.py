@@ -464,6 +464,39 @@ class BackPressure(Case):
         self.sink.safe()
 
 
+class Unfinished(Case):
+    """FAULTS: what all connections hold of frames which are not whole is bounded in all."""
+
+    def test_who_holds_most_of_unfinished_frames_is_cut_off_and_others_go_on(self):
+        """LJ-17."""
+        greedy, cut = self.connect(process_held_octets=1000)
+        document = encode_json([1], [b"x" * 2000])
+        greedy.dataReceived(document[:700])
+        server, transport = self.another()
+        server.dataReceived(document[:300])
+        self.assertFalse(cut.disconnected)
+        server.dataReceived(document[300:400])
+        self.assertTrue(cut.disconnected)
+        self.assertIn("192.0.2.7:54321: cut off: 700 octets", self.lines[-1])
+        self.assertIn("together at most 1000", self.lines[-1])
+        self.assertEqual(self.factory.counters["fault:process-held-octets"], 1)
+        greedy.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(self.factory.budget.held.held, 400)
+        server.dataReceived(document[400:])
+        self.sink.safe()
+        self.assertEqual(transport.value(), encode_ack(1))
+        self.assertEqual(self.factory.budget.held.held, 0)
+        self.lose(server)
+
+    def test_what_was_cut_off_keeps_nothing_and_is_not_cut_off_again(self):
+        server, transport = self.connect(process_held_octets=10)
+        server.dataReceived(encode_json([1], [b"x" * 90])[:50])
+        self.assertTrue(transport.disconnected)
+        server.dataReceived(b"x")
+        self.assertEqual(self.factory.counters["faults"], 1)
+        self.lose(server)
+
+
 class TheEnd(Case):
     def test_the_protocol_takes_half_closes(self):
         self.assertTrue(IHalfCloseableProtocol.implementedBy(LumberjackServer))

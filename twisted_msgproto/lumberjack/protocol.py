@@ -112,6 +112,7 @@ class LumberjackServer(IngestConnection):
         self._timer.stop()
         self._guard.stop()
         self.factory.budget.forget(self._control)
+        self._hold(0)
         for call in (self._resumption, self._handshake):
             if call is not None:
                 call.cancel()
@@ -143,7 +144,10 @@ class LumberjackServer(IngestConnection):
             else:
                 self._deliver(event)
         self._taking = False
-        if self.reader.decoder.unfinished:
+        decoder = self.reader.decoder
+        if not decoder.clean or self._held:
+            self._hold(decoder.held_octets)
+        if decoder.unfinished:
             self._control.pause("decoding")
             self._lookDecoding()
         self._settle()

@@ -360,6 +360,7 @@ class Decoder:
     nothing is decoded any more.
 
     Attributes:
+        clean: nothing waits for more octets or another call: the stream stands between two frames.
         unfinished: whole frames are here which the last call did not come to.
         trailing_octets: octets which stood behind the end of zlib streams, ignored (``LJ-08``).
         invalid_texts: keys and values which were not UTF-8, kept (``LJ-03``).
@@ -385,7 +386,7 @@ class Decoder:
         self._usual_octets_max = min(
             self._json_octets_max, self._slice_octets // (STEP_WEIGHT_OCTETS // _SHORT.size + 2)
         )
-        self._clean = True  # nothing waits from before
+        self.clean = True
 
         self.unfinished = False
         self.trailing_octets = 0
@@ -436,7 +437,7 @@ class Decoder:
 
     def feed(self, octets: bytes) -> list[Frame | Fault]:
         """Whole frames among what has arrived so far, perhaps with a Fault as the last item."""
-        if self._clean and len(octets) <= self._usual_octets_max:
+        if self.clean and len(octets) <= self._usual_octets_max:
             usual = self._usual_read(octets)
             if usual is not None:
                 return [usual]
@@ -456,7 +457,7 @@ class Decoder:
         # Not when the last step could do no more: then only further octets help.
         incomplete = self.incomplete
         self.unfinished = more and incomplete
-        self._clean = not incomplete and not self._failed
+        self.clean = not incomplete and not self._failed
         self._frames = []
         return frames
 

@@ -144,6 +144,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         self._timer.stop()
         self._guard.stop()
         self.factory.budget.forget(self._control)
+        self._hold(0)
         counters = self.factory.counters
         for name, count in asdict(self.machine.counters).items():
             counters[name] += count
@@ -178,6 +179,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
                 self._happened(event)
         finally:
             self._reading = False
+        self._hold(self.machine.held_octets)
         if self._ended:
             return
         if self._unsent or self._producer is not None:

@@ -29,12 +29,23 @@ COMMON_LIMITS: Final = (
     Limit(
         "unsafe-octets", 64 << 20, "octets", "of one connection, not safe yet: reading pauses", 1
     ),
+    Limit(
+        "process-octets",
+        64 << 20,
+        "octets",
+        "of all connections of the process, not safe yet: reading pauses; the least of all servers",
+        1,
+    ),
+    Limit(
+        "process-held-octets",
+        256 << 20,
+        "octets",
+        "of all connections (lumberjack, micromsg2), not whole yet: who holds most is cut off",
+        1,
+    ),
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
 )
 """What every server bounds."""
-
-PROCESS_OCTETS_MAX: Final = 64 << 20
-"""Octets of all connections which wait for the sink; above it nothing is read."""
 
 
 class SessionNames:
@@ -108,7 +119,10 @@ class SessionFactory:
         self.limits = limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
         self.clock = clock
         self.wallClock = wallClock
-        self.budget = OctetBudget(PROCESS_OCTETS_MAX) if budget is None else budget
+        self.budget = OctetBudget() if budget is None else budget
+        self.budget.bound(
+            self.limits.integer("process-octets"), self.limits.integer("process-held-octets")
+        )
         self.sessionNames = SessionNames(self.protocolName, wallClock())
         # Each read is counted, and an addition in a Counter costs several times as much.
         self.counters: dict[str, int] = defaultdict(int)

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
 from .backpressure import OctetBudget
-from .factory import PROCESS_OCTETS_MAX, MsgprotoServerFactory, peer_name
+from .factory import MsgprotoServerFactory, peer_name
 from .memory import keep_freed_memory
 from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
@@ -68,7 +68,7 @@ class Gateway(MultiService):
         self._title = title
         self._unopened: tuple[str, DurableSink] | None = None
         self.sink: IMessageSink | None = None
-        self.budget = OctetBudget(PROCESS_OCTETS_MAX)
+        self.budget = OctetBudget()
         self.factories: list[MsgprotoServerFactory] = []
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)

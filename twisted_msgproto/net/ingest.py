@@ -169,6 +169,7 @@ class IngestConnection(IngestHooks, Protocol):
         self.session = factory.sessionNames.next()
         self._established = False
         self._ended = False  # we have asked the transport to close, or it is closed
+        self._held = 0  # octets of what is not whole yet
         self._send = prompt_write(transport)
         self._control = ReadControl(transport, self._readingChanged)
         self._delivery = Delivery(
@@ -232,6 +233,20 @@ class IngestConnection(IngestHooks, Protocol):
             octets=fault.octets.hex(" ") or "nothing",
             reason=fault.reason,
         )
+
+    def _hold(self, octets: int) -> None:
+        """So many octets are held of what is not whole yet."""
+        if octets != self._held:
+            self._held = octets
+            self.factory.budget.held.hold(self, octets)
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        """All connections together hold too much of what is not whole, and this one the most."""
+        if self._ended:
+            return
+        text = f"{octets} octets which are not whole yet, most of all; together at most {limit:.0f}"
+        self._faulted(Fault("process-held-octets", text), "cut off")
+        self._abort()
 
     def _abort(self) -> None:
         self._ended = True
