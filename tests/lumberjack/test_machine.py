@@ -267,6 +267,29 @@ def test_a_compressed_frame_which_turns_out_partial_acknowledges_nothing_of_it()
     assert Session(slice_octets=200).receive(encode_compressed(whole)) == [(2, 1), (2, 2), (2, 3)]
 
 
+@pytest.mark.parametrize("sizes", [(2, 1), (2, 3)])
+def test_windows_in_front_of_a_compressed_frame_do_not_wait_for_its_end(sizes):
+    """LJ-08, LJ-20: though a turn of decoding which brings them ends in the middle of that frame.
+
+    A short window's ack would come behind those of the windows after it.
+    """
+    first, second = sizes
+    outside = encode_window(first) + events_of(1) + encode_window(second) + events_of(2)
+    inside = encode_window(1) + events_of(*range(3, 63))
+    octets = outside + encode_window(0) + encode_compressed(inside)
+    session = Session(slice_octets=8000)
+    events = session.reader.receive_data(octets, 0.0)
+    assert session.reader.unfinished  # the rest of the compressed frame
+    for event in events:
+        session.reader.made_safe(event.place, 0.0)
+    given = [(2, 1), (2, 2), (2, 0)] if second == 1 else [(2, 1), (2, 0)]
+    assert session.acks() == given
+    rest = session.receive(b"")
+    assert rest[-60:] == [(2, sequence) for sequence in range(3, 63)]
+    whole = Session()
+    assert whole.receive(octets) == given + rest
+
+
 def test_an_empty_window_inside_of_a_compressed_frame_waits_for_its_end():
     """LJ-07, LJ-08."""
     session = Session()

@@ -274,9 +274,9 @@ class Reader:
             machine.step(Fault)
         if type(frame) is Window:
             if frame.size:
-                self._announce(frame.size)
+                self._announce(frame.size, frame.compressed)
             else:
-                self._answer_empty(frame.version)
+                self._answer_empty(frame)
         elif type(frame) is Compressed:
             self._release_held()
         else:
@@ -293,7 +293,7 @@ class Reader:
             if end > start:
                 self._count_frames(run, start, end)
                 start = end
-            self._announce(size)
+            self._announce(size, run.compressed)
         if count > start:
             self._count_frames(run, start, count)
         self.counters.events += count
@@ -353,20 +353,16 @@ class Reader:
         if self._window.received > self._covered:
             self._mark(self._last, self._window.received, held)
 
-    def _announce(self, size: int) -> None:
+    def _announce(self, size: int, compressed: bool) -> None:
         """A W frame: it ends a short window, and starts a new one (``LJ-07``)."""
         if self._count:
-            self._acknowledge_tail(self._within_compressed())
+            self._acknowledge_tail(held=compressed)
         self._size, self._count = size, 0
 
-    def _answer_empty(self, version: int) -> None:
+    def _answer_empty(self, frame: Window) -> None:
         """``W`` 0: its ack stands in line behind those which are owed already (``LJ-07``)."""
-        if version == VERSION_2:
-            self._mark(encode_ack(0, VERSION_2), self._covered, self._within_compressed())
-
-    def _within_compressed(self) -> bool:
-        """What is decoded now stands in a C frame, or behind acks which wait for the end of one."""
-        return self.decoder.compressed or bool(self._held)
+        if frame.version == VERSION_2:
+            self._mark(encode_ack(0, VERSION_2), self._covered, held=frame.compressed)
 
     def receive_eof(self, now: float) -> None:
         """The writer has shut its sending side: ack what is whole, forget what is not (LJ-19).

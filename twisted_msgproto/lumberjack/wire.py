@@ -121,6 +121,7 @@ class Window:
 
     version: int
     size: int
+    compressed: bool = False
 
 
 @dataclass(slots=True)
@@ -425,11 +426,6 @@ class Decoder:
         return octets or bytes(self._gathered[:FAULT_OCTETS])
 
     @property
-    def compressed(self) -> bool:
-        """The decoder stands inside a compressed frame."""
-        return self._inflation is not None or len(self._levels) > 1
-
-    @property
     def held_octets(self) -> int:
         """How many octets the decoder holds."""
         held = len(self._gathered) + sum(len(level.octets) for level in self._levels)
@@ -550,7 +546,7 @@ class Decoder:
             return self._fault("window-limit", f"a window of {size}, at most {self._window_max}")
         level.position += _SHORT.size
         self._budget -= _SHORT.size
-        self._frames.append(Window(version, size))
+        self._frames.append(Window(version, size, len(self._levels) > 1))
         return True
 
     def _scan_ack(self, level: _Level) -> bool:
@@ -593,7 +589,7 @@ class Decoder:
             version = octets[start]
             self._frames.append(Json(version, sequences, bodies, size, compressed, windows))
         else:
-            self._frames += [Window(octets[start], size) for _, size in windows]
+            self._frames += [Window(octets[start], size, compressed) for _, size in windows]
         if windows:
             self._budget -= (STEP_WEIGHT_OCTETS + _SHORT.size) * len(windows)
         if too_long:
