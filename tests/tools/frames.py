@@ -22,5 +22,5 @@ def windows_apart(frames: Iterable[Any]) -> Iterator[Any]:
                 octets = 10 * len(bodies) + sum(map(len, bodies))
                 yield Json(frame.version, numbers, bodies, octets, frame.compressed)
             if size is not None:
-                yield Window(frame.version, size)
+                yield Window(frame.version, size, frame.compressed)
             start = end

@@ -286,36 +286,37 @@ class Reader:
         return True
 
     def _receive(self, run: Json | Data, kind: type) -> None:
-        """Take in a run of data frames, with the windows which are announced in it."""
-        self._machine.step(kind)
-        start, count = 0, len(run.sequences)
-        for end, size in run.windows:
-            if end > start:
-                self._count_frames(run, start, end)
-                start = end
-            self._announce(size, run.compressed)
-        if count > start:
-            self._count_frames(run, start, count)
-        self.counters.events += count
-        if not self._count:  # of the last window all has come, or none
-            self._machine.step(WindowCompleted)
+        """Count a run of data frames, with the windows which are announced in it.
 
-    def _count_frames(self, run: Json | Data, start: int, end: int) -> None:
-        """Count the data frames from ``start`` to ``end``, and mark the ends of windows in them."""
-        version, size, sequence = run.version, self._size, run.sequences.value
-        place = self._window.received - start  # of the run's first frame
-        self._window.receive(end - start)
+        Each window is marked where it ends: where it is full, or cut short by the next one
+        (``LJ-07``, ``LJ-13``).
+        """
+        self._machine.step(kind)
+        version, sequence, total = run.version, run.sequences.value, len(run.sequences)
+        place = self._window.received  # of the run's first frame
+        self._window.receive(total)
         if version != self._last[0] and self._waiting_since is not None:
             self._waiting_since = self._now  # version 1 knows no keep-alives: they begin anew
-        self._last = last = encode_ack(sequence(end - 1), version)
-        # Windows follow each other without further W frames: count through all which end here.
-        filled = start - self._count + size
-        while filled <= end:
-            ack = last if filled == end else encode_ack(sequence(filled - 1), version)
-            self._mark(ack, place + filled, run.compressed)
-            self.counters.windows += 1
-            filled += size
-        self._count = end - filled + size
+        size, count, start = self._size, self._count, 0
+        for end, announced in (*run.windows, (total, 0)):
+            # Windows follow each other without further W frames: all which end before ``end``.
+            full = start - count + size
+            while full <= end:
+                self._mark(encode_ack(sequence(full - 1), version), place + full, run.compressed)
+                self.counters.windows += 1
+                full += size
+            count = end - full + size
+            if announced:
+                if count and place + end > self._covered:
+                    tail = encode_ack(sequence(end - 1), version) if end else self._last
+                    self._mark(tail, place + end, run.compressed)
+                size, count = announced, 0
+            start = end
+        self._size, self._count = size, count
+        self._last = encode_ack(sequence(total - 1), version)
+        self.counters.events += total
+        if not count:  # of the last window all has come, or none
+            self._machine.step(WindowCompleted)
 
     def _give_out(self, runs: list[Any]) -> ReaderEvent:
         """Runs of one kind which followed each other as one event."""
