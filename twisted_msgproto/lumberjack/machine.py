@@ -34,7 +34,18 @@ from ..core.limits import Limit, Limits
 from ..core.machine import Machine, State, Table
 from ..core.window import ReceiveWindow
 from . import wire
-from .wire import VERSION_1, VERSION_2, Ack, Compressed, Data, Decoder, Json, Window, encode_ack
+from .wire import (
+    ACK_OCTETS,
+    VERSION_1,
+    VERSION_2,
+    Ack,
+    Compressed,
+    Data,
+    Decoder,
+    Json,
+    Window,
+    encode_ack,
+)
 
 READER_LIMITS: Final = (
     *wire.LIMITS,
@@ -189,13 +200,15 @@ class Reader:
         self.fault: Fault | None = None
 
         self._machine = Machine(READER, Reading.EMPTY)
-        self._window = ReceiveWindow[bytes]()  # its marks are acks as they stand on the wire
+        # Its marks are acks as they stand on the wire, those of one run of frames in one: they are
+        # due together, and there may be as many as frames.
+        self._window = ReceiveWindow[bytearray]()
         self._size = 1  # of the window in force; before any W it is 1 (LJ-07)
         self._count = 0  # data frames of the current window so far
         # What would acknowledge all data frames so far, in the last one's version (LJ-02).
         self._last = encode_ack(0, VERSION_2)
-        self._held: list[tuple[int, bytes]] = []  # acks within a C frame which has not ended
-        self._out: list[bytes] = []
+        self._held: list[tuple[int, bytearray]] = []  # acks within a C frame which has not ended
+        self._out: list[bytes | bytearray] = []
         self._paused = False
         self._now = 0.0  # when the last call began
         self._heard_at = 0.0  # when octets came last, or reading was resumed
@@ -289,21 +302,28 @@ class Reader:
         """Take in a run of data frames, with the windows which are announced in it."""
         self._machine.step(kind)
         start, count = 0, len(run.sequences)
+        acks: list[bytes] = []
         for end, size in run.windows:
             if end > start:
-                self._count_frames(run, start, end)
+                self._count_frames(run, start, end, acks)
                 start = end
-            self._announce(size, run.compressed)
+                if self._count:
+                    acks.append(self._last)  # the window stays short
+                self._size, self._count = size, 0
+            else:
+                self._announce(size, run.compressed)
         if count > start:
-            self._count_frames(run, start, count)
+            self._count_frames(run, start, count, acks)
+        if acks:
+            place = self._window.received - self._count
+            self._mark(bytearray().join(acks), place, run.compressed)
         self.counters.events += count
         if not self._count:  # of the last window all has come, or none
             self._machine.step(WindowCompleted)
 
-    def _count_frames(self, run: Json | Data, start: int, end: int) -> None:
-        """Count the data frames from ``start`` to ``end``, and mark the ends of windows in them."""
+    def _count_frames(self, run: Json | Data, start: int, end: int, acks: list[bytes]) -> None:
+        """Count the data frames ``start`` to ``end``; add the acks of windows which end there."""
         version, size, sequence = run.version, self._size, run.sequences.value
-        place = self._window.received - start  # of the run's first frame
         self._window.receive(end - start)
         if version != self._last[0] and self._waiting_since is not None:
             self._waiting_since = self._now  # version 1 knows no keep-alives: they begin anew
@@ -311,8 +331,7 @@ class Reader:
         # Windows follow each other without further W frames: count through all which end here.
         filled = start - self._count + size
         while filled <= end:
-            ack = last if filled == end else encode_ack(sequence(filled - 1), version)
-            self._mark(ack, place + filled, run.compressed)
+            acks.append(last if filled == end else encode_ack(sequence(filled - 1), version))
             self.counters.windows += 1
             filled += size
         self._count = end - filled + size
@@ -328,19 +347,22 @@ class Reader:
             return JsonReceived(run.sequences, run.bodies, run.octets, place)
         return DataReceived(run.sequences, run.pairs, run.octets, place)
 
-    def _mark(self, ack: bytes, place: int, held: bool) -> None:
-        """``ack`` waits for the sink, or first for the end of the C frame (``LJ-08``)."""
-        if held:
-            self._held.append((place, ack))
+    def _mark(self, acks: bytearray, place: int, held: bool) -> None:
+        """``acks`` wait for the sink, or first for the end of the C frame (``LJ-08``)."""
+        marks = self._held if held else self._window.waiting
+        if marks and marks[-1][0] == place:
+            marks[-1][1].extend(acks)
+        elif held:
+            self._held.append((place, acks))
         else:
-            self._window.mark(ack, place)
+            self._window.mark(acks, place)
             if self._waiting_since is None:
                 self._waiting_since = self._now
 
     def _release_held(self) -> None:
         """A C frame ended well: what it completed may be acknowledged (``LJ-08``)."""
-        for place, ack in self._held:
-            self._mark(ack, place, held=False)
+        for place, acks in self._held:
+            self._mark(acks, place, held=False)
         self._held.clear()
 
     @property
@@ -351,7 +373,7 @@ class Reader:
     def _acknowledge_tail(self, held: bool) -> None:
         """Give a window which stays short its own ack, unless all of it has one (``LJ-13``)."""
         if self._window.received > self._covered:
-            self._mark(self._last, self._window.received, held)
+            self._mark(bytearray(self._last), self._window.received, held)
 
     def _announce(self, size: int, compressed: bool) -> None:
         """A W frame: it ends a short window, and starts a new one (``LJ-07``)."""
@@ -362,7 +384,8 @@ class Reader:
     def _answer_empty(self, frame: Window) -> None:
         """``W`` 0: its ack stands in line behind those which are owed already (``LJ-07``)."""
         if frame.version == VERSION_2:
-            self._mark(encode_ack(0, VERSION_2), self._covered, held=frame.compressed)
+            acks = bytearray(encode_ack(0, VERSION_2))
+            self._mark(acks, self._covered, held=frame.compressed)
 
     def receive_eof(self, now: float) -> None:
         """The writer has shut its sending side: ack what is whole, forget what is not (LJ-19).
@@ -393,11 +416,11 @@ class Reader:
         self._now = now
         self._give_acks(self._window.made_safe(place))
 
-    def _give_acks(self, acks: list[bytes]) -> None:
+    def _give_acks(self, acks: list[bytearray]) -> None:
         if not acks or self._machine.state in _SILENT:
             return
         self._out += acks
-        self.counters.acks += len(acks)
+        self.counters.acks += sum(map(len, acks)) // ACK_OCTETS
         self._waiting_since = self._now if self._window.waiting else None
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
