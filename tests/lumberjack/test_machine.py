@@ -2,6 +2,7 @@
 
 import random
 import struct
+import tracemalloc
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -288,6 +289,29 @@ def test_windows_in_front_of_a_compressed_frame_do_not_wait_for_its_end(sizes):
     assert rest[-60:] == [(2, sequence) for sequence in range(3, 63)]
     whole = Session()
     assert whole.receive(octets) == given + rest
+
+
+@pytest.mark.parametrize("frame", [encode_json([7], [b""]), encode_window(0)])
+@pytest.mark.parametrize("within", [encode_compressed, bytes])
+def test_acks_which_wait_cost_little_more_than_their_octets(frame, within):
+    """LJ-08, LJ-13, LJ-17: a small compressed frame may ask for an ack with every few octets."""
+    count = 20_000
+    octets = within(frame * count)
+    session = Session(safe_at_once=False, slice_octets=100_000)
+    session.receive(encode_window(1) + events_of(1))  # not safe before the end
+    tracemalloc.start()
+    try:
+        events = session.reader.receive_data(octets, 0.0)
+        while session.reader.unfinished:
+            events += session.reader.receive_data(b"", 0.0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < count * 80
+    session.waiting += [event.place for event in events]
+    sequence = 0 if frame == encode_window(0) else 7
+    assert session.safe() == [(2, 1)] + [(2, sequence)] * count
+    assert session.reader.counters.acks == count + 1
 
 
 def test_an_empty_window_inside_of_a_compressed_frame_waits_for_its_end():

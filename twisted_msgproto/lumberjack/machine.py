@@ -34,7 +34,18 @@ from ..core.limits import Limit, Limits
 from ..core.machine import Machine, State, Table
 from ..core.window import ReceiveWindow
 from . import wire
-from .wire import VERSION_1, VERSION_2, Ack, Compressed, Data, Decoder, Json, Window, encode_ack
+from .wire import (
+    ACK_OCTETS,
+    VERSION_1,
+    VERSION_2,
+    Ack,
+    Compressed,
+    Data,
+    Decoder,
+    Json,
+    Window,
+    encode_ack,
+)
 
 READER_LIMITS: Final = (
     *wire.LIMITS,
@@ -189,13 +200,15 @@ class Reader:
         self.fault: Fault | None = None
 
         self._machine = Machine(READER, Reading.EMPTY)
-        self._window = ReceiveWindow[bytes]()  # its marks are acks as they stand on the wire
+        # Its marks are acks as they stand on the wire, those of one run of frames in one: they are
+        # due together, and there may be as many as frames.
+        self._window = ReceiveWindow[bytearray]()
         self._size = 1  # of the window in force; before any W it is 1 (LJ-07)
         self._count = 0  # data frames of the current window so far
         # What would acknowledge all data frames so far, in the last one's version (LJ-02).
         self._last = encode_ack(0, VERSION_2)
-        self._held: list[tuple[int, bytes]] = []  # acks within a C frame which has not ended
-        self._out: list[bytes] = []
+        self._held: list[tuple[int, bytearray]] = []  # acks within a C frame which has not ended
+        self._out: list[bytes | bytearray] = []
         self._paused = False
         self._now = 0.0  # when the last call began
         self._heard_at = 0.0  # when octets came last, or reading was resumed
@@ -288,7 +301,7 @@ class Reader:
     def _receive(self, run: Json | Data, kind: type) -> None:
         """Count a run of data frames, with the windows which are announced in it.
 
-        Each window is marked where it ends: where it is full, or cut short by the next one
+        Each window is acknowledged where it ends: where it is full, or cut short by the next one
         (``LJ-07``, ``LJ-13``).
         """
         self._machine.step(kind)
@@ -297,21 +310,25 @@ class Reader:
         self._window.receive(total)
         if version != self._last[0] and self._waiting_since is not None:
             self._waiting_since = self._now  # version 1 knows no keep-alives: they begin anew
+        acks: list[bytes] = []
         size, count, start = self._size, self._count, 0
         for end, announced in (*run.windows, (total, 0)):
-            # Windows follow each other without further W frames: all which end before ``end``.
+            # Windows follow each other without further W frames: all which are full by ``end``.
             full = start - count + size
             while full <= end:
-                self._mark(encode_ack(sequence(full - 1), version), place + full, run.compressed)
+                acks.append(encode_ack(sequence(full - 1), version))
                 self.counters.windows += 1
                 full += size
             count = end - full + size
             if announced:
-                if count and place + end > self._covered:
-                    tail = encode_ack(sequence(end - 1), version) if end else self._last
-                    self._mark(tail, place + end, run.compressed)
+                if count and end:
+                    acks.append(encode_ack(sequence(end - 1), version))
+                elif count and place > self._covered:  # all that it has came before this run
+                    self._mark(bytearray(self._last), place, run.compressed)
                 size, count = announced, 0
             start = end
+        if acks:
+            self._mark(bytearray().join(acks), place + total - count, run.compressed)
         self._size, self._count = size, count
         self._last = encode_ack(sequence(total - 1), version)
         self.counters.events += total
@@ -329,19 +346,22 @@ class Reader:
             return JsonReceived(run.sequences, run.bodies, run.octets, place)
         return DataReceived(run.sequences, run.pairs, run.octets, place)
 
-    def _mark(self, ack: bytes, place: int, held: bool) -> None:
-        """``ack`` waits for the sink, or first for the end of the C frame (``LJ-08``)."""
-        if held:
-            self._held.append((place, ack))
+    def _mark(self, acks: bytearray, place: int, held: bool) -> None:
+        """``acks`` wait for the sink, or first for the end of the C frame (``LJ-08``)."""
+        marks = self._held if held else self._window.waiting
+        if marks and marks[-1][0] == place:
+            marks[-1][1].extend(acks)
+        elif held:
+            self._held.append((place, acks))
         else:
-            self._window.mark(ack, place)
+            self._window.mark(acks, place)
             if self._waiting_since is None:
                 self._waiting_since = self._now
 
     def _release_held(self) -> None:
         """A C frame ended well: what it completed may be acknowledged (``LJ-08``)."""
-        for place, ack in self._held:
-            self._mark(ack, place, held=False)
+        for place, acks in self._held:
+            self._mark(acks, place, held=False)
         self._held.clear()
 
     @property
@@ -352,7 +372,7 @@ class Reader:
     def _acknowledge_tail(self, held: bool) -> None:
         """Give a window which stays short its own ack, unless all of it has one (``LJ-13``)."""
         if self._window.received > self._covered:
-            self._mark(self._last, self._window.received, held)
+            self._mark(bytearray(self._last), self._window.received, held)
 
     def _announce(self, size: int, compressed: bool) -> None:
         """A W frame: it ends a short window, and starts a new one (``LJ-07``)."""
@@ -363,7 +383,8 @@ class Reader:
     def _answer_empty(self, frame: Window) -> None:
         """``W`` 0: its ack stands in line behind those which are owed already (``LJ-07``)."""
         if frame.version == VERSION_2:
-            self._mark(encode_ack(0, VERSION_2), self._covered, held=frame.compressed)
+            acks = bytearray(encode_ack(0, VERSION_2))
+            self._mark(acks, self._covered, held=frame.compressed)
 
     def receive_eof(self, now: float) -> None:
         """The writer has shut its sending side: ack what is whole, forget what is not (LJ-19).
@@ -394,11 +415,11 @@ class Reader:
         self._now = now
         self._give_acks(self._window.made_safe(place))
 
-    def _give_acks(self, acks: list[bytes]) -> None:
+    def _give_acks(self, acks: list[bytearray]) -> None:
         if not acks or self._machine.state in _SILENT:
             return
         self._out += acks
-        self.counters.acks += len(acks)
+        self.counters.acks += sum(map(len, acks)) // ACK_OCTETS
         self._waiting_since = self._now if self._window.waiting else None
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────

@@ -72,6 +72,9 @@ _LENGTH = struct.Struct(">I")
 HEADER_OCTETS: Final = _SHORT.size
 """Of a ``C`` frame: version, type, length."""
 
+ACK_OCTETS: Final = _SHORT.size
+"""Of an ``A`` frame: version, type, sequence number."""
+
 COMPRESSION_DEPTH_MAX: Final = 3
 """How deep compressed frames may stand in each other (``LJ-08``)."""
 
