@@ -1,9 +1,13 @@
 """What all server factories share."""
 
 import pytest
+from OpenSSL import SSL
 from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limit
@@ -42,6 +46,28 @@ def test_connections_of_one_address_are_bounded_by_option():
     server.connectionClosed(first)
     server.connectionClosed(first)
     assert server.buildProtocol(here) is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SSL.SysCallError(104, "ECONNRESET"), "ECONNRESET"),
+        (SSL.Error([("SSL routines", "", "bad certificate")]), "bad certificate"),
+        (SSL.Error([]), "the connection ended in the middle of it"),
+        (SSL.ZeroReturnError(), "the connection ended in the middle of it"),
+    ],
+)
+def test_a_connection_which_tls_ended_is_told_and_forgotten_whatever_the_error_holds(error, text):
+    """LJ-16: else it would count as live for ever, and a server which stops would wait for it."""
+    server = factory(connections=1)
+    protocol = server.buildProtocol(None)
+    protocol.makeConnection(StringTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 1)))
+    server.connectionOpened(protocol, "192.0.2.1")
+    with capturedLogs() as lines:
+        server.connectionClosed(protocol, Failure(error))
+    assert [line["text"] for line in lines] == [text]
+    assert server.counters["fault:tls"] == 1
+    assert not server.liveConnections
 
 
 def test_limits_of_the_protocol_and_common_ones_can_be_changed_others_not():

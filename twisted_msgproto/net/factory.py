@@ -76,8 +76,9 @@ def peer_name(address: IAddress | None) -> str:
 
 
 def _tls_text(error: BaseException | None) -> str:
-    """What OpenSSL says of an error; it keeps a list of (library, function, reason)."""
-    reasons = [entry[-1] for entry in error.args[0]] if error and error.args else []
+    """What OpenSSL says of an error: a list of (library, function, reason), or the system's."""
+    entries, *names = error.args if error and error.args else ((),)
+    reasons = [entry[-1] for entry in entries] if isinstance(entries, list) else names
     return ", ".join(map(str, reasons)) or "the connection ended in the middle of it"
 
 
