@@ -384,10 +384,10 @@ class KeepAlives(Case):
 class BackPressure(Case):
     def test_reading_pauses_above_the_unsafe_octets_of_a_connection(self):
         """LJ-17: then goes on when the sink has caught up; safe octets no longer count."""
-        server, transport = self.connect(unsafe_octets=1000)
-        server.dataReceived(encode_window(1000) + encode_json([1], [b"x" * 600]))
+        server, transport = self.connect(unsafe_octets=10_000)
+        server.dataReceived(encode_window(1000) + encode_json([1], [b"x" * 6000]))
         self.assertEqual(transport.producerState, "producing")
-        server.dataReceived(encode_json([2], [b"x" * 600]))
+        server.dataReceived(encode_json([2], [b"x" * 6000]))
         self.assertEqual(transport.producerState, "paused")
         self.clock.advance(500)
         self.assertEqual(transport.value(), b"")
@@ -407,11 +407,24 @@ class BackPressure(Case):
         self.sink.safe()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_batches_weigh_however_little_is_in_them(self):
+        """LJ-17: each is objects in memory, and a peer chooses how many it makes of its octets."""
+        server, transport = self.connect(unsafe_octets=10_000)
+        tiny = encode_json([1], [b""]) + encode_data([2], [{}])
+        server.dataReceived(encode_window(1000) + tiny * 2)
+        self.assertEqual(transport.producerState, "producing")
+        server.dataReceived(tiny)
+        self.assertEqual(transport.producerState, "paused")
+        self.sink.safe()
+        self.assertEqual(transport.producerState, "producing")
+        self.assertEqual(self.factory.budget.waiting, 0)
+        self.lose(server)
+
     def test_reading_pauses_above_the_octets_of_all_connections(self):
         server, transport = self.connect()
-        self.factory.budget.limit = 1000
+        self.factory.budget.limit = 10_000
         other, other_transport = self.another()
-        server.dataReceived(encode_json([1], [b"x" * 1100]))
+        server.dataReceived(encode_json([1], [b"x" * 11_000]))
         self.assertEqual(transport.producerState, "paused")
         self.assertEqual(other_transport.producerState, "producing")
         other.dataReceived(encode_json([1], [b"x"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
@@ -17,6 +17,10 @@ from ..core.message import Message, MessageBatch
 from .backpressure import OctetBudget, ReadControl
 from .factory import MsgprotoServerFactory, peer_name
 from .prompt import prompt_write
+
+BATCH_WEIGHT_OCTETS: Final = 2000
+"""What a batch which waits for the sink weighs beside its octets.  A peer whose messages of ten octets
+are each of another kind than the one before makes millions of batches out of 64 MiB."""
 
 
 class IngestHooks:
@@ -63,7 +67,7 @@ class Delivery:
     """Hands batches of one connection to its hook and counts what is not safe yet.
 
     Attributes:
-        unsafe_octets: octets of this connection which are not safe yet.
+        unsafe_octets: octets of this connection which are not safe yet, with the weight of batches.
         unsafe_batches: batches of this connection which are not safe yet.
     """
 
@@ -113,7 +117,7 @@ class Delivery:
             if self._settled is not None:
                 self._settled()
             return
-        octets = batch.octets
+        octets = batch.octets + BATCH_WEIGHT_OCTETS
         self.unsafe_octets += octets
         self.unsafe_batches += 1
         self._budget.add(octets, self._control)
