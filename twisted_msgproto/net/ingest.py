@@ -19,8 +19,8 @@ from .factory import MsgprotoServerFactory, peer_name
 from .prompt import prompt_write
 
 BATCH_WEIGHT_OCTETS: Final = 2000
-"""What a batch which waits for the sink weighs beside its octets.  A peer whose messages of ten octets
-are each of another kind than the one before makes millions of batches out of 64 MiB."""
+"""What a batch which waits for the sink weighs beside its octets.  A peer whose tiny messages are
+each of another kind than the one before makes millions of batches out of 64 MiB."""
 
 
 class IngestHooks:
