@@ -69,6 +69,38 @@ class Loopback(TestCase):
         self.assertEqual(await deferToThread(all_of_it), MUCH + b"last")
         await self.lost
 
+    async def test_nothing_overtakes_what_waits_when_there_is_room_again(self) -> None:
+        transport, peer = await self.connected()
+        write = prompt_write(transport)
+        write(MUCH)
+        # No turn of the reactor lies between: the rest of it waits, and the socket takes more.
+        start = peer.recv(1 << 20)
+        while len(start) < 1 << 20:
+            start += peer.recv(1 << 20)
+        write(b"last")
+        transport.loseConnection()
+
+        def all_of_it() -> bytes:
+            with peer.makefile("rb") as file:
+                return start + file.read()
+
+        self.assertEqual(await deferToThread(all_of_it), MUCH + b"last")
+        await self.lost
+
+    async def test_what_is_written_between_the_wish_to_close_and_the_end_is_sent(self) -> None:
+        """As Twisted's own ``write`` does."""
+        transport, peer = await self.connected()
+        write = prompt_write(transport)
+        transport.loseConnection()
+        write(b"ack")
+
+        def all_of_it() -> bytes:
+            with peer.makefile("rb") as file:
+                return file.read()
+
+        self.assertEqual(await deferToThread(all_of_it), b"ack")
+        await self.lost
+
     async def test_a_peer_which_is_gone_ends_the_connection_as_ever(self) -> None:
         transport, peer = await self.connected()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

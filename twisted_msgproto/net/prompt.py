@@ -28,10 +28,10 @@ def prompt_write(transport: Any) -> Callable[[bytes], None]:
 
     def write(octets: bytes) -> None:
         nonlocal prompt
-        if prompt and octets and transport.connected and not transport.disconnecting:
+        if prompt and octets:
             try:
                 octets = octets[send(octets) :]
-            except OSError:  # full, or broken: the transport finds that out, and knows what to do
+            except OSError:  # full, broken or closed: the transport knows what to do
                 prompt = False
             else:
                 prompt = not octets
