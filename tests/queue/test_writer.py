@@ -70,6 +70,18 @@ def a_writer(disk: SimulatedDisk, **options: Any) -> Iterator[QueueWriter]:
         writer.close()
 
 
+@contextmanager
+def a_busy_writer() -> Iterator[tuple[GatedDisk, QueueWriter, Results]]:
+    """A writer whose first batch, number 0, is being written until the gate lets it through."""
+    disk = GatedDisk()
+    with a_writer(disk) as writer:
+        disk.gated = True
+        results = Results()
+        results.submit(writer, batch(0))
+        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+        yield disk, writer, results
+
+
 def wait_until(true: Callable[[], bool]) -> None:
     """Wait for another thread, looking often."""
     done = threading.Event()
@@ -114,12 +126,7 @@ def test_batches_of_many_threads_keep_each_thread_s_order(tmp_path: Path) -> Non
 
 def test_a_callback_comes_only_after_the_sync() -> None:
     """Acknowledged = synced."""
-    disk = GatedDisk()
-    with a_writer(disk) as writer:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+    with a_busy_writer() as (disk, writer, results):
         assert results.given == {}
         assert QueueReader(DIRECTORY, disk=disk).end() == 0
         assert writer.statistics()["waiting_messages"] == 1
@@ -130,12 +137,7 @@ def test_a_callback_comes_only_after_the_sync() -> None:
 
 @pytest.mark.parametrize("count", [3, 500])
 def test_what_arrives_during_a_sync_is_the_next_group(count: int) -> None:
-    disk = GatedDisk()
-    with a_writer(disk) as writer:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+    with a_busy_writer() as (disk, writer, results):
         for number in range(1, count + 1):
             results.submit(writer, batch(number))
         disk.gate.release()
@@ -190,12 +192,7 @@ def test_a_long_list_is_encoded_while_what_came_before_is_written(
     encoders: list[threading.Thread], missing: int
 ) -> None:
     """By whoever submits it; a shorter one is gathered by the writer's thread."""
-    disk = GatedDisk()
-    with a_writer(disk) as writer:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)  # it is being written
+    with a_busy_writer() as (disk, writer, results):
         encoders.clear()
         count = ENCODED_AT_ONCE_MESSAGES - missing
         bodies = [b"x"] * count
@@ -239,12 +236,7 @@ def test_a_packed_batch_is_let_go_once_it_is_encoded() -> None:
 
 
 def test_packed_batches_keep_their_place_among_others() -> None:
-    disk = GatedDisk()
-    with a_writer(disk) as writer:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+    with a_busy_writer() as (disk, writer, results):
         results.submit(writer, batch(1))
         results.submit(writer, batch(2))
         results.submit(writer, packed(3, 200))
@@ -343,12 +335,7 @@ def test_a_batch_without_messages_is_called_back_in_its_turn() -> None:
 
 def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
     """A programmer's error fails that batch's callback only, not its neighbours'."""
-    disk = GatedDisk()
-    with a_writer(disk) as writer:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+    with a_busy_writer() as (disk, writer, results):
         wrong = MessageBatch("lumberjack", "json", 0, count=1, body=[5])  # type: ignore[list-item]
         empty = MessageBatch("lumberjack", "json", 0)
         for number, one in enumerate([batch(1), wrong, empty, batch(2), wrong], start=1):
@@ -384,12 +371,7 @@ def test_a_callback_s_own_fault_stops_at_itself(
     fault: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its neighbours in the group are called back once, and the writer goes on."""
-    disk = GatedDisk()
-    with a_writer(disk) as writer:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+    with a_busy_writer() as (disk, writer, results):
 
         def faulty(error: BaseException | None) -> None:
             raise fault("the callback's own fault")
@@ -587,12 +569,7 @@ def test_closing_gives_up_what_a_slow_disk_did_not_come_to_in_the_time_given(
 ) -> None:
     """Whoever closes is told the truth: what was not written then is not written later."""
     monkeypatch.setattr(writer_room, "GIVE_UP_S", 0.01)
-    disk = GatedDisk()
-    with a_writer(disk) as writer:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+    with a_busy_writer() as (disk, writer, results):
         results.submit(writer, batch(1))
         results.submit(writer, packed(2, 200))
         assert not writer.close(0.01)
@@ -635,12 +612,7 @@ def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The queue never fails silently in its thread."""
-    disk = GatedDisk()
-    with a_writer(disk) as writer:
-        disk.gated = True
-        results = Results()
-        results.submit(writer, batch(0))
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
+    with a_busy_writer() as (disk, writer, results):
         results.submit(writer, batch(1))
         results.submit(writer, packed(10_000, 100))
 
