@@ -29,7 +29,7 @@ from ..core.errors import Fault
 from ..core.message import Fields, MessageBatch
 from ..net.backpressure import OutputGuard
 from ..net.factory import MsgprotoServerFactory
-from ..net.ingest import IngestConnection
+from ..net.ingest import INGEST_LIMITS, IngestConnection
 from ..net.timer import MachineTimer
 from .machine import READER_LIMITS, DataReceived, JsonReceived, Reader, ReaderEvent
 
@@ -283,7 +283,7 @@ class LumberjackServerFactory(MsgprotoServerFactory):
     """Builds a :class:`LumberjackServer` for each writer which connects."""
 
     protocolName = PROTOCOL
-    LIMITS = READER_LIMITS
+    LIMITS = (*READER_LIMITS, *INGEST_LIMITS)
     protocol = LumberjackServer  # type: ignore[assignment]
 
 

@@ -6,7 +6,6 @@ from twisted.application.service import IService
 
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
-from .machine import READER_LIMITS
 from .protocol import PROTOCOL, LumberjackServerFactory
 
 
@@ -15,7 +14,7 @@ class Options(ServerOptions):
 
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5044:interface=127.0.0.1"
-    LIMITS = READER_LIMITS
+    LIMITS = LumberjackServerFactory.LIMITS
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:

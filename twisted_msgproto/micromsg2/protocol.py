@@ -30,6 +30,7 @@ from ..core.errors import Refused
 from ..core.limits import Limit, Limits
 from ..net.backpressure import OctetBudget, ReadControl
 from ..net.factory import MsgprotoServerFactory
+from ..net.ingest import INGEST_LIMITS
 from ..net.sink import IMessageSink
 from . import broker as brokers
 from . import machine, sending
@@ -42,6 +43,7 @@ LIMITS: Final = (
     *machine.LIMITS,
     *sending.LIMITS,
     *brokers.LIMITS,
+    *INGEST_LIMITS,
     Limit("ack-wait", 300.0, "s", "a consumer which acks nothing for this long is left; 0 = off"),
     Limit("withheld-octets", 64 << 20, "octets", "of all senders, whose broker queue is full", 1),
 )

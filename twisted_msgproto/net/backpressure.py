@@ -110,7 +110,7 @@ class OctetBudget:
         self.waiting = 0
         self._paused: dict[ReadControl, None] = {}
 
-    def bound(self, waiting: int, held: int) -> None:
+    def bound(self, waiting: float, held: float) -> None:
         """One of the servers of this process has these limits; the smallest of all hold."""
         self.limit = min(self.limit, waiting)
         self.held.limit = min(self.held.limit, held)

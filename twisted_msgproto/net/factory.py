@@ -6,6 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, ClassVar, Final, cast
 
 from OpenSSL.SSL import Error as TLSError
@@ -34,13 +35,6 @@ COMMON_LIMITS: Final = (
         64 << 20,
         "octets",
         "of all connections of the process, not safe yet: reading pauses; the least of all servers",
-        1,
-    ),
-    Limit(
-        "process-held-octets",
-        256 << 20,
-        "octets",
-        "of all connections (lumberjack, micromsg2), not whole yet: who holds most is cut off",
         1,
     ),
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
@@ -122,7 +116,7 @@ class SessionFactory:
         self.wallClock = wallClock
         self.budget = OctetBudget() if budget is None else budget
         self.budget.bound(
-            self.limits.integer("process-octets"), self.limits.integer("process-held-octets")
+            self.limits["process-octets"], self.limits.get("process-held-octets", inf)
         )
         self.sessionNames = SessionNames(self.protocolName, wallClock())
         # Each read is counted, and an addition in a Counter costs several times as much.

@@ -13,10 +13,22 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ..core.errors import Fault, QueueError, shown
+from ..core.limits import Limit
 from ..core.message import Message, MessageBatch
 from .backpressure import OctetBudget, ReadControl
 from .factory import MsgprotoServerFactory, peer_name
 from .prompt import prompt_write
+
+INGEST_LIMITS: Final = (
+    Limit(
+        "process-held-octets",
+        256 << 20,
+        "octets",
+        "of all connections, in what is not whole yet: who holds most is cut off",
+        1,
+    ),
+)
+"""What the servers over an :class:`IngestConnection` bound, beside what every server does."""
 
 BATCH_WEIGHT_OCTETS: Final = 2000
 """What a batch which waits for the sink weighs beside its octets.  A peer whose tiny messages are
@@ -258,4 +270,4 @@ class IngestConnection(IngestHooks, Protocol):
             self.transport.abortConnection()  # type: ignore[attr-defined]
 
 
-__all__ = ["Delivery", "IngestConnection", "IngestHooks"]
+__all__ = ["INGEST_LIMITS", "Delivery", "IngestConnection", "IngestHooks"]
