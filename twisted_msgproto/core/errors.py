@@ -19,6 +19,7 @@
         ├── QueueLocked         another process writes this queue
         ├── QueueClosed         submitted after close
         ├── QueueMismatch       an offset or checkpoint belongs to another queue, or to lost data
+        ├── QueueAway           the gateway of a queue elsewhere does not answer in time
         └── QueueCorrupt        records are damaged; reads say which
 
 A peer's fault never travels as an exception inside a machine: machines report it as their last
@@ -88,6 +89,10 @@ class QueueClosed(QueueError):
 
 class QueueMismatch(QueueError):
     """An offset does not belong to this queue as it is now."""
+
+
+class QueueAway(QueueError):
+    """The gateway which serves a queue did not answer in time; another try may succeed."""
 
 
 class QueueCorrupt(QueueError):
