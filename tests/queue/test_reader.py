@@ -351,7 +351,7 @@ def test_on_a_full_disk_a_known_consumer_can_commit_so_that_it_can_be_trimmed() 
     disk.capacity = None
     disk.fail_next("rename", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        reader.commit("spark", 4)
+        reader.commit("spark", 3)
 
 
 def test_a_consumer_of_another_queue_has_committed_nothing() -> None:

@@ -324,7 +324,7 @@ def test_an_offset_which_the_queue_does_not_have_is_refused_unless_loss_is_accep
     timed: Path,
 ) -> None:
     beyond = json.dumps({identity(timed): 101})
-    with pytest.raises(QueueMismatch, match="asks for offset 101 .* which has 0 to 100"):
+    with pytest.raises(QueueMismatch, match=r"asks for offset 101 .* which has 0 to 100"):
         begun(timed, startingOffsets=beyond)
     assert begun(timed, startingOffsets=beyond, failOnDataLoss=False) == 100
     with pytest.raises(ConfigurationError, match="name queue other, which is not among"):

@@ -51,6 +51,8 @@ def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int)
     if not 0 <= offset <= OFFSET_MAX:
         raise QueueError(f"no offset: {offset}")
     octets = seal(f"offset {offset:020d} queue {queue_id}")
+    if read_whole(disk, path) == octets:
+        return  # the time of the file says when its offset last changed
     try:
         replace_whole(disk, path, octets)
     except OSError as error:
@@ -71,6 +73,14 @@ def remove(disk: Disk, directory: str, consumer: str) -> None:
     except FileNotFoundError:
         raise QueueError(f"no consumer {consumer!r} in {directory}") from None
     disk.sync_directory(os.path.join(directory, DIRECTORY))
+
+
+def moved(disk: Disk, directory: str, consumer: str) -> int | None:
+    """When ``consumer``'s offset last changed, µs since 1970 UTC; None without a file."""
+    try:
+        return disk.modified(_path(directory, consumer))
+    except FileNotFoundError:
+        return None
 
 
 def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:

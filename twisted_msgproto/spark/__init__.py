@@ -65,12 +65,12 @@ def release(
 ) -> dict[str, int]:
     """Lets queues forget what a stream has committed and made durable; the released offsets.
 
-    See :func:`twisted_msgproto.spark.marks.release` for the parameters and the errors.
+    See :func:`twisted_msgproto.spark.releasing.release` for the parameters and the errors.
     """
     need_spark()
-    from . import marks
+    from . import releasing
 
-    return marks.release(
+    return releasing.release(
         checkpoint,
         queue,
         consumer,

@@ -42,7 +42,7 @@ from pyspark.sql.types import StructType
 from ..queue import SCHEMA
 from .edges import ending_offsets, starting_offsets
 from .filters import Bounds, bounds, expression
-from .marks import LateMarks, move_marks
+from .releasing import LateMarks, move_marks
 from .offsets import (
     Place,
     Source,

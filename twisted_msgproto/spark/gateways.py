@@ -1,0 +1,273 @@
+"""A gateway is a unit of failure: one that is away keeps its place, the others' rows go on.
+
+A batch begins with one round of questions: every gateway is asked at once how far it is
+(``describe``: id, lineage, begin, end, octets, oldest time), with a short limit.  One that does not
+answer is left out of this batch and asked again after a growing pause (TB-09).  One whose answer
+is that it is another queue, or another history, is refused: not one of its rows is read.
+
+Nothing here blocks for longer than it is told to, whatever hangs at the other end (TB-10).
+"""
+
+from __future__ import annotations
+
+import queue as queues
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..core.errors import MsgprotoError, QueueMismatch
+from ..queue.lineage import Description, Landed
+from ..queue.source import Queue
+from ..table.landing import Failure
+from ..table.plan import Waiting
+from .crew import Crew
+
+THREADS_MAX = 128
+"""Gateways asked at once: a thousand answers of 10 ms take a tenth of a second."""
+
+ROUND_SECONDS = 0.5
+"""A batch waits so long for the answers of a round; one which comes later serves the next."""
+
+PAUSE_SECONDS_MIN = 0.5
+PAUSE_SECONDS_MAX = 30.0
+"""A gateway which does not answer is asked again after pauses which double between these."""
+
+STANDING_SECONDS = 3600.0
+"""A consumer which is behind and has not moved for so long is named: it keeps the disk full."""
+
+NEW, ANSWERS, AWAY, REFUSED = "new", "answers", "away", "refused"
+
+OpenQueue = Callable[[str], Queue]
+
+Admit = Callable[[Description, Landed | None], None]
+"""Looks at a gateway before it is touched; raises QueueMismatch when the table cannot take it."""
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One gateway as the bridge sees it."""
+
+    location: str
+    gateway: str = ""
+    """The queue's id; empty while it has never answered."""
+    state: str = NEW
+    line: str = ""
+    """Why it is away or refused."""
+    since: float = 0.0
+    """When its state began (monotonic seconds)."""
+    queue: Queue | None = None
+    description: Description | None = None
+    asking: bool = False
+    pause: float = 0.0
+    next: float = field(default=float("-inf"))
+    """It is not asked again before (monotonic seconds)."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by: where it is, and its id when that is known."""
+        return f"{self.location} ({self.gateway})" if self.gateway else self.location
+
+
+Answer = tuple[Queue, Description] | Exception
+
+
+class Gateways:
+    """All gateways of a bridge; for one thread, which asks and is told.
+
+    ``open_queue`` opens a location with a short limit.  ``admit`` looks at each gateway before it
+    is touched; then ``consumer`` is registered with it, before any of its rows is planned.  Changes
+    of state are told by ``say``, one line each.
+    """
+
+    def __init__(
+        self,
+        locations: Sequence[str],
+        open_queue: OpenQueue,
+        consumer: str,
+        admit: Admit,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.all = [Gateway(location) for location in locations]
+        self.by_id: dict[str, Gateway] = {}
+        self._open_queue = open_queue
+        self._consumer = consumer
+        self._admit = admit
+        self._say = say
+        self._clock = clock
+        self._crew = Crew(THREADS_MAX, "asking")
+        self._answers: queues.SimpleQueue[tuple[Gateway, Answer]] = queues.SimpleQueue()
+        self.standing = Standing(consumer)
+
+    def ask(
+        self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS
+    ) -> list[Gateway]:
+        """One round: asks who is due, waits at most ``seconds``; the gateways which answered.
+
+        ``landed`` is how far the table has landed them, which each has to confirm.
+        """
+        now = self._clock()
+        waiting = 0
+        for one in self.all:
+            if not one.asking and one.next <= now:
+                one.asking = True
+                self._crew.submit(self._asking(one, landed))
+            waiting += one.asking and one.state in (NEW, ANSWERS)
+        answered = []
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                left = max(0.0, deadline - time.monotonic()) if waiting > 0 else 0.0
+                one, answer = self._answers.get(timeout=left) if left else self._answers.get(False)
+            except queues.Empty:
+                break
+            # One which was away does not hold the others up, but what it says is heard.
+            waiting -= one.state in (NEW, ANSWERS)
+            one.asking = False
+            if self._take(one, answer):
+                answered.append(one)
+        return answered
+
+    def _asking(self, one: Gateway, landed: Mapping[str, Landed]) -> Callable[[], None]:
+        """What a thread does: opens the queue if need be, has it confirm what has landed."""
+        queue = one.queue
+
+        def work() -> None:
+            try:
+                opened = self._open_queue(one.location) if queue is None else queue
+                known = landed.get(opened.queue_id)
+                description = opened.describe(known)
+                if queue is None:
+                    self._admit(description, known)
+                    opened.register(self._consumer)
+                    # It may have trimmed in between; from here on it does not.
+                    description = opened.describe(known)
+                    self._admit(description, known)
+                self._answers.put((one, (opened, description)))
+            except Exception as error:
+                self._answers.put((one, error))
+
+        return work
+
+    def _take(self, one: Gateway, answer: Answer) -> bool:
+        if isinstance(answer, QueueMismatch):
+            self.refuse(one, str(answer))
+        elif isinstance(answer, (MsgprotoError, OSError)):
+            self.lose(one, str(answer))
+        elif isinstance(answer, Exception):
+            raise answer
+        else:
+            one.queue, one.description = answer
+            known = self.by_id.setdefault(one.description.queue_id, one)
+            if known is not one:
+                self.refuse(one, f"it is the same queue as {known.location}")
+                return False
+            one.gateway = one.description.queue_id
+            one.pause, one.next = 0.0, float("-inf")
+            if one.state in (AWAY, REFUSED):
+                self._say(f"gateway {one.name} answers again")
+            self._become(one, ANSWERS, "")
+            for line in self.standing.note(one, self._clock()):
+                self._say(line)
+            return True
+        return False
+
+    def lose(self, one: Gateway, line: str) -> None:
+        """``one`` does not answer: it keeps its place and is asked again later."""
+        self._set_aside(one, AWAY, line)
+
+    def refuse(self, one: Gateway, line: str) -> None:
+        """``one`` is not what the table has landed: nothing of it is read until that changes."""
+        one.pause = PAUSE_SECONDS_MAX
+        self._set_aside(one, REFUSED, line)
+
+    def fail(self, gateway: str, failure: Failure) -> None:
+        """A task could not read ``gateway``."""
+        one = self.by_id[gateway]
+        (self.refuse if failure.mismatch else self.lose)(one, failure.line)
+
+    def _set_aside(self, one: Gateway, state: str, line: str) -> None:
+        line = " ".join(line.split())
+        one.pause = min(PAUSE_SECONDS_MAX, max(PAUSE_SECONDS_MIN, 2 * one.pause))
+        one.next = self._clock() + one.pause
+        one.description = None
+        if one.state != state:
+            what = "is away and keeps its place" if state == AWAY else "is refused"
+            self._say(f"gateway {one.name} {what}: {line}")
+        self._become(one, state, line)
+        if state == REFUSED:
+            one.queue = None  # what stands there is opened anew and proves itself anew
+
+    def _become(self, one: Gateway, state: str, line: str) -> None:
+        if one.state != state:
+            one.since = self._clock()
+        one.state, one.line = state, line
+
+    def waiting(
+        self, answered: Iterable[Gateway], landed: Mapping[str, Landed], access: object = None
+    ) -> Iterator[Waiting]:
+        """What the gateways that answered have for the next batch."""
+        for one in answered:
+            if one.description is not None:
+                before = landed.get(one.gateway)
+                yield Waiting(one.gateway, one.location, before, one.description, access)
+
+    def place(self, ends: Mapping[str, int]) -> dict[str, Landed]:
+        """What proves these offsets; a gateway which does not say it in time is left out."""
+        calls = {gateway: self._placing(gateway, offset) for gateway, offset in ends.items()}
+        places: dict[str, Landed] = {}
+        for gateway, answer in self._crew.gather(calls, ROUND_SECONDS).items():
+            if isinstance(answer, Landed):
+                places[gateway] = answer
+            elif isinstance(answer, QueueMismatch):
+                self.refuse(self.by_id[gateway], str(answer))
+            elif isinstance(answer, (MsgprotoError, OSError)):
+                self.lose(self.by_id[gateway], str(answer))
+            else:
+                raise answer
+        return places
+
+    def _placing(self, gateway: str, offset: int) -> Callable[[], Landed]:
+        queue = self.by_id[gateway].queue
+        assert queue is not None
+        return lambda: queue.place(offset)
+
+    def in_state(self, *states: str) -> list[Gateway]:
+        """The gateways in one of ``states``."""
+        return [one for one in self.all if one.state in states]
+
+
+class Standing:
+    """Consumers of the gateways' queues which are behind and do not move.
+
+    Nothing is trimmed which they need, so a dead one fills the gateway's disk.  ``own`` is the
+    bridge's own name, which is not told of.
+    """
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+        self.named: set[tuple[str, str]] = set()
+        """(queue id, consumer) of those which stand still now."""
+
+    def note(self, one: Gateway, now: float) -> Iterator[str]:
+        """Looks at a fresh description; a line for each consumer which now counts as standing."""
+        description = one.description
+        assert description is not None
+        for consumer, offset in description.consumers.items():
+            key = (one.gateway, consumer)
+            seen = self._seen.get(key)
+            if consumer == self._own or offset >= description.end or seen is None:
+                self._seen[key] = (offset, now)
+                self.named.discard(key)
+            elif seen[0] != offset:
+                self._seen[key] = (offset, now)
+                self.named.discard(key)
+            elif now - seen[1] >= STANDING_SECONDS and key not in self.named:
+                self.named.add(key)
+                hours = (now - seen[1]) / 3600
+                yield (
+                    f"consumer {consumer!r} of gateway {one.name} has stood at offset {offset} for "
+                    f"{hours:.0f} h and keeps {description.end - offset} rows on its disk; if it "
+                    "is gone for good, have it forgotten: msgproto queue consumers"
+                )
