@@ -22,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -195,8 +196,8 @@ def land_ranges(
 
 # -- reading --------------------------------------------------------------------------------------
 
-Damaged = list[tuple[int, int]]
-Item = pa.RecordBatch | Failure | Damaged
+Item = Any
+"""A record batch, the damaged ranges which the read of a range met, or a :class:`Failure`."""
 
 
 def read_all(
