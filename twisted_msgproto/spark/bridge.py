@@ -16,6 +16,7 @@ import signal
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -145,6 +146,8 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     line, for everything that keeps it from running.  Takes the process's signals, and its own
     session if it can.
     """
+    # Spark's Python warns about every pandas newer than itself; a bridge does not use pandas.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     need_spark()
     ending = Ending()
     ending.install()
@@ -219,9 +222,7 @@ class Bridge:
             options.locations,
             partial(open_queue, access=options.access, patience=DESCRIBE_PATIENCE_SECONDS),
             self.consumer,
-            partial(
-                starting.check_gateway, table.location, start_begin=options.start_begin
-            ),
+            partial(starting.check_gateway, table.location, start_begin=options.start_begin),
             self.say,
         )
         directories = [Path(place) for place in options.locations if not is_remote(place)]

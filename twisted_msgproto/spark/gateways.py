@@ -103,9 +103,7 @@ class Gateways:
         self._answers: queues.SimpleQueue[tuple[Gateway, Answer]] = queues.SimpleQueue()
         self.standing = Standing(consumer)
 
-    def ask(
-        self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS
-    ) -> list[Gateway]:
+    def ask(self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS) -> list[Gateway]:
         """One round: asks who is due, waits at most ``seconds``; the gateways which answered.
 
         ``landed`` is how far the table has landed them, which each has to confirm.

@@ -155,9 +155,7 @@ class Loop:
         self.marks.want(proven)
 
     def _is_due(self, answered: Iterable[Gateway]) -> bool:
-        behind = [
-            one for one in answered if self.lags.get(one.gateway, Lag(0, 0.0)).rows > 0
-        ]
+        behind = [one for one in answered if self.lags.get(one.gateway, Lag(0, 0.0)).rows > 0]
         if self.pace.once:
             landed = self.table.landed()
             behind = [one for one in behind if self._begin(one, landed) < self._until[one.gateway]]

@@ -82,9 +82,7 @@ def session_settings(master: str, scratch: Path, changes: Mapping[str, str]) -> 
 
 
 @contextlib.contextmanager
-def spark_session(
-    master: str, scratch: Path, changes: Mapping[str, str]
-) -> Iterator[Any]:
+def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Iterator[Any]:
     """A new session; afterwards neither it nor its Java machine runs any more.
 
     ``scratch`` is a private directory which exists.  Raises ConfigurationError when there is no

@@ -200,9 +200,7 @@ Item = Any
 """A record batch, the damaged ranges which the read of a range met, or a :class:`Failure`."""
 
 
-def read_all(
-    ranges: Sequence[Range], open_queue: OpenQueue
-) -> Iterator[tuple[Range, Item]]:
+def read_all(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
     """Each range's record batches, then what the read met as damaged; or a failure in between.
 
     Queues are read by several threads when there are several: rows of a thousand gateways are a
@@ -262,9 +260,7 @@ def _read_ahead(
         put(error)
 
 
-def _read_some(
-    ranges: Sequence[Range], open_queue: OpenQueue
-) -> Iterator[tuple[Range, Item]]:
+def _read_some(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
     for part in ranges:
         try:
             queue = open_queue(part)
