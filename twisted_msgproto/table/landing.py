@@ -387,8 +387,10 @@ def make_durable(storage: Storage, paths: Sequence[str]) -> None:
     """
     if isinstance(storage, LocalStorage):
         whole = [storage.path(path) for path in paths]
-        for path in [*whole, *sorted({os.path.dirname(path) for path in whole})]:
+        for path in whole:
             storage.disk.sync(path)
+        for folder in sorted({os.path.dirname(path) for path in whole}):
+            storage.disk.sync_directory(folder)
 
 
 class _File:
