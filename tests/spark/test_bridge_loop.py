@@ -306,9 +306,7 @@ def test_a_table_which_was_taken_back_is_refused__TB_05(table: Path, queue: Path
             drain(table, [queue])
 
 
-def test_taken_back_while_a_batch_ran_nothing_lands_on_top__TB_05(
-    table: Path, queue: Path
-) -> None:
+def test_taken_back_while_a_batch_ran_nothing_lands_on_top__TB_05(table: Path, queue: Path) -> None:
     drain(table, [queue], pace=Pace(trigger=0, once=True, rows_max=600))
     write(queue, messages(1500, 10))
 
@@ -451,9 +449,7 @@ def test_a_batch_which_fails_is_run_again_a_few_times(
     table: Path, queue: Path, quick: None
 ) -> None:
     said: list[str] = []
-    loop = drain(
-        table, [queue], runner=fails(2, TableError("a worker was lost")), say=said.append
-    )
+    loop = drain(table, [queue], runner=fails(2, TableError("a worker was lost")), say=said.append)
     exactly(table, queue)
     assert loop.progress.failures == 2
     assert said.count("bridge: a worker was lost; the batch is run again") == 2
@@ -465,9 +461,7 @@ def test_a_batch_which_fails_for_ever_ends_the_bridge_with_its_line__TB_11(
     """TB-11: a full disk was a traceback."""
     with pytest.raises(TableError, match="No space left"):
         drain(table, [queue], runner=fails(99, TableError("the table: No space left on device")))
-    assert QueueReader(queue).consumers() == {
-        starting.consumer_name(Table.open(table).table_id): 0
-    }
+    assert QueueReader(queue).consumers() == {starting.consumer_name(Table.open(table).table_id): 0}
 
 
 def test_one_gateway_which_cannot_be_read_does_not_stop_the_others__TB_09(
