@@ -14,7 +14,8 @@ from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.object_commit import PRIVATE, check_options
+from twisted_msgproto.table.object_commit import check_options
+from twisted_msgproto.table.storage import PRIVATE
 
 
 @pytest.fixture(scope="module")
