@@ -50,14 +50,16 @@ class LocalCommits:
             ),
         )
 
-    def attempt(self, version: int, proposal: Proposal) -> None:
-        """Make the version after ``version`` of a proposal, durably.
+    def attempt(self, version: int, proposal: Proposal) -> Commit:
+        """Make the version after ``version`` of a proposal, durably; returns what it is now.
 
         Raises:
             FileExistsError: the number is taken.
             OSError: the disk refused; the version may or may not be there.
         """
-        self.put(version + 1, proposal.lines(self.now()))
+        now = self.now()
+        self.put(version + 1, proposal.lines(now))
+        return proposal.as_commit(version + 1, now)
 
     def put(self, version: int, octets: bytes) -> None:
         """The steps of every version, in their durable order."""

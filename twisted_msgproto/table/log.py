@@ -45,6 +45,8 @@ from .torn import mend
 ATTEMPTS_MAX = 1000
 """How often a commit tries the next number before it gives up: so many writers are a fault."""
 
+UNCONFIRMED_MAX = 100
+"""Versions of this package's runs among which a commit whose answer was lost is looked for."""
 CHECKPOINT_RETRY = 10
 """Versions after which a checkpoint which failed is tried again."""
 CLEAN_SECONDS = 600.0
@@ -57,8 +59,11 @@ class Commits(Protocol):
     def create(self, metadata: Metadata, run: Run) -> None:
         """Make version 0; FileExistsError if there is a table, OSError if that failed."""
 
-    def attempt(self, version: int, proposal: Proposal) -> None:
-        """Make the version after ``version``; FileExistsError if somebody else did."""
+    def attempt(self, version: int, proposal: Proposal) -> Commit | None:
+        """Make the version after ``version``; FileExistsError if somebody else did.
+
+        Returns it when it is durable and known to the letter; otherwise the log is to be read.
+        """
 
     def sync(
         self,
@@ -98,13 +103,13 @@ class Table:
         self._next_checkpoint = loaded.base.version + CHECKPOINT_EVERY
         self._movers: dict[str, Commit] = {}
         self._unconfirmed: list[Commit] = []
-        self._unsynced: list[Commit] = []
         for commit in loaded.commits:
             self._note(commit)
         # A commit of this package is made after everything before it was made durable.
         own = [place for place, commit in enumerate(loaded.commits) if commit.run]
         self._unsynced = list(loaded.commits[own[-1] if own else 0 :])
         self._sync_all = not own
+        self._doubtful = False
 
     @classmethod
     def open(
@@ -270,8 +275,7 @@ class Table:
                 raise TableError(f"version {version} of {self.location} is torn: {error}") from None
             except OSError as error:
                 raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
-            self._state.apply(commit)
-            self._note(commit)
+            self._take(commit)
             seen.append(commit)
 
     def landed(self) -> dict[str, Landed]:
@@ -398,28 +402,40 @@ class Table:
             ) from error
 
     def _land(self, proposal: Proposal) -> int:
-        self.refresh()
+        if self._doubtful:
+            self.refresh()
+        self._doubtful = True
         for _ in range(ATTEMPTS_MAX):
             self.sync()
-            for commit in self._unconfirmed:
-                if proposal.became(commit):
-                    self._unconfirmed.clear()
-                    return commit.version
+            version = self._confirmed(proposal)
+            if version is not None:
+                self._doubtful = False
+                return version
             self._look_behind()
             self._check(proposal)
             try:
-                self._commits.attempt(self._state.version, proposal)
+                made = self._commits.attempt(self.version, proposal)
             except FileExistsError:
-                pass
+                made = None
             except OSError as error:
                 if self._storage.local or not self.refresh():
                     raise TableError(
                         f"cannot commit to {self.location}: {one_line(error)}"
                     ) from error
                 continue
-            if not self.refresh():
+            if made is not None:
+                self._take(made, durable=True)
+            elif not self.refresh():
                 raise TableError(f"a version of {self.location} went as soon as it was made")
         raise TableError(f"{ATTEMPTS_MAX} other commits came first to {self.location}")
+
+    def _confirmed(self, proposal: Proposal) -> int | None:
+        """The version which this proposal became, be it by an attempt whose answer was lost."""
+        for commit in self._unconfirmed:
+            if proposal.became(commit):
+                self._unconfirmed.clear()
+                return commit.version
+        return None
 
     def _look_behind(self) -> None:
         """Whether the version on which the next one is to stand is still there.
@@ -482,12 +498,18 @@ class Table:
             run=run.id,
         )
 
+    def _take(self, commit: Commit, *, durable: bool = False) -> None:
+        """Go on to the next version."""
+        self._state.apply(commit)
+        self._note(commit)
+        if not durable:
+            self._unsynced.append(commit)
+
     def _note(self, commit: Commit) -> None:
         for gateway in commit.landed:
             self._movers[gateway] = commit
-        self._unsynced.append(commit)
         if commit.run is not None:
-            self._unconfirmed = [*self._unconfirmed[-ATTEMPTS_MAX:], commit]
+            self._unconfirmed = [*self._unconfirmed[-UNCONFIRMED_MAX:], commit]
 
 
 def _exists(storage: Storage) -> bool:
