@@ -18,8 +18,6 @@ from twisted_msgproto.core.errors import QueueError, QueueMismatch
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
 
-STANDS_STILL_SECONDS = 3600.0
-"""How long a consumer with rows to read may not move before the listing says so."""
 CALL_SECONDS_MAX = 10.0
 """How long a gateway elsewhere may take for one answer."""
 
@@ -99,6 +97,8 @@ class Standing:
         moved = "at an unknown time" if self.moved is None else _shown(self.moved)
         line = f"consumer {self.name} has committed {self.offset}, {self.behind} behind"
         line += f", last moved {moved}"
+        from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
+
         if self.waits_seconds >= STANDS_STILL_SECONDS:
             line += f"; stands still for {self.waits_seconds / 3600:.1f} h"
         return line
