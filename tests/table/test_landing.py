@@ -237,7 +237,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing__TB_11(tmp_path: Path, queue
     """TB-11: a full disk was a traceback."""
     table = str(tmp_path / "table")
     storage = LocalStorage(table, Watched(".parquet"))
-    with pytest.raises(TableError, match="cannot be written: .*No space left") as raised:
+    with pytest.raises(TableError, match=r"cannot be written: .*No space left") as raised:
         land_ranges(Target(table), [whole(queue)], open_directory, storage)
     assert "\n" not in str(raised.value)
     assert files_in(tmp_path / "table") == []

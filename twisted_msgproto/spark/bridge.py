@@ -197,10 +197,13 @@ class Bridge:
         """Looks at everything, starts Spark, runs the loop, ends."""
         if self.options.transform is None:
             table = self._open_table(None)
-            with self._prepared(table) as gateways, self._scratch(table) as scratch:
-                with self._spark(scratch) as spark:
-                    runner = SparkRunner(spark, scratch / "spark.log")
-                    self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
+            with (
+                self._prepared(table) as gateways,
+                self._scratch(table) as scratch,
+                self._spark(scratch) as spark,
+            ):
+                runner = SparkRunner(spark, scratch / "spark.log")
+                self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
             return
         # The table's columns are the function's, which only Spark can say.
         with self._scratch(None) as scratch, self._spark(scratch) as spark:

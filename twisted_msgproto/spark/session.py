@@ -103,7 +103,7 @@ def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Ite
     from pyspark.sql import SparkSession
 
     # When Java is killed this one prints a traceback, where one line is said by others.
-    AccumulatorTCPServer.handle_error = _nothing
+    AccumulatorTCPServer.handle_error = _nothing  # type: ignore[method-assign, assignment]
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     reader, writer = os.pipe()
     java_says = JavaErrors(os.fdopen(reader, "rb"), scratch / "java.log")
