@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import sys
@@ -83,7 +84,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     from pyspark import cloudpickle
 
     if loaded := sys.modules.pop(name, None):
-        cloudpickle.unregister_pickle_by_value(loaded)
+        with contextlib.suppress(ValueError):
+            cloudpickle.unregister_pickle_by_value(loaded)
 
 
 # -- without Spark running ------------------------------------------------------------------------
