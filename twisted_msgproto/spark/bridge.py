@@ -61,9 +61,6 @@ CANCEL_SECONDS = 0.5
 MARKS_SECONDS = 1.0
 """How long the last marks and the last status may take."""
 
-DESCRIBE_PATIENCE_SECONDS = 0.0
-"""A gateway that does not answer a question is away at once; it is asked again later."""
-
 
 @dataclass(slots=True, frozen=True)
 class BridgeOptions:
@@ -228,7 +225,7 @@ class Bridge:
         said: list[str] = []
         gateways = Gateways(
             options.locations,
-            partial(open_queue, access=options.access, patience=DESCRIBE_PATIENCE_SECONDS),
+            partial(open_queue, access=options.access),
             self.consumer,
             partial(starting.check_gateway, table.location, start_begin=options.start_begin),
             # A start which is refused says one line and nothing else.
@@ -415,7 +412,7 @@ class OpenedMarks:
             return None
         queue = self._opened.get(name)
         if queue is None:
-            queue = open_queue(one.location, self._options.access, DESCRIBE_PATIENCE_SECONDS)
+            queue = open_queue(one.location, self._options.access, queue_id=name)
             if queue.queue_id != name:
                 return None
             self._opened[name] = queue
