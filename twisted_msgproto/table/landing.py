@@ -340,8 +340,8 @@ class Files:
     def __init__(self, target: Target, storage: Storage) -> None:
         self._target = target
         self._storage = storage
-        self._open: OrderedDict[Values, _File] = OrderedDict()
-        self._closed: list[_File] = []
+        self._open: OrderedDict[Values, PartitionFile] = OrderedDict()
+        self._closed: list[PartitionFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows in the columns of a queue."""
@@ -350,7 +350,7 @@ class Files:
             if file is None:
                 if len(self._open) >= OPEN_FILES_MAX:
                     self._close(next(iter(self._open)))
-                file = self._open[values] = _File(self._target, self._storage, values)
+                file = self._open[values] = PartitionFile(self._target, self._storage, values)
             else:
                 self._open.move_to_end(values)
             file.write(table)
@@ -394,8 +394,8 @@ def make_durable(storage: Storage, paths: Sequence[str]) -> None:
             storage.disk.sync(path)
 
 
-class _File:
-    """One Parquet file which is being written."""
+class PartitionFile:
+    """One Parquet file of a partition, which is being written."""
 
     def __init__(self, target: Target, storage: Storage, values: Values) -> None:
         self.partition = dict(zip(target.partition_by, values, strict=True))

@@ -151,7 +151,7 @@ def _judged(
     expired = reasons.expired.get(gateway, [])
     damaged = reasons.damaged.get(gateway, [])
     known = [lo for ranges in (seen, expired, damaged) for lo, _ in ranges[:1]]
-    begin = reasons.begins.get(gateway, min(known, default=end))
+    begin = reasons.begins.get(gateway, min(known, default=0))
     missing = without([(begin, end)], [*seen, *expired, *damaged])
     if missing:
         # Commits tell of damage which is noted nowhere else, as long as the log has them.
