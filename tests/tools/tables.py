@@ -61,3 +61,19 @@ def land(table: Table, gateway: str, hi: int, run: Run = RUN) -> int:
     lo = before.offset if before else 0
     files = [data_file(Path(table.location), gateway, lo, hi)]
     return table.commit(files, {gateway: Landed(hi, 5, 7)}, before={gateway: before}, run=run)
+
+
+def stored_file(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
+    """Lands rows in one Parquet file of a table wherever it is; no commit names it yet."""
+    path = f"day=2026-01-31/{uuid.uuid4().hex}.parquet"
+    filesystem = table.storage.filesystem()
+    with filesystem.open_output_stream(path) as stream:
+        pq.write_table(rows_of(gateway, lo, hi), stream)
+    return DataFile(
+        path=path,
+        size=table.storage.size(path),
+        partition={"day": "2026-01-31"},
+        rows=hi - lo,
+        statistics=f'{{"numRecords":{hi - lo}}}',
+        modified=1,
+    )

@@ -220,17 +220,17 @@ def commit_lines(
         "operationParameters": dict(parameters or {}),
         "isBlindAppend": not removed and metadata is None,
         "engineInfo": "twisted-msgproto",
-        OURS: our_info(run, info or {}, len(actions)),
+        OURS: our_info(run, operation, info or {}, len(actions)),
     }
     return "".join(_line(action) for action in [{"commitInfo": first}, *actions]).encode()
 
 
-def our_info(run: Run, info: Mapping[str, object], actions: int | None = None) -> dict[str, Any]:
+def our_info(
+    run: Run, operation: str, info: Mapping[str, object], actions: int | None = None
+) -> dict[str, Any]:
     """This package's part of a ``commitInfo``; ``actions`` counts the lines after it."""
-    values: dict[str, Any] = {"run": run.id, "host": run.host, "pid": run.pid}
-    if actions is not None:
-        values["actions"] = actions
-    return {**values, "info": dict(info)}
+    values = {"run": run.id, "host": run.host, "pid": run.pid, "operation": operation}
+    return {**values, **({} if actions is None else {"actions": actions}), "info": dict(info)}
 
 
 def add_action(file: DataFile, data_change: bool = True) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def parse_commit(version: int, octets: bytes) -> Commit:
     try:
         return Commit(
             version=version,
-            operation=str(info.get("operation") or ""),
+            operation=str(ours.get("operation") or info.get("operation") or ""),
             run=_run(ours),
             added=tuple(data_file(a) for a in adds),
             removed=tuple(unquote(a["path"]) for a in removes),

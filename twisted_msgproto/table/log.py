@@ -29,9 +29,10 @@ from .actions import (
 )
 from .disk import TableDisk
 from .local_commit import LocalCommits
+from .object_commit import ObjectCommits
 from .properties import arrow_schema, incompatible, metadata_of, unknown_features
-from .snapshot import State, load, load_with_commits, one_line, read_version
-from .storage import LOG, LocalStorage, Storage, storage_at
+from .snapshot import State, list_log, load, load_with_commits, one_line, read_version
+from .storage import LOG, LocalStorage, ObjectStorage, Storage, storage_at
 
 ATTEMPTS_MAX = 1000
 """How often a commit tries the next number before it gives up: so many writers are a fault."""
@@ -99,6 +100,9 @@ class Table:
         clock: Callable[[], float] = time.time,
     ) -> Table:
         """Mend what a loss of power tore, where that can be done without doubt, and open."""
+        place = storage_at(location, storage, disk)
+        if isinstance(place, ObjectStorage):
+            ObjectCommits(place, clock).prove()
         return cls.open(location, storage, disk=disk, clock=clock)
 
     @classmethod
@@ -144,7 +148,7 @@ class Table:
         clock: Callable[[], float] = time.time,
     ) -> Table:
         """Open a table for writing; make it if there is none.  Any number of programs may do so."""
-        if not storage_at(location, storage, disk).log_names():
+        if not _exists(storage_at(location, storage, disk)):
             try:
                 return cls.create(
                     location,
@@ -337,7 +341,11 @@ class Table:
             except FileExistsError:
                 pass
             except OSError as error:
-                raise TableError(f"cannot commit to {self.location}: {one_line(error)}") from error
+                if self._storage.local or not self.refresh():
+                    raise TableError(
+                        f"cannot commit to {self.location}: {one_line(error)}"
+                    ) from error
+                continue
             if not self.refresh():
                 raise TableError(f"a version of {self.location} went as soon as it was made")
         raise TableError(f"{ATTEMPTS_MAX} other commits came first to {self.location}")
@@ -377,6 +385,13 @@ class Table:
             self._unconfirmed = [*self._unconfirmed[-ATTEMPTS_MAX:], commit]
 
 
+def _exists(storage: Storage) -> bool:
+    try:
+        return list_log(storage).exists
+    except OSError as error:
+        raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
+
+
 def _check_protocol(storage: Storage, state: State) -> None:
     assert state.protocol is not None
     unknown = unknown_features(state.protocol)
@@ -389,7 +404,8 @@ def _check_protocol(storage: Storage, state: State) -> None:
 def _commits_of(storage: Storage, clock: Callable[[], float]) -> Commits:
     if isinstance(storage, LocalStorage):
         return LocalCommits(storage, clock)
-    raise TableError("object stores are not supported yet")
+    assert isinstance(storage, ObjectStorage)
+    return ObjectCommits(storage, clock)
 
 
 __all__ = ["LOG", "Commit", "DataFile", "Landed", "Run", "Table", "version_name"]

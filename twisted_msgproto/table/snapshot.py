@@ -30,6 +30,8 @@ VERSION = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 """A checkpoint of one file, or one of the parts of a larger one."""
 
+ERROR_LINE_MAX = 300
+"""Characters of another library's error text which fit on a line of ours."""
 READ_ERRORS = (OSError, pa.ArrowException, KeyError, TypeError, AttributeError)
 """What reading a torn checkpoint may raise."""
 
@@ -134,7 +136,10 @@ def load_with_commits(
     storage: Storage, *, files: bool = False, until: int | None = None
 ) -> tuple[State, list[Commit]]:
     """Like :func:`load`, with the versions which were read after the checkpoint."""
-    listing = list_log(storage)
+    try:
+        listing = list_log(storage)
+    except OSError as error:
+        raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
     if not listing.exists:
         raise TableError(f"{storage.location} is not a table: it has no {LOG}")
     newest = listing.newest if until is None else until
@@ -175,7 +180,9 @@ def whole_version(storage: Storage, version: int) -> Commit:
     """A version which must be there and whole; TableError says what to do when it is not."""
     try:
         return read_version(storage, version)
-    except FileNotFoundError:
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
         raise TableError(
             f"version {version} of {storage.location} went while its log was read; try again"
         ) from None
@@ -187,8 +194,14 @@ def whole_version(storage: Storage, version: int) -> Commit:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's text, cut to what fits on a line."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    """An error's text on one line: what a store's answer says, without its markup and arrows."""
+    text = str(error)
+    code = re.search(r"<Code>(.*?)</Code>", text, re.DOTALL)
+    if code:
+        message = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
+        text = f"{code[1]}: {message[1]}" if message else code[1]
+    text = re.sub(r"\x1b\[[0-9;]*m|↳", "", text)
+    return " ".join(text.split())[:ERROR_LINE_MAX] or type(error).__name__
 
 
 def _take_actions(state: State, table: pa.Table) -> None:

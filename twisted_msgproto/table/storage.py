@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.fs as pafs
+from deltalake.fs import DeltaStorageHandler
 
 from ..core.errors import TableError
 from .disk import OSTableDisk, TableDisk
@@ -21,6 +23,17 @@ from .disk import OSTableDisk, TableDisk
 LOG = "_delta_log"
 """The folder of a table's log."""
 LOCAL_SCHEMES = frozenset({"", "file"})
+
+CLIENT_OPTIONS: Mapping[str, str] = {
+    "connect_timeout": "5s",
+    "timeout": "60s",
+    "max_retries": "3",
+    "retry_timeout": "20s",
+}
+"""What delta-rs' client is given unless the operator says otherwise.
+
+Left alone it asks a store which does not answer for three minutes.
+"""
 
 
 class Storage(Protocol):
@@ -135,9 +148,27 @@ class ObjectStorage:
 
     def filesystem(self) -> Any:
         """A pyarrow filesystem whose root is the table."""
-        from deltalake.fs import DeltaStorageHandler
+        return pafs.PyFileSystem(_StoreFiles(self.location, dict(self.options)))
 
-        return pafs.PyFileSystem(DeltaStorageHandler(self.location, dict(self.options)))
+
+class _StoreFiles(DeltaStorageHandler):
+    """delta-rs' filesystem, with files which also take pyarrow's buffers."""
+
+    def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> Any:
+        return pa.PythonFile(_OctetsOnly(self._handler.open_output_stream(path, metadata)))
+
+
+class _OctetsOnly:
+    """A file of delta-rs, whose ``write`` knows nothing but ``bytes``."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, octets: Any) -> int:
+        return int(self._file.write(bytes(octets)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def storage_at(
@@ -158,7 +189,8 @@ def storage_at(
     if parts.scheme not in LOCAL_SCHEMES:
         if disk is not None:
             raise ValueError("an object store has no disk")
-        return ObjectStorage(text.rstrip("/"), dict(options or {}))
+        given = {name.lower(): value for name, value in (options or {}).items()}
+        return ObjectStorage(text.rstrip("/"), {**CLIENT_OPTIONS, **given})
     if parts.netloc not in ("", "localhost"):
         raise TableError(f"{text} names a file of another machine, {parts.netloc}")
     if options:
