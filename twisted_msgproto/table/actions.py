@@ -134,6 +134,11 @@ class Proposal:
     parameters: Mapping[str, str] = field(default_factory=dict)
     data_change: bool = True
 
+    @property
+    def transactions(self) -> dict[str, int]:
+        """The application transactions which the version sets."""
+        return {**transactions_of(self.landed), **self.notes}
+
     def became(self, commit: Commit) -> bool:
         """Whether ``commit`` is this proposal, or does for the same run what it was to do."""
         if commit.run is None or commit.run.id != self.run.id:
@@ -151,7 +156,7 @@ class Proposal:
             run=self.run,
             parameters=self.parameters,
             info=self.info,
-            transactions={**transactions_of(self.landed), **self.notes},
+            transactions=self.transactions,
             added=self.added,
             removed=self.removed,
             data_change=self.data_change,

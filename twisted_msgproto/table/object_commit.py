@@ -30,7 +30,6 @@ from .actions import (
     Run,
     our_info,
     parse_commit,
-    transactions_of,
     version_name,
 )
 from .snapshot import one_line
@@ -190,7 +189,7 @@ def check_options(options: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def _properties(proposal: Proposal) -> CommitProperties:
-    transactions = transactions_of(proposal.landed)
+    transactions = proposal.transactions
     ours = our_info(proposal.run, proposal.operation, proposal.info)
     return CommitProperties(
         custom_metadata={OURS: json.loads(json.dumps(ours))},

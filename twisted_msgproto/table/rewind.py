@@ -19,9 +19,9 @@ from ..core.errors import Overtaken, QueueMismatch, TableError
 from ..queue.lineage import Landed
 from ..queue.source import Queue
 from .actions import DataFile, Run
-from .common_rows import common_end
 from .log import Table
-from .offsets import KEY, read_footer, read_group
+from .offsets import KEY, FileLost, read_footer, read_group
+from .parting import parting_offset
 from .rewrite import discard, read_rows, target_of, write_file
 from .verify import GatewayReport, Report, verify
 
@@ -68,8 +68,21 @@ def rewind(
         TableError: a place cannot be set, with the reason; nothing was changed.
         QueueError: a queue cannot be asked.
     """
-    queues = queues or {}
-    report = verify(table, queues)
+    try:
+        return _rewind(table, run, queues or {}, gateways, discard_rows, dry_run)
+    except FileLost as error:
+        raise TableError(f"a file of {table.location} went meanwhile: {error}; try again") from error
+
+
+def _rewind(
+    table: Table,
+    run: Run,
+    queues: Mapping[str, Queue],
+    gateways: Sequence[str],
+    discard_rows: bool,
+    dry_run: bool,
+) -> Plan:
+    report = verify(table, queues, every_column=True)
     known = table.landed()
     for gateway in gateways:
         if gateway not in known:
@@ -98,7 +111,6 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
     found = report.gateways[gateway]
     landed = table.landed()[gateway]
     offset = found.whole_to
-    held = _rows_from(found, offset)
     if queue is None:
         if not found.whole or report.lost:
             raise TableError(
@@ -106,10 +118,10 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
                 "names its queue, which has to land the rest again"
             )
         return Rewound(gateway, landed, landed)
-    lost = 0
     if found.mismatch:
-        offset = common_end(table, queue, gateway, offset)
-        held = lost = _rows_from(found, offset)
+        offset = parting_offset(table, queue, gateway, offset)
+    # Of another history the queue has no row, of its own none at or above its end.
+    lost = _rows_from(found, offset if found.mismatch else max(offset, queue.end()))
     begin = queue.begin()
     if offset < begin:
         raise TableError(
@@ -121,7 +133,7 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
         place = queue.place(offset)
     except QueueMismatch as error:
         raise TableError(f"gateway {gateway} cannot go on at offset {offset}: {error}") from error
-    return Rewound(gateway, landed, place, held, lost)
+    return Rewound(gateway, landed, place, _rows_from(found, offset), lost)
 
 
 def _rows_from(found: GatewayReport, offset: int) -> int:

@@ -35,6 +35,8 @@ class GatewayReport:
     begin: int
     """The first offset which the table was to hold, as far as that is known."""
     rows: int
+    seen: list[Range]
+    """The offsets which are in files."""
     missing: list[Range]
     """Below the place, in no file, for no known reason."""
     twice: list[Range]
@@ -162,6 +164,7 @@ def _judged(
         landed=landed,
         begin=begin,
         rows=coverage.rows,
+        seen=seen,
         missing=missing,
         twice=coverage.twice(),
         above=without(seen, [(0, end)]) if landed else [],

@@ -17,7 +17,7 @@ from ..queue import SCHEMA
 from ..queue.source import Queue
 from .actions import DataFile
 from .log import Table
-from .offsets import KEY, FileLost, row_groups
+from .offsets import KEY, read_footer, read_group
 
 PROOF = ("received_at", "message_id", "session", "peer", "body")
 """Columns which tell rows of two histories apart; those which the table has are compared."""
@@ -33,11 +33,14 @@ class _Place:
     group: int
 
 
-def common_end(table: Table, queue: Queue, gateway: str, whole_to: int) -> int:
+def parting_offset(table: Table, queue: Queue, gateway: str, whole_to: int) -> int:
     """The offset after the last row which the table and the queue have in common.
 
-    It is at most ``whole_to``, and at least the queue's begin: what was trimmed is not compared.
-    Raises TableError if rows of the table cannot be compared with the queue's.
+    It is at most ``whole_to``.  What the queue has trimmed cannot be compared.
+
+    Raises:
+        TableError: the rows cannot be compared, or none that the queue holds is in the table.
+        FileLost: a file of the table is missing or torn.
     """
     names = [name for name in PROOF if name in table.schema.names]
     types = {name: table.schema.field(name).type for name in names}
@@ -57,6 +60,11 @@ def common_end(table: Table, queue: Queue, gateway: str, whole_to: int) -> int:
             low = middle + 1
         else:
             high = middle
+    if low == begin > 0:
+        raise TableError(
+            f"no row which queue {gateway} still holds (from offset {begin} on) is in "
+            f"{table.location}; land into a new table"
+        )
     return low
 
 
@@ -101,13 +109,11 @@ class _Rows:
         return None
 
 
-def _places(
-    table: Table, file: DataFile, gateway: str, begin: int, end: int
-) -> list[_Place]:
+def _places(table: Table, file: DataFile, gateway: str, begin: int, end: int) -> list[_Place]:
     found = []
-    for group, (_, rows) in enumerate(row_groups(table.storage, [file], KEY)):
-        if isinstance(rows, FileLost):
-            return found
+    footer = read_footer(table.storage, file)
+    for group in range(footer.num_row_groups):
+        rows = read_group(table.storage, file, footer, group, KEY)
         offsets = rows.column("offset").filter(pc.equal(rows.column("gateway"), gateway))
         bounds = pc.min_max(offsets).as_py()
         if bounds["min"] is not None and bounds["min"] < end and bounds["max"] >= begin:
@@ -116,7 +122,5 @@ def _places(
 
 
 def _group(table: Table, place: _Place, names: list[str]) -> pa.Table:
-    from .offsets import read_footer, read_group
-
     footer = read_footer(table.storage, place.file)
     return read_group(table.storage, place.file, footer, place.group, names)
