@@ -23,7 +23,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from twisted_msgproto.spark.session import spark_session
 
     scratch = tmp_path_factory.mktemp("spark")
-    with spark_session("local[2]", scratch, {}, []) as session:
+    with spark_session("local[2]", scratch, {}) as session:
         register(session)
         session.scratch = scratch
         yield session

@@ -15,6 +15,7 @@ from twisted_msgproto.spark.offsets import (
     check_places,
     initial_places,
     latest_places,
+    places_at,
     rows_between,
     share,
 )
@@ -65,7 +66,30 @@ def run(
 
 def test_a_new_stream_begins_at_the_earliest_offset() -> None:
     queues = {"q1": FakeQueue(first=64, epoch=2)}
-    assert initial_places(queues) == {"q1": at(64, 2)}
+    assert initial_places(queues) == {"q1": at(64, 2, since=64)}
+
+
+def test_the_first_batch_says_where_it_began() -> None:
+    """Repeated after a kill it would ask ``startingOffsets`` again, and ``latest`` has moved on."""
+    queues = {"q1": FakeQueue(first=5, last=100)}
+    start = places_at(queues, {"q1": 40})
+    end, ranges = run(queues, start)
+    assert end == {"q1": at(100, since=40)}
+    later = places_at(queues, {"q1": 90})
+    assert batch_ranges(queues, later, end) == ranges == [Range("q1", 40, 100)]
+    queues["q1"].last = 110
+    assert run(queues, end) == ({"q1": at(110)}, [Range("q1", 100, 110)])
+
+
+def test_a_first_batch_without_rows_keeps_the_place_it_began_at() -> None:
+    queues = {"q1": FakeQueue(first=5, last=100)}
+    start = places_at(queues, {"q1": 100})
+    end, ranges = run(queues, start)
+    assert (end, ranges) == (start, [])
+    queues["q1"].last = 150
+    following, ranges = run(queues, end)
+    assert ranges == [Range("q1", 100, 150)]
+    assert batch_ranges(queues, places_at(queues, {"q1": 150}), following) == ranges
 
 
 def test_a_batch_takes_everything_or_no_more_than_allowed() -> None:

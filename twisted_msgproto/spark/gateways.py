@@ -13,7 +13,7 @@ from __future__ import annotations
 import queue as queues
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..core.errors import MsgprotoError, QueueMismatch
 from ..queue.lineage import Description, Landed
@@ -53,13 +53,15 @@ class Gateway:
     state: str = NEW
     line: str = ""
     """Why it is away or refused."""
+    error: Exception | None = None
+    """The same as it was raised; None when a task of Spark's met it."""
     since: float = 0.0
     """When its state began (monotonic seconds)."""
     queue: Queue | None = None
     description: Description | None = None
     asking: bool = False
     pause: float = 0.0
-    next: float = field(default=float("-inf"))
+    next: float = float("-inf")
     """It is not asked again before (monotonic seconds)."""
 
     @property
@@ -87,6 +89,7 @@ class Gateways:
         admit: Admit,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.all = [Gateway(location) for location in locations]
         self.by_id: dict[str, Gateway] = {}
@@ -95,13 +98,12 @@ class Gateways:
         self._admit = admit
         self._say = say
         self._clock = clock
+        self._wall = wall
         self._crew = Crew(THREADS_MAX, "asking")
         self._answers: queues.SimpleQueue[tuple[Gateway, Answer]] = queues.SimpleQueue()
         self.standing = Standing(consumer)
 
-    def ask(
-        self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS
-    ) -> list[Gateway]:
+    def ask(self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS) -> list[Gateway]:
         """One round: asks who is due, waits at most ``seconds``; the gateways which answered.
 
         ``landed`` is how far the table has landed them, which each has to confirm.
@@ -150,12 +152,8 @@ class Gateways:
         return work
 
     def _take(self, one: Gateway, answer: Answer) -> bool:
-        if isinstance(answer, QueueMismatch):
-            self.refuse(one, str(answer))
-        elif isinstance(answer, (MsgprotoError, OSError)):
-            self.lose(one, str(answer))
-        elif isinstance(answer, Exception):
-            raise answer
+        if isinstance(answer, Exception):
+            self._take_error(one, answer)
         else:
             one.queue, one.description = answer
             known = self.by_id.setdefault(one.description.queue_id, one)
@@ -163,30 +161,43 @@ class Gateways:
                 self.refuse(one, f"it is the same queue as {known.location}")
                 return False
             one.gateway = one.description.queue_id
-            one.pause, one.next = 0.0, float("-inf")
+            one.next = float("-inf")
             if one.state in (AWAY, REFUSED):
                 self._say(f"gateway {one.name} answers again")
-            self._become(one, ANSWERS, "")
-            for line in self.standing.note(one, self._clock()):
+            self._become(one, ANSWERS, "", None)
+            for line in self.standing.note(one, self._wall()):
                 self._say(line)
             return True
         return False
 
-    def lose(self, one: Gateway, line: str) -> None:
-        """``one`` does not answer: it keeps its place and is asked again later."""
-        self._set_aside(one, AWAY, line)
+    def _take_error(self, one: Gateway, error: Exception) -> None:
+        if isinstance(error, QueueMismatch):
+            self.refuse(one, str(error), error)
+        elif isinstance(error, (MsgprotoError, OSError)):
+            self.lose(one, str(error), error)
+        else:
+            raise error
 
-    def refuse(self, one: Gateway, line: str) -> None:
+    def lose(self, one: Gateway, line: str, error: Exception | None = None) -> None:
+        """``one`` does not answer: it keeps its place and is asked again later."""
+        self._set_aside(one, AWAY, line, error)
+
+    def refuse(self, one: Gateway, line: str, error: Exception | None = None) -> None:
         """``one`` is not what the table has landed: nothing of it is read until that changes."""
-        one.pause = PAUSE_SECONDS_MAX
-        self._set_aside(one, REFUSED, line)
+        self._set_aside(one, REFUSED, line, error)
+        one.queue = None  # what stands there is opened anew and proves itself anew
 
     def fail(self, gateway: str, failure: Failure) -> None:
         """A task could not read ``gateway``."""
         one = self.by_id[gateway]
         (self.refuse if failure.mismatch else self.lose)(one, failure.line)
 
-    def _set_aside(self, one: Gateway, state: str, line: str) -> None:
+    def settle(self, gateways: Iterable[str]) -> None:
+        """Rows of these have landed: should one go away again, it is asked again soon."""
+        for gateway in gateways:
+            self.by_id[gateway].pause = 0.0
+
+    def _set_aside(self, one: Gateway, state: str, line: str, error: Exception | None) -> None:
         line = " ".join(line.split())
         one.pause = min(PAUSE_SECONDS_MAX, max(PAUSE_SECONDS_MIN, 2 * one.pause))
         one.next = self._clock() + one.pause
@@ -194,14 +205,12 @@ class Gateways:
         if one.state != state:
             what = "is away and keeps its place" if state == AWAY else "is refused"
             self._say(f"gateway {one.name} {what}: {line}")
-        self._become(one, state, line)
-        if state == REFUSED:
-            one.queue = None  # what stands there is opened anew and proves itself anew
+        self._become(one, state, line, error)
 
-    def _become(self, one: Gateway, state: str, line: str) -> None:
+    def _become(self, one: Gateway, state: str, line: str, error: Exception | None) -> None:
         if one.state != state:
             one.since = self._clock()
-        one.state, one.line = state, line
+        one.state, one.line, one.error = state, line, error
 
     def waiting(
         self, answered: Iterable[Gateway], landed: Mapping[str, Landed], access: object = None
@@ -219,12 +228,8 @@ class Gateways:
         for gateway, answer in self._crew.gather(calls, ROUND_SECONDS).items():
             if isinstance(answer, Landed):
                 places[gateway] = answer
-            elif isinstance(answer, QueueMismatch):
-                self.refuse(self.by_id[gateway], str(answer))
-            elif isinstance(answer, (MsgprotoError, OSError)):
-                self.lose(self.by_id[gateway], str(answer))
             else:
-                raise answer
+                self._take_error(self.by_id[gateway], answer)
         return places
 
     def _placing(self, gateway: str, offset: int) -> Callable[[], Landed]:
@@ -240,34 +245,31 @@ class Gateways:
 class Standing:
     """Consumers of the gateways' queues which are behind and do not move.
 
-    Nothing is trimmed which they need, so a dead one fills the gateway's disk.  ``own`` is the
-    bridge's own name, which is not told of.
+    Nothing is trimmed which they need, so a dead one fills the gateway's disk (TB-12).  ``own`` is
+    the bridge's own name, which is not told of.
     """
 
     def __init__(self, own: str) -> None:
         self._own = own
-        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
-        self.named: set[tuple[str, str]] = set()
+        self.named: frozenset[tuple[str, str]] = frozenset()
         """(queue id, consumer) of those which stand still now."""
 
     def note(self, one: Gateway, now: float) -> Iterator[str]:
-        """Looks at a fresh description; a line for each consumer which now counts as standing."""
+        """Looks at a fresh description at ``now`` (seconds since 1970).
+
+        Gives a line for each consumer which has become one that stands still.
+        """
         description = one.description
         assert description is not None
         for consumer, offset in description.consumers.items():
             key = (one.gateway, consumer)
-            seen = self._seen.get(key)
-            if consumer == self._own or offset >= description.end or seen is None:
-                self._seen[key] = (offset, now)
-                self.named.discard(key)
-            elif seen[0] != offset:
-                self._seen[key] = (offset, now)
-                self.named.discard(key)
-            elif now - seen[1] >= STANDING_SECONDS and key not in self.named:
-                self.named.add(key)
-                hours = (now - seen[1]) / 3600
+            still = now - description.moved.get(consumer, now * 1e6) / 1e6
+            if consumer == self._own or offset >= description.end or still < STANDING_SECONDS:
+                self.named -= {key}
+            elif key not in self.named:
+                self.named |= {key}
                 yield (
                     f"consumer {consumer!r} of gateway {one.name} has stood at offset {offset} for "
-                    f"{hours:.0f} h and keeps {description.end - offset} rows on its disk; if it "
-                    "is gone for good, have it forgotten: msgproto queue consumers"
+                    f"{still / 3600:.1f} h and keeps {description.end - offset} rows on its disk; "
+                    "if it is gone for good, have it forgotten: msgproto queue consumers"
                 )

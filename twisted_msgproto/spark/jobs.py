@@ -15,8 +15,9 @@ from typing import Any
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
 from ..queue.source import Queue
 from ..table.landing import LandedRanges, Range, Target, land_ranges, merged
+from .opening import open_queue
+from .options import Access
 from .session import first_line
-from .source import Access, open_queue
 
 JOB_GROUP = "msgproto-bridge"
 """The group of a bridge's jobs in Spark's own pages; cancelling it ends the running batch."""

@@ -13,7 +13,9 @@ older copy.
 A place may carry ``since``: the batch which ends there begins at ``since``, not where the batch
 before it ended.  Only the first batch of a queue has it, and one which goes on after a loss that
 the operator accepted.  Spark repeats a batch from what it wrote down and nothing else, so where a
-batch begins must be written down too.
+batch begins must be written down too: for the very first batch it would ask ``startingOffsets``
+again, and ``latest`` is another offset by then.  The place where a stream begins is told by a
+``since`` which is its own offset.
 
 What does not fit raises :class:`~twisted_msgproto.core.errors.QueueMismatch`: one line which says
 what happened and what to do.
@@ -81,9 +83,22 @@ class Range(NamedTuple):
     hi: int
 
 
+def place_at(queue: Source, offset: int) -> Place:
+    """The place at ``offset``, which is between the queue's begin and its end."""
+    return {"offset": offset, "epoch": queue.epoch}
+
+
+def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Places:
+    """Where a new stream begins: at ``offsets``, which name every queue."""
+    return {
+        name: {**place_at(queue, offsets[name]), "since": offsets[name]}
+        for name, queue in queues.items()
+    }
+
+
 def initial_places(queues: Mapping[str, Source]) -> Places:
-    """Where a new stream begins: the earliest offset of every queue."""
-    return {name: {"offset": queue.begin(), "epoch": queue.epoch} for name, queue in queues.items()}
+    """Where a new stream begins unless told otherwise: the earliest offset of every queue."""
+    return places_at(queues, {name: queue.begin() for name, queue in queues.items()})
 
 
 def latest_places(
@@ -117,14 +132,19 @@ def latest_places(
             # Nothing new: the very same place, or Spark sees a batch where there is none.
             places[name] = before
             continue
-        place: Place = {"offset": since[name] + room[name], "epoch": queue.epoch}
-        if before is None or since[name] != before["offset"]:
+        place = place_at(queue, since[name] + room[name])
+        if before is None or since[name] != before["offset"] or is_first(before):
             place["since"] = since[name]
         places[name] = place
     for name in start:
         if name not in queues:
             places[name] = start[name]
     return places
+
+
+def is_first(place: Place) -> bool:
+    """Whether a stream begins at ``place``: no batch ends there."""
+    return place.get("since") == place["offset"]
 
 
 def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:

@@ -12,6 +12,7 @@ has written; one which is killed leaves files which no log names, and vacuum tak
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue as queues
 import threading
@@ -21,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -32,7 +34,6 @@ from ..queue import SCHEMA
 from ..queue.lineage import Landed
 from ..queue.source import Queue
 from .actions import DataFile
-from .statistics import file_statistics
 from .storage import LocalStorage, Storage, storage_at
 
 DAY = pa.field("day", pa.date32(), nullable=False)
@@ -195,13 +196,11 @@ def land_ranges(
 
 # -- reading --------------------------------------------------------------------------------------
 
-Damaged = list[tuple[int, int]]
-Item = pa.RecordBatch | Failure | Damaged
+Item = Any
+"""A record batch, the damaged ranges which the read of a range met, or a :class:`Failure`."""
 
 
-def read_all(
-    ranges: Sequence[Range], open_queue: OpenQueue
-) -> Iterator[tuple[Range, Item]]:
+def read_all(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
     """Each range's record batches, then what the read met as damaged; or a failure in between.
 
     Queues are read by several threads when there are several: rows of a thousand gateways are a
@@ -261,9 +260,7 @@ def _read_ahead(
         put(error)
 
 
-def _read_some(
-    ranges: Sequence[Range], open_queue: OpenQueue
-) -> Iterator[tuple[Range, Item]]:
+def _read_some(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
     for part in ranges:
         try:
             queue = open_queue(part)
@@ -390,8 +387,10 @@ def make_durable(storage: Storage, paths: Sequence[str]) -> None:
     """
     if isinstance(storage, LocalStorage):
         whole = [storage.path(path) for path in paths]
-        for path in [*whole, *sorted({os.path.dirname(path) for path in whole})]:
+        for path in whole:
             storage.disk.sync(path)
+        for folder in sorted({os.path.dirname(path) for path in whole}):
+            storage.disk.sync_directory(folder)
 
 
 class PartitionFile:
@@ -448,6 +447,6 @@ class PartitionFile:
             size=self._size,
             partition=self.partition,
             rows=footer.num_rows,
-            statistics=file_statistics(footer),
+            statistics=json.dumps({"numRecords": footer.num_rows}),
             modified=int(time.time() * 1000),
         )

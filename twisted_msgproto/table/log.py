@@ -68,6 +68,11 @@ class Table:
         self._movers: dict[str, Commit] = {}
         self._unsynced: list[Commit] = []
         self._unconfirmed: list[Commit] = []
+        self.seen: Callable[[Commit], None] = lambda commit: None
+        """Called with every version which is read from now on, in the middle of a commit too.
+
+        What it raises ends the call which met the version: nothing lands on top of it.
+        """
         for commit in after:
             self._note(commit)
 
@@ -221,6 +226,7 @@ class Table:
             self._state.apply(commit)
             self._note(commit)
             seen.append(commit)
+            self.seen(commit)
 
     def landed(self) -> dict[str, Landed]:
         """How far each gateway has landed, by queue id."""

@@ -188,9 +188,7 @@ def rewind(location: str) -> str:
     )
 
 
-def check_not_moved(
-    table: Table, before: Mapping[str, Landed], commits: Iterable[Commit]
-) -> None:
+def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterable[Commit]) -> None:
     """Raises TableError when another writer has moved one of the gateways in ``before``.
 
     ``commits`` are those which a refresh has just seen.

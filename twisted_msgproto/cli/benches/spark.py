@@ -137,7 +137,7 @@ class Streams:
 
         scratch = self._directory / "scratch"
         scratch.mkdir()
-        spark = self._open.enter_context(spark_session("local[2]", scratch, {}, []))
+        spark = self._open.enter_context(spark_session("local[2]", scratch, {}))
         register(spark)
         return spark
 

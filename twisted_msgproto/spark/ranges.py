@@ -1,0 +1,160 @@
+"""Ranges of queues as tasks of Spark: what opens a queue, what a task reads and how."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+from ..core.errors import ConfigurationError, QueueMismatch
+from ..queue import SCHEMA, QueueReader
+from .offsets import Range, Source
+from .options import Access
+
+READ_ROWS = 10_000
+"""Rows of one Arrow batch; small commits are merged up to it."""
+
+
+def open_queue(location: str, access: Access = Access()) -> Source:  # noqa: B008  a tuple
+    """The queue at ``location``: a directory, or ``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``.
+
+    Raises QueueError with one line when there is none.
+    """
+    if location.startswith(("grpc://", "grpc+tls://")):
+        from .flight import FlightQueue
+
+        return FlightQueue(location, token_file=access.token_file, authority=access.authority)
+    return QueueReader(location.removeprefix("file://"))
+
+
+def open_queues(
+    locations: Sequence[str],
+    access: Access = Access(),  # noqa: B008  a tuple
+) -> dict[str, Source]:
+    """The queues by their ids.  Raises ConfigurationError when two locations are one queue."""
+    queues: dict[str, Source] = {}
+    where: dict[str, str] = {}
+    for location in locations:
+        queue = open_queue(location, access)
+        if queue.queue_id in queues:
+            raise ConfigurationError(
+                f"{where[queue.queue_id]} and {location} are the same queue ({queue.queue_id})"
+            )
+        queues[queue.queue_id] = queue
+        where[queue.queue_id] = location
+    return queues
+
+
+class Piece(NamedTuple):
+    """Rows lo ≤ offset < hi of the queue ``gateway``, to be had at ``location``."""
+
+    location: str
+    gateway: str
+    lo: int
+    hi: int
+
+
+class QueueRange(InputPartition):
+    """The work of one task: one range of a queue, or several of any number of queues."""
+
+    def __init__(
+        self,
+        location: str,
+        gateway: str,
+        lo: int,
+        hi: int,
+        access: Access = Access(),  # noqa: B008  a tuple
+        more: Iterable[Piece] = (),
+    ) -> None:
+        self.pieces = [Piece(location, gateway, lo, hi), *more]
+        self.access = access
+
+    @property
+    def lo(self) -> int:
+        """The first offset of the first range."""
+        return self.pieces[0].lo
+
+    @property
+    def hi(self) -> int:
+        """The offset after the last one of the first range."""
+        return self.pieces[0].hi
+
+    def __repr__(self) -> str:
+        return f"QueueRange({', '.join(map(repr, self.pieces))})"
+
+
+def packed(tasks: Iterable[Iterable[Piece]]) -> str:
+    """The option ``ranges``: exactly these ranges, a task each, as JSON."""
+    return json.dumps([[list(piece) for piece in pieces] for pieces in tasks])
+
+
+def unpacked(text: str, access: Access) -> list[QueueRange]:
+    """The tasks of the option ``ranges``.  Raises ConfigurationError with one line."""
+    try:
+        tasks = [[Piece(*piece) for piece in pieces] for pieces in json.loads(text)]
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            "the option ranges is JSON: a list of tasks, each a list of "
+            "[LOCATION, QUEUE-ID, FIRST OFFSET, OFFSET AFTER THE LAST]"
+        ) from None
+    return [QueueRange(*pieces[0], access, pieces[1:]) for pieces in tasks if pieces]
+
+
+_opened: dict[str, Source] = {}
+"""Queues which this worker process has open; Spark uses a worker for many tasks."""
+
+
+def read_range(
+    part: InputPartition, wanted: pc.Expression | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task in the source's schema; damaged rows are left out and reported.
+
+    ``wanted`` leaves out rows which the query would throw away.  The report of damage is a line
+    on stderr of the worker, which Spark passes on.  Raises QueueMismatch when another queue
+    stands at the location now, or when rows were trimmed meanwhile.
+    """
+    if not isinstance(part, QueueRange):  # what Spark makes of "no partitions"
+        return
+    for piece in part.pieces:
+        for batch in read_piece(piece, part.access):
+            kept = batch if wanted is None else batch.filter(wanted)
+            if kept.num_rows:
+                yield pa.RecordBatch.from_arrays(kept.columns, schema=SCHEMA)
+
+
+def read_piece(piece: Piece, access: Access) -> Iterator[pa.RecordBatch]:
+    """The rows of one range as the queue gives them; the same errors and report."""
+    queue = _opened.get(piece.location)
+    if queue is None or queue.queue_id != piece.gateway:
+        queue = _opened[piece.location] = open_queue(piece.location, access)
+    if queue.queue_id != piece.gateway:
+        raise QueueMismatch(
+            f"{piece.location} is queue {queue.queue_id}, the stream reads {piece.gateway}"
+        )
+    rows = 0
+    for batch in queue.read(piece.lo, piece.hi, READ_ROWS):
+        rows += batch.num_rows
+        yield batch
+    missing = piece.hi - piece.lo - rows
+    if missing:
+        print(damage_line(queue, piece.lo, piece.hi, missing), file=sys.stderr, flush=True)
+
+
+def damage_line(queue: Source, lo: int, hi: int, missing: int) -> str:
+    """One line for rows which could not be read: how many, and which ranges are known."""
+    known = [(max(lo, a), min(hi, b)) for a, b in queue.damaged() if a < hi and b > lo]
+    ranges = ", ".join(f"{a}..{b - 1}" for a, b in known) or "not known"
+    return (
+        f"msgproto: queue {queue.queue_id}: {missing} of the rows {lo}..{hi - 1} are damaged and "
+        f"were skipped (offsets {ranges})"
+    )
+
+
+def located(ranges: Iterable[Range], where: dict[str, str], access: Access) -> list[QueueRange]:
+    """Each range as a task, with the location of its queue."""
+    return [QueueRange(where[part.gateway], *part, access) for part in ranges]
