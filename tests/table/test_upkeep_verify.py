@@ -182,11 +182,11 @@ def test_another_history_of_the_queue_is_a_finding(
     a.put(19)
     land(table, a)
     known = table.landed()[a.id]
-    other = Landed(known.offset, known.incarnation ^ 1, known.witness)
+    other = Landed(known.offset, known.incarnation, known.witness ^ 1 << 40)
     table.replace([], [], run=RUN, landed={a.id: other}, before={a.id: known})
     report = verify(table, {a.id: a.reader})
     assert not report.whole
-    assert "another start of its gateway" in of(report, a).mismatch
+    assert "is not the row 19 which has landed" in of(report, a).mismatch
 
 
 def test_a_table_without_the_columns_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ the module of the sub-command asked for is imported, so ``msgproto queue ls`` st
 ``msgproto send`` no Spark.
 
 What an operator did wrong (:class:`~twisted_msgproto.core.errors.ConfigurationError`, a
-:class:`~twisted_msgproto.core.errors.QueueError` or TableError, an extra which is not installed) is one line on
+:class:`~twisted_msgproto.core.errors.QueueError`, a
+:class:`~twisted_msgproto.core.errors.TableError`, an extra which is not installed) is one line on
 stderr and exit status 2, never a traceback.
 """
 
