@@ -18,6 +18,8 @@ from twisted_msgproto.table.landing import TABLE_SCHEMA, Range, Target, land_ran
 from twisted_msgproto.table.log import Table
 
 RUN = Run("5eed", "here", 17)
+"""The run of a command which looks after a table."""
+BRIDGE = Run("b41d6e", "here", 16)
 DAY_MICROSECONDS = 86_400_000_000
 FIRST_DAY = 1_700_006_400_000_000
 """2023-11-15 00:00 UTC, µs since 1970."""
@@ -26,10 +28,18 @@ FIRST_DAY = 1_700_006_400_000_000
 class Gateway:
     """A queue in a directory, and landing it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, new: bool = True) -> None:
         self.directory = directory
         self.rows = 0
-        self.put(1)
+        if new:
+            self.put(1)
+        else:
+            self.rows = self.reader.end()
+
+    @classmethod
+    def at(cls, directory: Path) -> Gateway:
+        """A queue which is there already, such as a copy."""
+        return cls(directory, new=False)
 
     @property
     def reader(self) -> QueueReader:
@@ -75,7 +85,7 @@ def land(table: Table, *gateways: Gateway, to: Mapping[str, int] | None = None) 
             for gateway in places
         }
     }
-    table.commit(landed.files, places, before=before, run=RUN, info=info)
+    table.commit(landed.files, places, before=before, run=BRIDGE, info=info)
     return landed.files
 
 

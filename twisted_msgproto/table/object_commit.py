@@ -208,7 +208,7 @@ def _delta_actions(proposal: Proposal, now: int) -> list[AddAction | RemoveActio
                 dict(file.partition),
                 file.modified,
                 proposal.data_change,
-                file.statistics,
+                file.statistics or "{}",
             )
             for file in proposal.added
         ),
