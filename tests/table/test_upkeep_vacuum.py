@@ -108,9 +108,7 @@ def test_less_than_a_day_is_refused(table: Table) -> None:
         vacuum(table, hours=23)
 
 
-def test_a_file_which_went_out_just_now_stays_however_old_it_is(
-    local: Table, a: Gateway
-) -> None:
+def test_a_file_which_went_out_just_now_stays_however_old_it_is(local: Table, a: Gateway) -> None:
     fill(local, a)
     old = [file.path for file in local.files()]
     for path in old:

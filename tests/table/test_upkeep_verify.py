@@ -112,7 +112,9 @@ def test_rows_which_are_twice_are_found(table: Table, a: Gateway) -> None:
     path = Path(table.location, files[0].path)
     copy = path.with_name("copy.parquet")
     pq.write_table(pq.ParquetFile(path).read().slice(5, 3), copy)
-    again = DataFile(f"{files[0].path.rpartition('/')[0]}/copy.parquet", copy.stat().st_size, files[0].partition)
+    again = DataFile(
+        f"{files[0].path.rpartition('/')[0]}/copy.parquet", copy.stat().st_size, files[0].partition
+    )
     table.commit([again], {}, before={}, run=RUN)
     report = verify(table)
     assert of(report, a).twice == [(5, 8)]
@@ -141,9 +143,7 @@ def test_a_table_which_was_set_back_to_nothing_is_not_whole(table: Table, a: Gat
 def test_a_table_which_began_later_is_whole_from_there(table: Table, a: Gateway) -> None:
     a.put(19)
     place = a.reader.place(20)
-    table.commit(
-        [], {a.id: place}, before={}, run=RUN, notes={f"{gaps.BEGIN_PREFIX}{a.id}": 20}
-    )
+    table.commit([], {a.id: place}, before={}, run=RUN, notes={f"{gaps.BEGIN_PREFIX}{a.id}": 20})
     a.put(5)
     land(table, a)
     report = verify(table)

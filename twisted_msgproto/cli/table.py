@@ -185,8 +185,8 @@ def _counts(arguments: argparse.Namespace) -> int:
         print(json.dumps(asdict(found)))
         return 0
     print(
-        f"table {found.location} version {found.version}: {found.rows} rows in {found.files} files, "
-        f"{found.octets} octets"
+        f"table {found.location} version {found.version}: {found.rows} rows in {found.files} "
+        f"files, {found.octets} octets"
     )
     for each in found.gateways.values():
         landed = "no place" if each.landed is None else f"landed {each.landed}"

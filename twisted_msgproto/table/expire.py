@@ -50,7 +50,7 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
     """
     if DAY not in table.partition_by:
         raise TableError(
-            f"{table.location} is not partitioned by {DAY}: rows of a day cannot be removed as files"
+            f"{table.location} is not partitioned by {DAY}, so a day's rows are not whole files"
         )
     for _ in range(ATTEMPTS_MAX):
         files = days_before(table, before)

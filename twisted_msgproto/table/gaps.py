@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 from ..queue.damage import Range, merged
 
@@ -64,7 +65,8 @@ def notes(
 
 def _fewer(ranges: list[Range]) -> list[Range]:
     """At most NOTES_MAX ranges which cover these: the smallest gaps between them are closed."""
-    gaps = [(after[0] - before[1], index) for index, (before, after) in enumerate(_pairs(ranges))]
+    neighbours = enumerate(pairwise(ranges))
+    gaps = [(after[0] - before[1], index) for index, (before, after) in neighbours]
     closed = {index for _, index in heapq.nsmallest(len(ranges) - NOTES_MAX, gaps)}
     found: list[Range] = []
     for index, (lo, hi) in enumerate(ranges):
@@ -73,7 +75,3 @@ def _fewer(ranges: list[Range]) -> list[Range]:
         else:
             found.append((lo, hi))
     return found
-
-
-def _pairs(ranges: list[Range]) -> Iterable[tuple[Range, Range]]:
-    return zip(ranges, ranges[1:], strict=False)

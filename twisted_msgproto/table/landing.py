@@ -417,6 +417,7 @@ class PartitionFile:
         self._closed = False
 
     def write(self, table: pa.Table) -> None:
+        """Takes rows of the partition, in the columns of the file."""
         table = table.select(self._schema.names)
         self._held.append(table)
         self._rows += table.num_rows
@@ -431,6 +432,7 @@ class PartitionFile:
         self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> None:
+        """Ends the file; nothing if that was done."""
         if self._closed:
             return
         self._closed = True
@@ -441,6 +443,7 @@ class PartitionFile:
         self._stream.close()
 
     def data_file(self) -> DataFile:
+        """What the log has to say of the file, once it is closed."""
         footer = self._writer.writer.metadata
         return DataFile(
             path=self.path,

@@ -74,7 +74,7 @@ def _same(rows: _Rows, queue: Queue, offset: int, names: list[str]) -> bool:
         ours = rows.row(offset)
         theirs = [batch for batch in queue.read(offset, offset + 1) if batch.num_rows]
         if ours is not None and theirs:
-            return ours == theirs[0].select(names).slice(0, 1).to_pylist()[0]
+            return bool(ours == theirs[0].select(names).slice(0, 1).to_pylist()[0])
         offset += 1
     return False
 
@@ -88,9 +88,7 @@ class _Rows:
         self._gateway = gateway
         self._names = names
         self._places = [
-            place
-            for file in table.files()
-            for place in _places(table, file, gateway, begin, end)
+            place for file in table.files() for place in _places(table, file, gateway, begin, end)
         ]
 
     def row(self, offset: int) -> dict[str, Any] | None:

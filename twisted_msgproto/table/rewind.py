@@ -71,7 +71,9 @@ def rewind(
     try:
         return _rewind(table, run, queues or {}, gateways, discard_rows, dry_run)
     except FileLost as error:
-        raise TableError(f"a file of {table.location} went meanwhile: {error}; try again") from error
+        raise TableError(
+            f"a file of {table.location} went meanwhile: {error}; try again"
+        ) from error
 
 
 def _rewind(
@@ -152,9 +154,9 @@ def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Itera
         if _rows_from(report.gateways[gateway], offset)
     }
     for file in table.files():
-        if file.path in report.lost or (above and _may_hold(file, above)):
-            if file.path in report.lost or _holds(table, file, above):
-                yield file
+        lost = file.path in report.lost
+        if lost or (above and _may_hold(file, above) and _holds(table, file, above)):
+            yield file
 
 
 def _may_hold(file: DataFile, places: Mapping[str, int]) -> bool:
@@ -183,9 +185,7 @@ def _above(rows: pa.Table, places: Mapping[str, int]) -> pa.ChunkedArray:
     return pc.fill_null(above, False)
 
 
-def _write(
-    table: Table, run: Run, report: Report, plan: Plan, places: Mapping[str, int]
-) -> None:
+def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[str, int]) -> None:
     """Commit the places and the files without the rows which go, in one version."""
     target = target_of(table)
     added: list[DataFile] = []
@@ -211,6 +211,4 @@ def _write(
         )
     except Overtaken as error:
         discard(table.storage, [file.path for file in added])
-        raise TableError(
-            f"{error}; stop the bridge of this table, then rewind again"
-        ) from error
+        raise TableError(f"{error}; stop the bridge of this table, then rewind again") from error

@@ -75,7 +75,7 @@ def write_file(
 
 
 def discard(storage: Storage, paths: Iterable[str]) -> None:
-    """Remove files which no log names, as far as that is possible just now; vacuum does the rest."""
+    """Remove files which no log names, as far as that is possible; vacuum does the rest."""
     for path in paths:
         with contextlib.suppress(Exception):
             storage.delete(path)

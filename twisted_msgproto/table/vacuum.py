@@ -8,6 +8,7 @@ is about to commit or which a reader of an older version still reads.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,10 +20,9 @@ import pyarrow.parquet as pq
 
 from ..core.errors import ConfigurationError, TableError
 from .actions import Torn
-from .local_commit import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from .log import Table
 from .snapshot import READ_ERRORS, list_log, one_line, read_version
-from .storage import LOG, Storage
+from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage
 
 HOURS_MIN = 24
 """Files which went out of the table so many hours ago are kept in any case."""
@@ -121,7 +121,7 @@ def _unlogged(storage: Storage) -> Iterator[Any]:
 
 
 def _is_data(path: str) -> bool:
-    *folders, name = path.split("/")
+    folders = path.split("/")[:-1]
     hidden = any(folder.startswith(("_", ".")) for folder in folders)
     data = _data_of(path).rpartition("/")[2]
     return not hidden and data.endswith(PARQUET) and not data.startswith(("_", "."))
@@ -137,9 +137,7 @@ def _data_of(path: str) -> str:
 
 def _is_rest(path: str) -> bool:
     folder, _, name = path.rpartition("/")
-    return (
-        folder == LOG and name.startswith(TEMPORARY_PREFIX) and name.endswith(TEMPORARY_SUFFIX)
-    )
+    return folder == LOG and name.startswith(TEMPORARY_PREFIX) and name.endswith(TEMPORARY_SUFFIX)
 
 
 def _modified(info: Any) -> float:
@@ -148,7 +146,5 @@ def _modified(info: Any) -> float:
 
 
 def _remove(storage: Storage, path: str) -> None:
-    try:
+    with contextlib.suppress(FileNotFoundError):  # another vacuum was here
         storage.delete(path)
-    except FileNotFoundError:
-        pass  # another vacuum was here
