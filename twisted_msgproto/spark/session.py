@@ -97,10 +97,13 @@ def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Ite
     )
     settings = session_settings(master, scratch, changes)
     from pyspark import SparkConf, SparkContext
+    from pyspark.accumulators import AccumulatorTCPServer
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    # When Java is killed this one prints a traceback, where one line is said by others.
+    AccumulatorTCPServer.handle_error = _nothing  # type: ignore[method-assign, assignment]
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     reader, writer = os.pipe()
     java_says = JavaErrors(os.fdopen(reader, "rb"), scratch / "java.log")
@@ -137,6 +140,10 @@ def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Ite
         _end(process)
         # Another session may be wanted in this process: let pyspark forget the dead machine.
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def _nothing(*words: object) -> None:
+    """Does nothing, in the place of what would print."""
 
 
 def _within(seconds: float, work: Callable[[], Any]) -> None:

@@ -12,7 +12,6 @@ has written; one which is killed leaves files which no log names, and vacuum tak
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue as queues
 import threading
@@ -34,6 +33,7 @@ from ..queue import SCHEMA
 from ..queue.lineage import Landed
 from ..queue.source import Queue
 from .actions import DataFile
+from .statistics import statistics_of
 from .storage import LocalStorage, Storage, storage_at
 
 DAY = pa.field("day", pa.date32(), nullable=False)
@@ -450,6 +450,6 @@ class PartitionFile:
             size=self._size,
             partition=self.partition,
             rows=footer.num_rows,
-            statistics=json.dumps({"numRecords": footer.num_rows}),
+            statistics=statistics_of(footer),
             modified=int(time.time() * 1000),
         )
