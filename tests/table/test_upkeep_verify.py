@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
+from tests.spark.conftest import damage_record
+from tests.tools.loops import drain
 from tests.tools.upkept import RUN, Gateway, create, land
 from twisted_msgproto.core.errors import TableError
+from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import gaps
 from twisted_msgproto.table.actions import DataFile
@@ -174,6 +178,33 @@ def test_noted_damage_survives_the_log(table: Table, a: Gateway) -> None:
     report = verify(Table.open(table.location))
     assert report.whole
     assert of(report, a).damaged == [(1, 6)]
+
+
+def test_a_bridge_notes_where_a_gateway_began_and_what_was_damaged(
+    tmp_path: Path, a: Gateway
+) -> None:
+    """The log forgets its versions after hours; what the notes say stays."""
+    a.put(39)
+    a.reader.register("other")
+    a.reader.commit("other", 20)
+    log = SegmentLog(a.directory)
+    log.trim()
+    log.close()
+    begin = a.reader.begin()
+    damage_record(a.directory, b"body 33")
+    drain(tmp_path / "landed", [a.directory], start_begin=True)
+    location = str(tmp_path / "landed")
+    DeltaTable(location).create_checkpoint()
+    for path in Path(location, "_delta_log").glob("*.json"):
+        path.unlink()
+    report = verify(Table.open(location))
+    assert report.whole, list(report.findings())
+    found = of(report, a)
+    assert (found.begin, found.whole_to) == (begin, 40)
+    assert begin > 0
+    [(lo, hi)] = found.damaged
+    assert lo <= 33 < hi
+    assert found.rows == 40 - begin - (hi - lo)
 
 
 def test_another_history_of_the_queue_is_a_finding(

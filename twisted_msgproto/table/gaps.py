@@ -63,6 +63,20 @@ def notes(
     }
 
 
+def batch_notes(
+    begins: Mapping[str, int],
+    damaged: Mapping[str, Iterable[Range]],
+    transactions: Mapping[str, int],
+) -> dict[str, int]:
+    """What a batch notes beside its places.
+
+    ``begins`` are the first offsets of gateways which the table did not know, ``damaged`` what the
+    reads of the batch met as damaged, ``transactions`` those which the table has.
+    """
+    found = {BEGIN_PREFIX + gateway: offset for gateway, offset in begins.items()}
+    return found | (notes(DAMAGED_PREFIX, damaged, transactions) if damaged else {})
+
+
 def _fewer(ranges: list[Range]) -> list[Range]:
     """At most NOTES_MAX ranges which cover these: the smallest gaps between them are closed."""
     neighbours = enumerate(pairwise(ranges))
