@@ -205,9 +205,9 @@ def test_a_restart_with_nothing_new_trims_only_what_is_durable__TB_01(
             last = step
         before = DeltaTable(table).version()
         again = Table.open_for_writing(table, disk=PowerDisk(table))
-        # What this process finds was not synced by anybody yet.
-        disk_of(again)._octets.clear()
-        disk_of(again)._names.clear()
+        # What the first one had not synced is not durable yet.
+        disk_of(again)._octets = set(disk_of(dying)._octets)
+        disk_of(again)._names = dict(disk_of(dying)._names)
         second = loop_over(again, [queue], runner=run_on(again))
         second.run()
         finish(second)

@@ -16,7 +16,6 @@ import signal
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -153,8 +152,6 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     line, for everything that keeps it from running.  Takes the process's signals, and its own
     session if it can.
     """
-    # Spark's Python warns about every pandas newer than itself; a bridge does not use pandas.
-    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     need_spark()
     ending = Ending()
     ending.install()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -96,6 +97,8 @@ def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Ite
         LOG_CONFIGURATION.format(log=log, size=LOG_OCTETS_MAX)
     )
     settings = session_settings(master, scratch, changes)
+    # Spark's Python warns about every pandas newer than itself; nothing here uses pandas.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     from pyspark import SparkConf, SparkContext
     from pyspark.accumulators import AccumulatorTCPServer
     from pyspark.errors import PySparkException

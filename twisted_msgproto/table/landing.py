@@ -301,7 +301,12 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
 
 
 def _split_by(table: pa.Table, name: str) -> Iterator[tuple[str, pa.Table]]:
-    if name == "day":
+    if name == DAY.name and DAY.name in table.schema.names:
+        # Rows which are no queue's own (a transform's) say themselves which day they are of.
+        keys = table.column(name)
+        for value in sorted(pc.unique(keys).to_pylist()):
+            yield value.isoformat(), table.filter(pc.equal(keys, value))
+    elif name == DAY.name:
         times = table.column("received_at")
         bounds = pc.min_max(times)
         first = bounds["min"].value // MICROSECONDS_OF_A_DAY
