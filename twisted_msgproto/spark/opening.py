@@ -29,8 +29,9 @@ def open_queue(
 ) -> Queue:
     """The queue at ``location``: a directory, or ``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``.
 
-    ``patience`` is how long a read waits for rows.  A gateway of which ``queue_id`` is known is asked nothing before it is used.  Raises QueueError
-    with one line when there is no queue, QueueAway when its gateway does not answer.
+    ``patience`` is how long a read waits for rows.  A gateway of which ``queue_id`` is known is
+    asked nothing before it is used.  Raises QueueError with one line when there is no queue,
+    QueueAway when its gateway does not answer.
     """
     if is_remote(location):
         from .flight import FlightQueue
