@@ -53,7 +53,7 @@ def open_range(part: Range) -> Queue:
     queue = _opened.get(part.location)
     if queue is None or queue.queue_id != part.gateway:
         access = part.access if isinstance(part.access, Access) else Access()
-        queue = _opened[part.location] = open_queue(part.location, access)
+        queue = _opened[part.location] = open_queue(part.location, access, queue_id=part.gateway)
     return queue
 
 
@@ -86,6 +86,7 @@ class SparkRunner:
         self.log = log
 
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
+        """Lands a batch.  Raises TableError when a task could not, JavaEnded when Java is gone."""
         context = self.spark.sparkContext
         rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
         gateways = len({part.gateway for ranges in tasks for part in ranges})
