@@ -88,4 +88,6 @@ def test_the_table_is_exact_after_a_crash_at_any_step(
         if number < len(steps) and not act.cuts(steps[number]):
             continue
         scene = crash(act, number, loss, followed, tmp_path / f"cut-{number}")
+        if loss not in ("kill", "missing") and not scene.disk.volatile.octets:
+            continue  # all octets were synced: the same as after a kill
         check_exact(scene, new_rows)
