@@ -30,12 +30,10 @@ from ..core.errors import (
     QueueAway,
     QueueError,
     QueueMismatch,
-    RewindNeeded,
-    TableError,
 )
 from ..table import starting
 from ..table.actions import Run
-from ..table.compact import DUE_SECONDS, compact_if_due
+from ..table.compact import Compactions
 from ..table.landing import TABLE_SCHEMA, Target
 from ..table.log import Table
 from ..table.plan import ROWS_MAX
@@ -453,34 +451,14 @@ class OpenedMarks:
 class Maintenance:
     """What is done between two batches: checkpoints and the log's cleanup, and compaction.
 
-    Whether there is something to compact is looked at when :data:`DUE_SECONDS` have passed; what
-    goes wrong with it is told and does not end the bridge, whose own batches it does not touch.
+    Compaction has a thread of its own; rows do not wait for it.  What goes wrong with it is told
+    and does not end the bridge, whose own batches it does not touch.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._run = run
-        self._say = say
-        self._clock = clock
-        self._last = clock()
+    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
+        self._compactions = Compactions(run, lambda line: say(f"bridge: {line}"))
 
     def __call__(self, table: Table) -> None:
         """Called by the loop after every commit."""
         table.maintain()
-        now = self._clock()
-        if now - self._last < DUE_SECONDS:
-            return
-        try:
-            done = compact_if_due(table, self._run, now=now, last=self._last)
-        except RewindNeeded:
-            raise
-        except TableError as error:
-            self._say(f"bridge: not compacted: {error}")
-        else:
-            if done is not None:
-                self._say(f"bridge: {done.removed} small files became {done.added}")
-        self._last = now
+        self._compactions.begin(table)
