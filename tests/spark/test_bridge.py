@@ -25,7 +25,7 @@ from twisted_msgproto.spark.report import read_statuses
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.starting import consumer_name
 
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 """How long Spark may take to start on a machine with much else to do."""
 
 slow = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
