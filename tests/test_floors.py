@@ -47,6 +47,7 @@ ADAPTERS_TO_MOVE = {
     "umq/codec.py",
     "umq/exchange.py",
     "umq/hub.py",
+    "umq/part.py",
     "umq/reconnecting.py",
     "umq/session.py",
     "umq/storing.py",

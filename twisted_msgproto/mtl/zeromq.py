@@ -159,10 +159,10 @@ def _txzmq() -> Any:
     """The module, imported late, with the classes of ours which derive from its own."""
     import txzmq
 
-    class Factory(txzmq.ZmqFactory):  # type: ignore[misc]
+    class Factory(txzmq.ZmqFactory):
         lingerPeriod = LINGER_MILLISECONDS
 
-    class Connection(_Bounded, txzmq.ZmqConnection):  # type: ignore[misc]
+    class Connection(_Bounded, txzmq.ZmqConnection):
         tcpKeepalive = 1
         tcpKeepaliveCount = 3
         tcpKeepaliveIdle = 60
@@ -186,7 +186,7 @@ class _Bounded:
     socket: Any
     factory: Any
     read_scheduled: Any
-    socketType: int
+    socketType: int | None
 
     def __init__(
         self,

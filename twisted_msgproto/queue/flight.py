@@ -53,7 +53,7 @@ ROWS_MAX = 100_000
 Request = dict[str, Any]
 
 
-class QueueFlightServer(flight.FlightServerBase):  # type: ignore[misc]
+class QueueFlightServer(flight.FlightServerBase):
     """Serves the queue in ``directory`` at ``location`` from now on until :meth:`close`.
 
     ``location`` is ``grpc://HOST:PORT``, or ``grpc+tls://HOST:PORT`` with ``certificate`` and
@@ -156,7 +156,7 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class _TokenCheck(flight.ServerMiddlewareFactory):
     """Lets nobody in who does not show the token."""
 
     def __init__(self, token: str) -> None:

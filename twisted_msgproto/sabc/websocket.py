@@ -139,11 +139,11 @@ class _Transport:
         self._carrier.abort("the session was given up")
 
 
-class SabcWebSocketServer(_Carrier, WebSocketServerConnection):  # type: ignore[misc]
+class SabcWebSocketServer(_Carrier, WebSocketServerConnection):
     """A server's connection."""
 
 
-class SabcWebSocketClient(_Carrier, WebSocketClientConnection):  # type: ignore[misc]
+class SabcWebSocketClient(_Carrier, WebSocketClientConnection):
     """A client's connection."""
 
 

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.errors import LimitExceeded, Refused
-from ..core.limits import Limits
 from ..core.message import Message
 from .events import CallbackReceived, CallReceived
 from .exchange import Reply, Request
+from .part import SessionPart
 from .wire import Code
 
-if TYPE_CHECKING:
-    from .machine import Client, Server
 
-    _Part = Any  # the session, of which this is a part, brings the rest
-else:
-    _Part = object
-
-
-class Answering(_Part):  # type: ignore[misc]
+class Answering(SessionPart):
     """The part of a session which answers calls."""
-
-    logger: ClassVar[Logger] = Logger(namespace="twisted_msgproto.umq")
-
-    factory: Any
-    machine: Server | Client
-    peer: str
-    limits: Limits
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -94,15 +79,16 @@ class Answering(_Part):  # type: ignore[misc]
             self._answer(event.id, result)
 
     def _ask(self, event: CallReceived | CallbackReceived) -> Any:
+        session: Any = self
         stream = self._streamOf(event)
         if isinstance(event, CallReceived):
             result = self.callReceived(
-                Request(self, event.id, event.payload, event.attachments, None, stream)
+                Request(session, event.id, event.payload, event.attachments, None, stream)
             )
         else:
             function = self._callbacks[event.callback]
             result = function(
-                Request(self, event.id, event.payload, event.attachments, event.callback, stream)
+                Request(session, event.id, event.payload, event.attachments, event.callback, stream)
             )
         if not isinstance(result, Deferred) and isawaitable(result):
             return Deferred.fromCoroutine(result)  # type: ignore[arg-type]

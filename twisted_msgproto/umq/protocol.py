@@ -90,10 +90,11 @@ class UmqRealm:
         return IUmqIdentity, _Identity(name), lambda: None
 
 
-class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
+class UmqServer(UmqSession, WebSocketServerConnection):
     """The server's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Server
+    peer: Any
     maxMessagePayloadSize: int
     maxFramePayloadSize: int
 
@@ -212,10 +213,11 @@ class UmqServerFactory(MsgprotoServerFactory, BoundedServerFactory):
         return super().buildProtocol(addr)
 
 
-class UmqClient(UmqSession, WebSocketClientConnection):  # type: ignore[misc]
+class UmqClient(UmqSession, WebSocketClientConnection):
     """The client's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Client
+    peer: Any
 
     def __init__(self) -> None:
         super().__init__()

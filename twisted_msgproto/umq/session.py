@@ -152,7 +152,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         """Begin; a subclass which overrides this calls it first."""
         factory = self.factory
         address = self.transport.getPeer()
-        super().connectionMade()
+        super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
         self.peer = peer_name(address)
         self.session = factory.sessionNames.next()
         self.clientId = None
