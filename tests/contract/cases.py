@@ -174,6 +174,11 @@ class Case:
         """Send what the peer would not take."""
         raise NotImplementedError
 
+    def read(self, world: Any, peer: Peer) -> bool:
+        """Let the server read what the client has written; whether there was any."""
+        assert peer.line is not None
+        return peer.line.server.read()
+
     def refused(self, peer: Peer) -> Deferred[Any]:
         """What comes of sending it."""
         return maybeDeferred(self.too_large, peer.client)
@@ -411,6 +416,13 @@ class Mtl(Case):
 
     def end(self, client: Any) -> Deferred[Any]:
         return client.close()  # type: ignore[no-any-return]
+
+    def read(self, world: Any, peer: Any) -> bool:
+        peer.writer.flush()
+        router = world.network.routers[DATA]
+        some = bool(router.inbox)
+        router.read()
+        return some
 
     def refused(self, peer: Any) -> Deferred[Any]:
         return peer.send(bytes(9 << 20))  # type: ignore[no-any-return]

@@ -32,9 +32,9 @@ class Calls:
 
 
 @contextmanager
-def counting_calls() -> Iterator[Calls]:
-    """Counts the calls of functions of ``twisted_msgproto`` within the block."""
-    calls = Calls()
+def counting_calls(calls: Calls | None = None) -> Iterator[Calls]:
+    """Counts the calls of functions of ``twisted_msgproto`` within the block, onto ``calls``."""
+    calls = Calls() if calls is None else calls
     prefix, where = len(PACKAGE) + 1, calls.where
 
     def called(frame: FrameType, event: str, argument: object) -> None:
