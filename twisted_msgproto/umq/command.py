@@ -18,8 +18,9 @@ from ..cli.connecting import client_endpoint, tls_options
 from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError, ConnectionClosed
 from ..core.message import Message
+from ..core.strict_json import NotJson
 from ..net import websocket
-from .codec import NotJson, call_method, dump, parse
+from .codec import call_method, dump, parse
 from .exchange import Reply, Update, plain
 from .protocol import UmqClient, UmqClientFactory, connect
 from .storing import PROTOCOL
