@@ -174,6 +174,10 @@ class Case:
         """Send what the peer would not take."""
         raise NotImplementedError
 
+    def wide(self) -> Case:
+        """The same with many messages in flight, where that is not so from the beginning."""
+        return self
+
     def read(self, world: Any, peer: Peer) -> bool:
         """Let the server read what the client has written; whether there was any."""
         assert peer.line is not None
@@ -230,8 +234,13 @@ class MicroMsg2(Case):
             sink, limits=limits, clock=world.clock, wallClock=lambda: 1.7e9
         )
 
+    window = 1
+
+    def wide(self) -> Case:
+        return WideMicroMsg2()
+
     def make_client(self, world: Any, limits: Any) -> Any:
-        offered = (Offer("ack"), Offer("pub-sub"))
+        offered = (Offer("ack", {"max-count": str(self.window)}), Offer("pub-sub"))
         return MicroMsg2ClientFactory(
             proposal=Proposal(optional=offered), limits=limits, clock=world.clock
         )
@@ -244,6 +253,10 @@ class MicroMsg2(Case):
 
     def too_large(self, client: Any) -> Deferred[Any]:
         return client.send("orders", b"x", {"a": "x" * 9000})  # type: ignore[no-any-return]
+
+
+class WideMicroMsg2(MicroMsg2):
+    window = 100
 
 
 class Sabc(Case):

@@ -33,14 +33,6 @@ _BROKEN: dict[str, tuple[str, str]] = {
     "test_a_websocket_close_of_the_client_is_no_reset": ("sabc-ws", "HO-18"),
     "test_a_websocket_close_of_the_server_is_no_reset": ("sabc-ws umq", "HO-18"),
     "test_a_message_costs_the_same_beside_idle_peers": ("mtl", "HO-26"),
-    "test_a_disk_error_is_one_line_and_a_counter_and_no_acknowledgement": (
-        "sabc sabc-ws umq mtl",
-        "HO-27: a traceback",
-    ),
-    "test_many_batches_of_a_session_which_the_disk_loses_are_one_line": (
-        "lumberjack micromsg2 sabc sabc-ws umq mtl",
-        "HO-27: a line or a traceback for each batch",
-    ),
     "test_a_client_that_does_not_read_is_cut_off_with_a_line_and_a_counter": (
         "sabc sabc-ws umq",
         "HO-27: silent, or a debug line",

@@ -51,6 +51,7 @@ class Storing:
         """HO-27"""
         sink = HeldSink()
         world = self.world(sink)
+        world.case = self.case.wide()
         peer = world.join()
         sent = []
         for number in range(3):

@@ -35,6 +35,17 @@ BATCH_WEIGHT_OCTETS: Final = 2000
 each of another kind than the one before makes millions of batches out of 64 MiB."""
 
 
+def tell_not_stored(log: Logger, peer: str, failure: Failure) -> None:
+    """Log why messages of ``peer`` will never be acknowledged.
+
+    A disk's fault is the operator's, and one line; any other is in code, with its traceback.
+    """
+    if failure.check(QueueError):
+        log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
+    else:
+        log.failure("{peer}: not acknowledged", failure, peer=peer)
+
+
 class IngestHooks:
     """The hooks for received messages: override one of them in a subclass of a server protocol."""
 
@@ -209,15 +220,9 @@ class IngestConnection(IngestHooks, Protocol):
         raise NotImplementedError
 
     def _tellNotSafe(self, failure: Failure) -> None:
-        """Log why messages will never be acknowledged.
-
-        A disk's fault is the operator's, and one line; any other is in code, with its traceback.
-        """
-        if failure.check(QueueError):
-            text = str(failure.value)
-            self.log.error("{peer}: not acknowledged: {text}", peer=self.peer, text=text)
-        else:
-            self.log.failure("{peer}: not acknowledged", failure, peer=self.peer)
+        """Log why messages will never be acknowledged, once: what follows is lost with them."""
+        if not self._ended:
+            tell_not_stored(self.log, self.peer, failure)
 
     def _unread(self) -> None:
         """The peer has left unread what we write for too long."""
@@ -270,4 +275,4 @@ class IngestConnection(IngestHooks, Protocol):
             self.transport.abortConnection()  # type: ignore[attr-defined]
 
 
-__all__ = ["INGEST_LIMITS", "Delivery", "IngestConnection", "IngestHooks"]
+__all__ = ["INGEST_LIMITS", "Delivery", "IngestConnection", "IngestHooks", "tell_not_stored"]

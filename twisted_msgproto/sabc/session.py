@@ -24,7 +24,7 @@ from ..core.message import Message, MessageBatch
 from ..net.authentication import LOGIN_LIMITS
 from ..net.backpressure import OutputGuard, ReadControl
 from ..net.factory import peer_name
-from ..net.ingest import Delivery
+from ..net.ingest import Delivery, tell_not_stored
 from ..net.timer import MachineTimer
 from ..net.websocket import WEBSOCKET_LIMITS
 from .events import (
@@ -337,7 +337,8 @@ class SabcSession(Verbs):
 
         Going on would leave a gap in what is stored of this session.
         """
-        log.failure("{peer}: not stored", failure, peer=self.peer)
+        if not self._ended:
+            tell_not_stored(log, self.peer, failure)
         self.factory.counters["unsafe_batches"] += 1
         self._unsafe.add(id(batch))
 

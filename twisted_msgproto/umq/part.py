@@ -42,6 +42,7 @@ class SessionPart:
     _delivery: Delivery | None
     _in_read: bool
     _own_paused: bool
+    _reason: Exception | None
     _timer: Any
 
     if TYPE_CHECKING:

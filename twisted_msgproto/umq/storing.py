@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..core.message import Message, MessageBatch
+from ..net.ingest import tell_not_stored
 from .events import AttributeSet, CallbackReceived, CallReceived
 from .exchange import Request, plain
 from .part import SessionPart
@@ -69,7 +70,8 @@ class Storing(SessionPart):
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe: the session ends, or it would have a gap."""
         self.count("unsafe_batches")
-        self.logger.failure("{peer}: not safe", failure, peer=self.peer)
+        if self._reason is None:
+            tell_not_stored(self.logger, self.peer, failure)
         self.closeSession(Code.UNAVAILABLE, "temporarily unavailable")
 
     def _batch(self, kind: str, events: list[Any]) -> MessageBatch:

@@ -30,7 +30,7 @@ from ...core.message import MessageBatch
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
-from ...net.ingest import Delivery, IngestHooks
+from ...net.ingest import Delivery, IngestHooks, tell_not_stored
 from ...net.timer import MachineTimer
 from .. import sasl
 from ..curve import CurveServer
@@ -370,7 +370,8 @@ class MtlServerFactory(MsgprotoServerFactory):
             if not failures:
                 self.machine.made_safe(flow, event.place, now)
             else:
-                log.failure("{session}: not confirmed", failures[0], session=session.name)
+                if flow.lost_at is None:  # what was behind it is lost with it
+                    tell_not_stored(log, session.name, failures[0])
                 self.counters["unsafe_batches"] += 1
                 self.machine.not_safe(flow, event.place, now)
             self._send()
