@@ -35,13 +35,15 @@ BATCH_WEIGHT_OCTETS: Final = 2000
 each of another kind than the one before makes millions of batches out of 64 MiB."""
 
 
-def tell_not_stored(log: Logger, peer: str, failure: Failure) -> None:
+def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
     """Log why messages of ``peer`` will never be acknowledged.
 
     A disk's fault is the operator's, and one line; any other is in code, with its traceback.
+    ``again``: something of the session was lost before.  What the disk loses then is no news.
     """
     if failure.check(QueueError):
-        log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
+        if not again:
+            log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
     else:
         log.failure("{peer}: not acknowledged", failure, peer=peer)
 
@@ -221,8 +223,7 @@ class IngestConnection(IngestHooks, Protocol):
 
     def _tellNotSafe(self, failure: Failure) -> None:
         """Log why messages will never be acknowledged, once: what follows is lost with them."""
-        if not self._ended:
-            tell_not_stored(self.log, self.peer, failure)
+        tell_not_stored(self.log, self.peer, failure, self._ended)
 
     def _unread(self) -> None:
         """The peer has left unread what we write for too long."""

@@ -337,8 +337,7 @@ class SabcSession(Verbs):
 
         Going on would leave a gap in what is stored of this session.
         """
-        if not self._ended:
-            tell_not_stored(log, self.peer, failure)
+        tell_not_stored(log, self.peer, failure, self._ended)
         self.factory.counters["unsafe_batches"] += 1
         self._unsafe.add(id(batch))
 

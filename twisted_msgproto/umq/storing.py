@@ -70,8 +70,7 @@ class Storing(SessionPart):
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe: the session ends, or it would have a gap."""
         self.count("unsafe_batches")
-        if self._reason is None:
-            tell_not_stored(self.logger, self.peer, failure)
+        tell_not_stored(self.logger, self.peer, failure, self._reason is not None)
         self.closeSession(Code.UNAVAILABLE, "temporarily unavailable")
 
     def _batch(self, kind: str, events: list[Any]) -> MessageBatch:

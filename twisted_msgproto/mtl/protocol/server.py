@@ -370,8 +370,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             if not failures:
                 self.machine.made_safe(flow, event.place, now)
             else:
-                if flow.lost_at is None:  # what was behind it is lost with it
-                    tell_not_stored(log, session.name, failures[0])
+                tell_not_stored(log, session.name, failures[0], flow.lost_at is not None)
                 self.counters["unsafe_batches"] += 1
                 self.machine.not_safe(flow, event.place, now)
             self._send()
