@@ -33,14 +33,6 @@ _BROKEN: dict[str, tuple[str, str]] = {
     "test_a_websocket_close_of_the_client_is_no_reset": ("sabc-ws", "HO-18"),
     "test_a_websocket_close_of_the_server_is_no_reset": ("sabc-ws umq", "HO-18"),
     "test_a_message_costs_the_same_beside_idle_peers": ("mtl", "HO-26"),
-    "test_a_client_that_does_not_read_is_cut_off_with_a_line_and_a_counter": (
-        "sabc sabc-ws umq",
-        "HO-27: silent, or a debug line",
-    ),
-    "test_tls_that_fails_is_a_line_and_a_counter": (
-        "sabc-ws",
-        "HO-27: what ends a connection before its upgrade is not seen by the sessions' factory",
-    ),
     "test_what_is_not_whole_yet_is_bounded_for_the_process": ("sabc sabc-ws umq", "NB-02"),
     "test_every_failure_takes_the_same_time": ("umq", "NB-04"),
     "test_guesses_are_throttled": ("umq", "NB-04"),

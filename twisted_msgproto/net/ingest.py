@@ -16,7 +16,7 @@ from ..core.errors import Fault, QueueError, shown
 from ..core.limits import Limit
 from ..core.message import Message, MessageBatch
 from .backpressure import OctetBudget, ReadControl
-from .factory import MsgprotoServerFactory, peer_name
+from .factory import MsgprotoServerFactory, SessionFactory, peer_name
 from .prompt import prompt_write
 
 INGEST_LIMITS: Final = (
@@ -46,6 +46,12 @@ def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> No
             log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
     else:
         log.failure("{peer}: not acknowledged", failure, peer=peer)
+
+
+def tell_unread(log: Logger, factory: SessionFactory, peer: str) -> None:
+    """Log and count that ``peer`` has left unread what we write for too long, and is cut off."""
+    factory.countFault("unread")
+    log.warn("{peer}: closed: it does not read what it is sent", peer=peer, reason="unread")
 
 
 class IngestHooks:
@@ -228,8 +234,7 @@ class IngestConnection(IngestHooks, Protocol):
     def _unread(self) -> None:
         """The peer has left unread what we write for too long."""
         if not self._ended:
-            self.factory.countFault("unread")
-            self.log.warn("{peer}: closed: it does not read what it is sent", peer=self.peer)
+            tell_unread(self.log, self.factory, self.peer)
         self._abort()
 
     def _readingChanged(self, paused: bool) -> None:
@@ -276,4 +281,11 @@ class IngestConnection(IngestHooks, Protocol):
             self.transport.abortConnection()  # type: ignore[attr-defined]
 
 
-__all__ = ["INGEST_LIMITS", "Delivery", "IngestConnection", "IngestHooks", "tell_not_stored"]
+__all__ = [
+    "INGEST_LIMITS",
+    "Delivery",
+    "IngestConnection",
+    "IngestHooks",
+    "tell_not_stored",
+    "tell_unread",
+]

@@ -24,7 +24,7 @@ from ..core.message import Message, MessageBatch
 from ..net.authentication import LOGIN_LIMITS
 from ..net.backpressure import OutputGuard, ReadControl
 from ..net.factory import peer_name
-from ..net.ingest import Delivery, tell_not_stored
+from ..net.ingest import Delivery, tell_not_stored, tell_unread
 from ..net.timer import MachineTimer
 from ..net.websocket import WEBSOCKET_LIMITS
 from .events import (
@@ -165,7 +165,7 @@ class SabcSession(Verbs):
             self._control,
             factory.clock,
             factory.limits["unread-seconds"],
-            self._abort,
+            self._cutUnread,
             self.outputChanged,
         )
 
@@ -497,6 +497,15 @@ class SabcSession(Verbs):
     def _abort(self) -> None:
         self._ended = True
         self.transport.abortConnection()  # type: ignore[union-attr]
+
+    def peerUnreading(self) -> None:
+        """The peer has left unread what we write for too long: a line and a counter."""
+        tell_unread(log, self.factory, self.peer)
+
+    def _cutUnread(self) -> None:
+        if not self._ended:
+            self.peerUnreading()
+        self._abort()
 
     def outputChanged(self, paused: bool) -> None:
         """The peer has stopped reading what we write, or has caught up."""

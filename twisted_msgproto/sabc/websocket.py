@@ -11,6 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed
@@ -79,6 +80,12 @@ class _Carrier:
             error = ConnectionDone() if clean else ConnectionLost(reason or "")
             self.session.connectionLost(Failure(error))
 
+    def peerUnreading(self) -> None:
+        """The peer read nothing for ``unread-seconds``: it is told of, and dropped."""
+        if self.session.transport is not None and self.session.established:
+            self.session.peerUnreading()
+        super().peerUnreading()  # type: ignore[misc]  # the WebSocket connection has it
+
     def outputPaused(self) -> None:
         """The peer does not read."""
         self.session.outputChanged(True)
@@ -141,6 +148,11 @@ class _Transport:
 
 class SabcWebSocketServer(_Carrier, WebSocketServerConnection):
     """A server's connection."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The transport is gone; where TLS failed, there never was a session to tell of it."""
+        self.factory.sessions.lookTls(self.transport, reason)
+        super().connectionLost(reason)
 
 
 class SabcWebSocketClient(_Carrier, WebSocketClientConnection):

@@ -16,7 +16,7 @@ from ..core.errors import ConnectionClosed, MsgprotoError, TimedOut, shown
 from ..core.limits import Limit, Limits
 from ..net.backpressure import ReadControl
 from ..net.factory import peer_name
-from ..net.ingest import Delivery
+from ..net.ingest import Delivery, tell_unread
 from ..net.timer import MachineTimer
 from ..net.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
 from . import states
@@ -423,6 +423,12 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         return deadline
 
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────
+
+    def peerUnreading(self) -> None:
+        """The peer read nothing for ``unread-seconds``: a line and a counter, and it is dropped."""
+        if self._reason is None:
+            tell_unread(self.logger, self.factory, self.peer)
+        super().peerUnreading()
 
     def outputPaused(self) -> None:
         """Too much is unread: calls wait until the peer has read its answers."""
