@@ -47,6 +47,7 @@ __all__ = [
     "CLOSE_INTERNAL",
     "CLOSE_NORMAL",
     "CLOSE_PROTOCOL",
+    "CLOSE_TOO_BIG",
     "WEBSOCKET_LIMITS",
     "BoundedClientFactory",
     "BoundedServerFactory",
@@ -61,6 +62,7 @@ __all__ = [
 
 CLOSE_NORMAL = 1000
 CLOSE_PROTOCOL = 1002
+CLOSE_TOO_BIG = 1009
 CLOSE_INTERNAL = 1011
 
 WEBSOCKET_LIMITS: tuple[Limit, ...] = (

@@ -244,6 +244,11 @@ class SabcSession(Verbs):
             now = self.factory.clock.seconds()
             self._take(self.machine.receive_frames(frames, now), now)
 
+    def oversized(self) -> None:
+        """A WebSocket message is above twice the limit of a message (``SA-22``)."""
+        if not self._ended:
+            self._take(self.machine.oversized(), self.factory.clock.seconds())
+
     def _take(self, events: list[Event], now: float) -> None:
         for event in events:
             if type(event) is MessagesReceived:

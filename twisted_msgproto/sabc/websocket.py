@@ -19,6 +19,7 @@ from ..core.limits import Limits
 from ..net.websocket import (
     CLOSE_NORMAL,
     CLOSE_PROTOCOL,
+    CLOSE_TOO_BIG,
     BoundedClientFactory,
     BoundedServerFactory,
     WebSocketClientConnection,
@@ -41,6 +42,7 @@ class _Carrier:
     transport: Any
     maxMessagePayloadSize: int
     maxFramePayloadSize: int
+    _close_code = CLOSE_PROTOCOL
 
     def webSocketOpened(self) -> None:
         """The upgrade is done: the session begins."""
@@ -65,6 +67,14 @@ class _Carrier:
         self._frames.append(payload)
         if not self.session.established:
             self.readFinished()
+
+    def _max_message_size_exceeded(self, size: int, most: int, reason: str) -> None:
+        """autobahn's, before it closes: in a session the peer gets its ERROR, as on TCP."""
+        if self.session.established:
+            self.readFinished()
+            self._close_code = CLOSE_TOO_BIG
+            self.session.oversized()
+        super()._max_message_size_exceeded(size, most, reason)  # type: ignore[misc]
 
     def readFinished(self) -> None:
         """All frames of one read are there."""
@@ -100,7 +110,7 @@ class _Carrier:
 
     def closeSession(self, fault: bool) -> None:
         """The session has ended."""
-        code = CLOSE_PROTOCOL if fault else CLOSE_NORMAL
+        code = self._close_code if fault else CLOSE_NORMAL
         self.closeWebSocket(code)  # type: ignore[attr-defined]
 
 
