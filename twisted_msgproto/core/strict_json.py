@@ -16,6 +16,9 @@ from typing import Any, Final, NoReturn
 DEPTH_MAX: Final = 64
 """How deep objects and arrays may stand in each other."""
 
+CHECKED_DEPTH_MAX: Final = 512
+"""The same for documents which are only checked: :func:`check_json`."""
+
 INTEGER_DIGITS_MAX: Final = 4000
 """An integer's digits: reading them takes quadratic time."""
 
@@ -60,6 +63,26 @@ def parse_json(source: bytes | str, octets_max: int, depth_max: int = DEPTH_MAX)
     return value
 
 
+def check_json(octets: bytes, depth_max: int = CHECKED_DEPTH_MAX) -> None:
+    """Whether octets are a JSON text, which somebody else will read.
+
+    Numbers may have any size and keys may stand twice: that is JSON.  Raises NotJson for what is
+    none, JsonRefused for what is deeper than ``depth_max``.  No number and no object is made.
+    """
+    try:
+        text = octets.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotJson(f"not JSON: {error}") from None
+    if text.count("[") + text.count("{") > depth_max:
+        _check_depth(text, depth_max)
+    try:
+        _CHECKER.decode(text)
+    except NotJson:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise NotJson(f"not JSON: {error}") from None
+
+
 def _check_depth(text: str, depth_max: int) -> None:
     depth = 0
     for found in _STRUCTURE.finditer(text):
@@ -102,3 +125,8 @@ _DECODER: Final = json.JSONDecoder(
     parse_int=_bounded_integer,
     parse_float=_finite,
 )
+
+_CHECKER: Final = json.JSONDecoder(
+    object_pairs_hook=len, parse_constant=_no_constant, parse_int=len, parse_float=len
+)
+"""It makes nothing of objects and numbers."""
