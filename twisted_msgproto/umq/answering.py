@@ -49,6 +49,12 @@ class Answering(SessionPart):
             return self._accept()
         return self.requestReceived(self._message("call", request))
 
+    def admit(self, message: CallReceived | CallbackReceived) -> None:
+        """Whether this call may come at all: raise Refused before anything of it is stored.
+
+        By default every call may.
+        """
+
     def needsSafety(self, message: CallReceived | CallbackReceived) -> bool:
         """Whether this call is answered only when the sink has it safe (if there is a sink).
 
@@ -58,6 +64,16 @@ class Answering(SessionPart):
         return not isinstance(message, CallReceived) or (
             methods is None or bool(methods.durable(message.payload))
         )
+
+    def _admitted(self, event: CallReceived | CallbackReceived) -> bool:
+        if type(self).admit is Answering.admit:
+            return True
+        try:
+            self.admit(event)
+        except Exception:
+            self._refuse(event.id, Failure())
+            return False
+        return True
 
     # ── answering ───────────────────────────────────────────────────────────────────────────────
 

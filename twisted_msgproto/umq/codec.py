@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 
 from ..core.errors import Refused
 from ..core.strict_json import JsonRefused, NotJson, parse_json
-from .exchange import CallFailed, Reply, Request
+from .exchange import CallFailed, Reply, Request, Stored
 from .wire import Code
 
 if TYPE_CHECKING:
@@ -248,6 +248,7 @@ def call_method(
 ) -> Deferred[Any]:
     """Call the peer's method ``name``; fires with its result, or a Reply if it has attachments.
 
+    It fires with :class:`~.exchange.Stored` if the peer is a stock server which has no such method.
     Fails with RemoteError for errors which the peer registered, CallFailed for its refusals, and
     as ``session.call`` otherwise; NotJson if the answer is no JSON.
     """
@@ -256,6 +257,9 @@ def call_method(
 
 
 def _decoded(reply: Reply) -> Any:
+    stored = Stored.read(reply.payload)
+    if stored is not None:
+        return stored
     value = parse(reply.payload)
     return Reply(value, reply.attachments) if reply.attachments else value
 

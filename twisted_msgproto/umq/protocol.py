@@ -47,6 +47,7 @@ from ..net.websocket import (
 )
 from .codec import MethodRegistry
 from .events import HelloReceived, WelcomeReceived
+from .exchange import Reply
 from .machine import Client, Server
 from .session import ACTIONS, LIMITS, SUBPROTOCOL, UmqSession
 from .storing import PROTOCOL
@@ -127,8 +128,8 @@ class UmqServer(UmqSession, WebSocketServerConnection):
             lambda accepted: str(accepted[1]) or None
         )
 
-    def welcome(self, hello: HelloReceived) -> str:
-        """The payload of our ``W`` (``UM-07``)."""
+    def welcome(self, hello: HelloReceived) -> str | Reply:
+        """The payload of our ``W``, as a :class:`~.exchange.Reply` with attachments (``UM-07``)."""
         return ""
 
     def _newMachine(self, now: float) -> Server:
@@ -137,7 +138,7 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         self._full_size = self.maxMessagePayloadSize
         size = limits.integer("hello-characters") + 32
         if limits.integer("hello-attachments"):
-            size = max(size, limits.integer("attachment-octets"))
+            size = max(size, limits.integer("hello-attachment-octets"))
         self.maxMessagePayloadSize = self.maxFramePayloadSize = min(size, self._full_size)
         return Server(limits, now)
 
@@ -150,8 +151,10 @@ class UmqServer(UmqSession, WebSocketServerConnection):
             return
         self.clientId = identity
         self.maxMessagePayloadSize = self.maxFramePayloadSize = self._full_size
+        welcome = self.welcome(hello)
+        reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
         self._now()
-        self.machine.welcome(self.welcome(hello))
+        self.machine.welcome(reply.payload, self._bodies(reply.attachments))
         self._guard(self._establish)
         self._flush()
 
@@ -240,6 +243,15 @@ class UmqClient(UmqSession, WebSocketClientConnection):
         hello: str = self.factory.hello
         return hello
 
+    def helloAttachments(self) -> Sequence[Any]:
+        """The attachments of our ``H``: octets, or Deferreds which fire with octets (``UM-06``).
+
+        The default is the factory's ``helloAttachments``.  A server takes few and small ones, since
+        nobody is authorised yet.
+        """
+        attachments: Sequence[Any] = self.factory.helloAttachments
+        return attachments
+
     def welcomed(self, welcome: WelcomeReceived) -> Any:
         """The server accepted us: decide whether we accept the server (``UM-07``).
 
@@ -250,7 +262,7 @@ class UmqClient(UmqSession, WebSocketClientConnection):
         return Client(self.factory.limits, now)
 
     def _begin(self) -> None:
-        self.machine.hello(self.hello())
+        self.machine.hello(self.hello(), self._bodies(self.helloAttachments()))
 
     def _onWelcome(self, welcome: WelcomeReceived) -> None:
         self._held = []  # nothing of the server counts before we have accepted it
@@ -300,7 +312,7 @@ class UmqClientFactory(SessionFactory, BoundedClientFactory):
     """Builds a :class:`UmqClient` for one server's address.
 
     Attributes as :class:`SessionFactory` has them, for the client's one connection at a time;
-    ``hello`` is the payload of ``H``.
+    ``hello`` is the payload of ``H``, ``helloAttachments`` are its attachments.
     """
 
     protocolName = PROTOCOL
@@ -313,6 +325,7 @@ class UmqClientFactory(SessionFactory, BoundedClientFactory):
         sink: IMessageSink | None = None,
         *,
         hello: str = "",
+        helloAttachments: Sequence[Any] = (),
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
@@ -328,6 +341,7 @@ class UmqClientFactory(SessionFactory, BoundedClientFactory):
             self, self.clock, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
         )
         self.hello = hello
+        self.helloAttachments = helloAttachments
         self.methods = methods
 
 

@@ -288,6 +288,8 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             self._inbox.append(event)
         elif self._draining:
             self.machine.error(event.id, f"{Code.UNAVAILABLE.value} the server stops")
+        elif not self._admitted(event):
+            return
         elif self._delivery is None:
             self._serve(event)
         else:
