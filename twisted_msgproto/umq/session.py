@@ -171,6 +171,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         self._over = False  # more is unread than unread-octets
         self._inbox: list[CallReceived | CallbackReceived] = []
         self._held: list[Event] | None = None  # events which wait for our own authorisation
+        self._selective = type(self).admit is not Answering.admit
         self._beginStoring()
         self._in_read = False
         self._draining = False
@@ -288,7 +289,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             self._inbox.append(event)
         elif self._draining:
             self.machine.error(event.id, f"{Code.UNAVAILABLE.value} the server stops")
-        elif not self._admitted(event):
+        elif self._selective and not self._admitted(event):
             return
         elif self._delivery is None:
             self._serve(event)

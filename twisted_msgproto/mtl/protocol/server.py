@@ -412,6 +412,9 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _send(self) -> None:
         machine = self.machine
+        while machine.profile_errors:
+            failure = Failure(machine.profile_errors.pop(0))
+            log.failure("a profile failed, what it lost is rejected", failure)
         while True:
             control, data = machine.data_to_send()
             if self._control is None or not (control or data):
