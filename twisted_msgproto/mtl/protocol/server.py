@@ -48,7 +48,16 @@ from ..machine.sessions import (
     SessionOpened,
     key_of,
 )
-from ..zeromq import Bounds, Sockets, check_address, is_local, messages_within, port_of
+from ..zeromq import (
+    Bounds,
+    Sockets,
+    check_address,
+    data_beside,
+    is_local,
+    messages_within,
+    port_of,
+    with_port,
+)
 
 PROTOCOL: Final = "mtl"
 
@@ -207,11 +216,11 @@ class MtlServerFactory(MsgprotoServerFactory):
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
     def listen(self, control: Sequence[str], data: str | None = None) -> list[str]:
-        """Bind the sockets; where they listen, with the ports which were chosen.
+        """Bind the sockets; where they listen, with the ports which were chosen, control first.
 
-        ``data`` None: the control socket is for data too (``MT-12``).  Raises ConfigurationError:
-        for what is no address, for one in use, and for one off this machine without CURVE
-        (``MT-31``).
+        Data listens at ``data``, and on its port at each other host of ``control``; ``data`` None:
+        the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
+        address, for one in use, and for one off this machine without CURVE (``MT-31``).
         """
         every = [*control, *([] if data is None else [data])]
         for address in every:
@@ -277,8 +286,11 @@ class MtlServerFactory(MsgprotoServerFactory):
                 **options,
             )
             self.addresses = [self._control.bind(address) for address in control]
-            self.addresses.append(self._data.bind(data))
-            self.machine.data_port = port_of(self.addresses[-1])
+            first, *others = data_beside(control, data)
+            bound = self._data.bind(first)
+            self.machine.data_port = port = port_of(bound)
+            self.addresses.append(bound)
+            self.addresses += [self._data.bind(with_port(other, port)) for other in others]
         self._control_reading = ReadControl(self._data, self._readingChanged)
         self._delivery = Delivery(
             lambda batch: self._hook(batch),
