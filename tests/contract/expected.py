@@ -6,9 +6,6 @@ Each is a strict expected failure: whoever mends one takes it out of here.
 from __future__ import annotations
 
 _BROKEN: dict[str, tuple[str, str]] = {
-    "test_an_answer_may_cancel_the_next": ("sabc sabc-ws", "HO-03"),
-    "test_a_failure_at_the_loss_may_cancel_the_next": ("sabc sabc-ws umq", "HO-03"),
-    "test_a_time_out_may_cancel_the_next": ("sabc sabc-ws umq", "HO-03"),
     "test_a_server_that_reads_slowly_but_steadily_is_not_left": (
         "lumberjack micromsg2 sabc sabc-ws umq",
         "HO-04: progress does not reset the deadline of our own uploads",
@@ -19,7 +16,6 @@ _BROKEN: dict[str, tuple[str, str]] = {
     ),
     "test_an_orderly_end_has_a_deadline": ("sabc", "HO-05: disconnect() waits for ever"),
     "test_who_shuts_its_sending_side_still_gets_its_answer": ("sabc", "HO-06"),
-    "test_a_check_that_never_answers_has_a_deadline_and_the_peer_is_told": ("umq", "HO-07"),
     "test_it_says_when_it_is_refused_and_tries_less_and_less_often": ("sabc umq", "HO-11"),
     "test_every_protocol_exports_one": (
         "lumberjack micromsg2 sabc sabc-ws mtl",

@@ -209,12 +209,13 @@ class SabcSession(Verbs):
         self._lost(reason)
         error = self._lossOf(reason)
         streams, self._streams = self._streams, {}
+        # Whoever hears of it may cancel others which wait still: each fires once.
         for done, stream in streams.items():
             stream.stop()
-            if not stream.waiting:
+            if not stream.waiting and not done.called:
                 done.errback(error)
         for _, waiter in waiting:
-            waiter.errback(error)  # type: ignore[attr-defined]
+            self._fail(waiter, error)
         if self._established:
             self.sessionLost(reason)
 
@@ -262,11 +263,10 @@ class SabcSession(Verbs):
 
     def _happened(self, event: Event, now: float) -> None:
         if isinstance(event, RequestFailed):
-            error = Refused(event.text, event.code)
-            self._release(event.waiter).errback(error)
+            self._fail(event.waiter, Refused(event.text, event.code))
         elif isinstance(event, RequestsTimedOut):
             for waiter in event.waiters:
-                self._release(waiter).errback(TimedOut("no answer in time"))
+                self._fail(waiter, TimedOut("no answer in time"))
         elif isinstance(event, ErrorReceived):
             self._guarded(self.errorReceived, event)
         elif isinstance(event, Fault):
@@ -468,7 +468,15 @@ class SabcSession(Verbs):
         truncated = event.truncated or [False] * len(event.ids)
         columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
         for waiter, body, headers, cut in columns:
-            self._release(waiter).callback(Response(body, headers, cut))
+            answered = self._release(waiter)
+            if not answered.called:  # the callback of another answer may have cancelled it
+                answered.callback(Response(body, headers, cut))
+
+    def _fail(self, waiter: Any, error: Exception) -> None:
+        """A request has failed, unless its caller has cancelled it meanwhile."""
+        failed = self._release(waiter)
+        if not failed.called:
+            failed.errback(error)
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 

@@ -28,8 +28,9 @@ from twisted.cred.checkers import ANONYMOUS
 from twisted.cred.credentials import Anonymous, ICredentials, UsernamePassword
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, maybeDeferred
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
+from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from zope.interface import Interface, implementer
 
@@ -96,6 +97,7 @@ class UmqServer(UmqSession, WebSocketServerConnection):
 
     machine: Server
     peer: Any
+    _deciding: Deferred[Any] | None = None
     maxMessagePayloadSize: int
     maxFramePayloadSize: int
 
@@ -115,8 +117,9 @@ class UmqServer(UmqSession, WebSocketServerConnection):
     def authorise(self, hello: HelloReceived) -> Any:
         """Who the client is (``UM-06``): its identity as text, or None; or a Deferred for that.
 
-        Raising Refused rejects the client with ``F`` and the error's code.  The default asks the
-        factory's portal; without a portal everybody may come in, as nobody in particular.
+        Raising Refused rejects the client with ``F`` and the error's code.  What has not fired
+        after ``hello-seconds`` is cancelled, and the client is told to come again.  The default
+        asks the factory's portal; without a portal everybody may come in, as nobody in particular.
         """
         portal = self.factory.portal
         if portal is None:
@@ -143,8 +146,17 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         return Server(limits, now)
 
     def _onHello(self, hello: HelloReceived) -> None:
-        deciding = maybeDeferred(self.authorise, hello)
+        self._deciding = deciding = maybeDeferred(self.authorise, hello)
+        if not deciding.called:
+            deciding.addTimeout(self.limits["hello-seconds"], self.factory.clock)
         deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """End; a subclass which overrides this calls it."""
+        super().connectionLost(reason)
+        deciding, self._deciding = self._deciding, None
+        if deciding is not None:
+            deciding.cancel()
 
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
@@ -169,6 +181,9 @@ class UmqServer(UmqSession, WebSocketServerConnection):
             error: Any = failure.value
             code = error.code if isinstance(error.code, int) else Code.REJECTED.value
             text = str(error)
+        elif failure.check(TimeoutError, CancelledError):
+            self.count("authorisations_timed_out")
+            self.logger.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
         else:
             self.logger.failure("{peer}: authorisation failed", failure, peer=self.peer)
         self.closeSession(code, text)

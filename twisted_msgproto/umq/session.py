@@ -228,7 +228,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         if self._reason is None:
             self._reason = error
         for waiter in self.machine.connection_lost():
-            waiter.errback(self._reason)  # type: ignore[attr-defined]
+            _fire(waiter, Failure(self._reason))
         for topic in list(self.topics.values()):
             topic._end("lost")
         for subscription in list(self.subscriptions.values()):
@@ -300,15 +300,14 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
 
     def _onResult(self, event: ResultReceived) -> None:
         waiter: Any = event.waiter
-        waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
+        if not waiter.called:  # the callback of another answer may have cancelled it
+            waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
 
     def _onError(self, event: ErrorReceived) -> None:
-        waiter: Any = event.waiter
-        waiter.errback(CallFailed(event.payload))
+        _fire(event.waiter, Failure(CallFailed(event.payload)))
 
     def _onExpired(self, event: CallExpired) -> None:
-        waiter: Any = event.waiter
-        waiter.errback(TimedOut("the call was not answered in time"))
+        _fire(event.waiter, Failure(TimedOut("the call was not answered in time")))
 
     def _onUpdate(self, event: TopicUpdated) -> None:
         if self._delivery is not None:
@@ -474,6 +473,12 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
     def snapshot(self) -> dict[str, object]:
         """Where the session stands, as plain values."""
         return {} if self._timer is None else self.machine.snapshot()
+
+
+def _fire(waiter: Any, failure: Failure) -> None:
+    """A call has failed, unless its caller has cancelled it meanwhile: each fires once."""
+    if not waiter.called:
+        waiter.errback(failure)
 
 
 ACTIONS: Final[dict[type, Callable[[Any, Any], None]]] = {
