@@ -28,7 +28,7 @@ SMALL_OCTETS = 16 << 20
 TARGET_OCTETS = 128 << 20
 """How large a file becomes: what Spark's readers make one task of."""
 MEMORY_OCTETS = 128 << 20
-"""How many octets of rows, uncompressed, one file is made from; sorting needs four times as many."""
+"""How many octets of rows one file is made from, uncompressed; sorting needs four times that."""
 
 SLICE_ROWS = 8192
 """Rows which are handed to the writer at once; it makes row groups of them."""
