@@ -207,6 +207,19 @@ class TestWithSpark:
             identity(queue): [*range(600), *range(900, 1600)]
         }
 
+    def test_a_signal_while_spark_starts_ends_it_in_order__TB_10(
+        self, launch: Launcher, queue: Path
+    ) -> None:
+        process = bridge(launch, queue)
+        deadline = time.monotonic() + START_SECONDS
+        while [status["state"] for status in read_statuses(queue)] != ["starting"]:
+            assert time.monotonic() < deadline, process.output
+            time.sleep(0.01)
+        process.signal(signal.SIGTERM)
+        assert process.wait(seconds=START_SECONDS) == 0
+        assert "Traceback" not in process.output
+        assert read_statuses(queue)[0]["state"] == "ended"
+
     def test_a_queue_which_is_swapped_is_one_line(
         self, launch: Launcher, queue: Path, tmp_path: Path
     ) -> None:

@@ -47,7 +47,7 @@ from .marks import Marks
 from .opening import is_remote, open_queue
 from .options import Access
 from .report import Batch, Progress, Report, StatusFiles, lock_path, progress_line
-from .session import first_line, spark_session
+from .session import first_line, spark_session, within
 
 TRIGGER_SECONDS = 1.0
 """The least time from one batch to the next, unless somebody says otherwise."""
@@ -137,10 +137,24 @@ class Ending:
 
     def __init__(self) -> None:
         self.wishes = 0
+        self._interrupts = False
 
     def _wish(self, number: int, frame: FrameType | None) -> None:
         # Nothing more: what a lock protects must not be touched in a signal's function.
         self.wishes += 1
+        if self._interrupts:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """In here a wish does not wait: nothing is under way that would have to end in order."""
+        self._interrupts = True
+        try:
+            if self.wishes:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._interrupts = False
 
     def install(self) -> None:
         """Takes the signals; again after pyspark has put its own function there."""
@@ -164,8 +178,8 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     try:
         bridge.run()
     except KeyboardInterrupt:
-        # pyspark's own function was in place for a moment while its context was made.
-        pass
+        # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
+        bridge.interrupted()
     except BaseException as error:
         bridge.failed(error)
         raise
@@ -282,7 +296,10 @@ class Bridge:
 
     @contextlib.contextmanager
     def _spark(self, scratch: Path) -> Iterator[Any]:
-        with spark_session(self.options.master, scratch, self.options.settings) as spark:
+        session = spark_session(self.options.master, scratch, self.options.settings)
+        with contextlib.ExitStack() as stack:
+            with self.ending.interrupting():  # Java takes its time to start
+                spark = stack.enter_context(session)
             self.ending.install()
             yield spark
 
@@ -354,12 +371,18 @@ class Bridge:
         if report.progress.last is not self._shown:
             self._shown = report.progress.last
             self.say(progress_line(report, time.time()))
-        self._write(report)
-
-    def _write(self, report: Report) -> None:
         if self.status is not None:
             with contextlib.suppress(OSError):
                 self.status.write(report)
+
+    def _write(self, report: Report) -> None:
+        if self.status is not None:
+            # A disk which hangs must not keep the process from its end.
+            within(MARKS_SECONDS, partial(self.status.write, report))
+
+    def interrupted(self) -> None:
+        """The bridge was told to end before it ran."""
+        self._write(Report("ended", Progress()))
 
     def failed(self, error: BaseException) -> None:
         """Notes in the status file why the bridge ended."""
