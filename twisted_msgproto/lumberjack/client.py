@@ -43,7 +43,7 @@ from ..core.errors import (
 from ..core.limits import Limit, Limits
 from ..core.machine import IllegalTransition
 from ..net.factory import peer_name
-from ..net.timer import MachineTimer
+from ..net.ticking import MachineTimer
 from .writer import (
     COMPRESS_DEFAULT,
     WINDOW_DEFAULT,

@@ -30,7 +30,7 @@ from ..core.message import Fields, MessageBatch
 from ..net.backpressure import OutputGuard
 from ..net.factory import MsgprotoServerFactory
 from ..net.ingest import INGEST_LIMITS, IngestConnection
-from ..net.timer import MachineTimer
+from ..net.ticking import MachineTimer
 from .machine import READER_LIMITS, DataReceived, JsonReceived, Reader, ReaderEvent
 
 PROTOCOL: Final = "lumberjack"

@@ -21,7 +21,7 @@ from ..core.errors import ConnectionClosed, Fault, shown
 from ..core.message import MessageBatch
 from ..net.backpressure import OutputGuard, ReadControl
 from ..net.ingest import IngestConnection, IngestHooks
-from ..net.timer import MachineTimer
+from ..net.ticking import MachineTimer
 from .machine import (
     CommandReceived,
     ErrorReceived,

@@ -25,7 +25,7 @@ from ..net.authentication import LOGIN_LIMITS
 from ..net.backpressure import OutputGuard, ReadControl
 from ..net.factory import peer_name
 from ..net.ingest import Delivery
-from ..net.timer import MachineTimer
+from ..net.ticking import MachineTimer
 from ..net.websocket import WEBSOCKET_LIMITS
 from .events import (
     REQUEST,

@@ -11,7 +11,7 @@ from twisted.internet.protocol import Protocol
 
 from ..core.errors import ConnectionClosed
 from ..core.machine import IllegalTransition
-from ..net.timer import MachineTimer
+from ..net.ticking import MachineTimer
 from .exchange import Body, Response, octets_of
 from .machine import Client, Server
 from .outgoing import OutgoingMessage

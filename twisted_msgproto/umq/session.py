@@ -17,7 +17,7 @@ from ..core.limits import Limit, Limits
 from ..net.backpressure import ReadControl
 from ..net.factory import peer_name
 from ..net.ingest import Delivery
-from ..net.timer import MachineTimer
+from ..net.ticking import MachineTimer
 from ..net.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
 from . import states
 from .answering import Answering
