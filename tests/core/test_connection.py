@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from twisted_msgproto.core.connection import Connection, WorkLost
@@ -56,7 +58,7 @@ class Echo(Connection[bytes, bytes, object]):
         self.deadlines.set("warn", now + 1)
         events.append(self.fault)
 
-    timely = {"warn": _warn, "end": _end}
+    timely: ClassVar = {"warn": _warn, "end": _end}
 
 
 def test_each_deadline_calls_its_method_when_it_has_come():

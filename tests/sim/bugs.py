@@ -239,7 +239,7 @@ def shared_buffer() -> AbstractContextManager[object]:
 
 def no_resend() -> AbstractContextManager[object]:
     """What was unacknowledged on a lost connection is forgotten."""
-    return mock.patch.object(lumberjack_writer.Writer, "connection_lost", lambda self: [])
+    return mock.patch.object(lumberjack_writer.Writer, "lost", lambda self, now: [])
 
 
 LUMBERJACK_BUGS: dict[str, Bug] = {
