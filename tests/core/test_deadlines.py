@@ -78,6 +78,16 @@ def test_what_is_due_may_be_set_again_at_once(kind):
     assert deadlines.next is None
 
 
+def test_a_deadline_can_be_brought_nearer_without_being_put_off():
+    deadlines = Deadlines()
+    for at, kept in ((5.0, 5.0), (7.0, 5.0), (3.0, 3.0), (4.0, 3.0)):
+        deadlines.no_later("a", at)
+        assert deadlines.next == kept
+    deadlines.clear("a")
+    deadlines.no_later("a", 9.0)
+    assert deadlines.next == 9.0
+
+
 def test_rows_in_vain_are_dropped_before_they_outnumber_the_others():
     deadlines = ManyDeadlines()
     deadlines.set("far", 1e9)

@@ -108,7 +108,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
     @property
     def deadline(self) -> float | None:
         """When to call ``advance``; None: not before another call was made."""
-        return self.deadlines.next
+        return None if self.finished else self.deadlines.next
 
     def advance(self, now: float) -> list[Event]:
         """Do what is due at ``now``."""

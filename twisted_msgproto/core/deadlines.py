@@ -46,6 +46,12 @@ class Deadlines:
         elif before == nearest:
             self.next = min(times.values())
 
+    def no_later(self, name: str, at: float) -> None:
+        """Let the deadline ``name`` be at ``at``, unless it is nearer already."""
+        before = self._times.get(name)
+        if before is None or at < before:
+            self.set(name, at)
+
     def clear(self, name: str) -> None:
         """Let there be no deadline ``name``; nothing happens if there is none."""
         times = self._times

@@ -180,6 +180,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     """
 
     counters: ReaderCounters
+    deadlines: Deadlines
 
     def __init__(self, limits: Limits | None = None) -> None:
         """``limits`` holds at least :data:`READER_LIMITS`; their defaults where it is None."""

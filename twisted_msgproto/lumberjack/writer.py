@@ -336,6 +336,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     """
 
     counters: WriterCounters
+    deadlines: Deadlines
 
     def __init__(
         self,

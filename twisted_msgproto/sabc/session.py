@@ -18,6 +18,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from ..core.connection import WorkLost
 from ..core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
 from ..core.limits import Limit
 from ..core.message import Message, MessageBatch
@@ -25,7 +26,7 @@ from ..net.authentication import LOGIN_LIMITS
 from ..net.backpressure import OutputGuard, ReadControl
 from ..net.factory import peer_name
 from ..net.ingest import Delivery
-from ..net.ticking import MachineTimer
+from ..net.timer import MachineTimer
 from ..net.websocket import WEBSOCKET_LIMITS
 from .events import (
     REQUEST,
@@ -134,9 +135,9 @@ class SabcSession(Verbs):
         self._established = False
         self._ended = False  # the transport was asked to close
         self._gone = False  # it is closed
-        self._unsafe: set[int] = set()  # batches (by id) which will never be safe
+        self._unsafe: set[int] = set()  # places of what never will be safe
         self._streams: dict[Deferred[Response], Stream] = {}
-        self._control = ReadControl(transport)
+        self._control = ReadControl(transport, self._readingChanged)
         self._delivery = Delivery(
             self._put,
             self._control,
@@ -144,14 +145,15 @@ class SabcSession(Verbs):
             factory.limits.integer("unsafe-octets"),
             lambda failure: None,
         )
-        self._timer = MachineTimer(factory.clock, self._tick)
+        self._place = 0  # of what is just being given to the sink
+        self.machine = self._newMachine()
+        self._timer = MachineTimer(factory.clock, self.machine.deadlines, self._advance)
         self._guard: OutputGuard | None = None
         self._outputPaused = False
         # TLS writes nothing before its hand-shake: a guard would take that for a peer which does
         # not read, and stop reading what the hand-shake waits for.
         if self.framed is None and not ISSLTransport.providedBy(transport):
             self._watchOutput()
-        self.machine = self._newMachine()
         factory.connectionOpened(self, self.address)
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
@@ -197,7 +199,7 @@ class SabcSession(Verbs):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass which overrides this calls it."""
         self._ended = self._gone = True
-        waiting = self.machine.connection_lost()
+        ended = self.machine.lost(self.factory.clock.seconds())
         self._timer.stop()
         if self._guard is not None:
             self._guard.stop()
@@ -213,8 +215,10 @@ class SabcSession(Verbs):
             stream.stop()
             if not stream.waiting:
                 done.errback(error)
-        for _, waiter in waiting:
-            waiter.errback(error)  # type: ignore[attr-defined]
+        for event in ended:
+            if isinstance(event, WorkLost):
+                for _, waiter in event.work:
+                    waiter.errback(error)
         if self._established:
             self.sessionLost(reason)
 
@@ -236,13 +240,13 @@ class SabcSession(Verbs):
             if self._guard is None:
                 self._watchOutput()
             now = self.factory.clock.seconds()
-            self._take(self.machine.receive_data(data, now), now)
+            self._take(self.machine.receive(data, now), now)
 
     def framesReceived(self, frames: list[bytes]) -> None:
         """WebSocket messages of one read."""
         if not self._ended:
             now = self.factory.clock.seconds()
-            self._take(self.machine.receive_frames(frames, now), now)
+            self._take(self.machine.receive(frames, now), now)
 
     def _take(self, events: list[Event], now: float) -> None:
         for event in events:
@@ -253,7 +257,6 @@ class SabcSession(Verbs):
             else:
                 self._happened(event, now)
         self._flush()
-        self._timer.look()
 
     def _happened(self, event: Event, now: float) -> None:
         if isinstance(event, RequestFailed):
@@ -323,47 +326,49 @@ class SabcSession(Verbs):
         )
         factory.counters["events"] += batch.count
         factory.counters["octets"] += batch.octets
-        self._delivery.deliver(batch, self._safe, batch)
+        self._place = event.place
+        self._delivery.deliver(batch, self._safe, batch, event.place)
 
     def _put(self, batch: MessageBatch) -> Deferred[Any] | None:
         sink = self.factory.sink
         if sink is None:
             return None
         safe: Deferred[Any] = sink.put(batch)
-        return safe.addErrback(self._notSafe, batch)
+        return safe.addErrback(self._notSafe, self._place)
 
-    def _notSafe(self, failure: Failure, batch: MessageBatch) -> None:
+    def _notSafe(self, failure: Failure, place: int) -> None:
         """A batch will never be safe: its requests fail (``SA-16``), and the session ends.
 
         Going on would leave a gap in what is stored of this session.
         """
         log.failure("{peer}: not stored", failure, peer=self.peer)
         self.factory.counters["unsafe_batches"] += 1
-        self._unsafe.add(id(batch))
+        self._unsafe.add(place)
 
-    def _safe(self, batch: MessageBatch) -> None:
-        unsafe = id(batch) in self._unsafe
-        self._unsafe.discard(id(batch))
+    def _safe(self, batch: MessageBatch, place: int) -> None:
         machine = self.machine
-        ids: Any = batch.message_id
+        if place in self._unsafe:
+            self._unsafe.discard(place)
+            if not self._gone:
+                machine.not_safe(place, self.factory.clock.seconds())
+                self._flush()
+            return
+        if not self._gone:
+            machine.made_safe(place, self.factory.clock.seconds())
         if batch.kind != REQUEST:
-            self._settle(batch, unsafe)
+            self._settle(batch)
         elif self._gone:
             return
-        elif unsafe:
-            for number in () if machine.closed else ids:
-                machine.fail(number, 503, "not stored")
         elif type(self).requestReceived is SabcSession.requestReceived:
+            ids: Any = batch.message_id
             machine.acknowledge(ids)
         else:
             self._ask_all(batch)
-        if unsafe:
-            machine.stop()
         self._flush()
 
-    def _settle(self, batch: MessageBatch, unsafe: bool) -> None:
+    def _settle(self, batch: MessageBatch) -> None:
         """Send-only messages: nobody is answered, but an orderly end waits for them."""
-        if unsafe or type(self).messageReceived is SabcSession.messageReceived:
+        if type(self).messageReceived is SabcSession.messageReceived:
             self.machine.settle(batch.count)
             return
         for message in batch:
@@ -468,20 +473,19 @@ class SabcSession(Verbs):
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
     def _flush(self) -> None:
-        """Write what is queued, and close if the machine has."""
+        """Write what is queued, arm the timer, and close if the machine has."""
         if self._ended:
             return
-        framed = self.framed
-        if framed is None:
-            octets = self.machine.data_to_send()
-            if octets:
-                self.transport.write(octets)  # type: ignore[union-attr]
-        else:
-            frames = self.machine.frames_to_send()
-            if frames:
-                framed.sendFrames(frames)
-        if self.machine.closed:
+        outputs = self.machine.outputs()
+        if outputs:
+            if self.framed is None:
+                self.transport.write(outputs)  # type: ignore[union-attr]
+            else:
+                self.framed.sendFrames(outputs)
+        if self.machine.finished:
             self._close()
+        else:
+            self._timer.look()
 
     def _close(self) -> None:
         """The machine is done: let what was written go out, then close."""
@@ -509,12 +513,19 @@ class SabcSession(Verbs):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def _tick(self, now: float) -> float | None:
-        deadline = self.machine.tick(now)
-        for event in self.machine.take_due():
+    def _advance(self, now: float) -> None:
+        """The machine's deadline has come."""
+        for event in self.machine.advance(now):
             self._happened(event, now)
         self._flush()
-        return deadline
+
+    def _readingChanged(self, paused: bool) -> None:
+        now = self.factory.clock.seconds()
+        if paused:
+            self.machine.paused(now)
+        else:
+            self.machine.resumed(now)
+            self._timer.look()
 
 
 __all__ = ["LIMITS", "PROTOCOL", "SabcSession"]

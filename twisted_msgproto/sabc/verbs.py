@@ -11,7 +11,7 @@ from twisted.internet.protocol import Protocol
 
 from ..core.errors import ConnectionClosed
 from ..core.machine import IllegalTransition
-from ..net.ticking import MachineTimer
+from ..net.timer import MachineTimer
 from .exchange import Body, Response, octets_of
 from .machine import Client, Server
 from .outgoing import OutgoingMessage
@@ -78,8 +78,6 @@ class Verbs(Protocol):
             return waiter
         numbers.append(number)
         self._flush()
-        if timeout is not None or self.machine.outstanding == 1:
-            self._timer.look()
         return waiter
 
     def sendOnly(
@@ -153,8 +151,7 @@ class Verbs(Protocol):
         stream = Stream(self, outgoing, pieces, done, waiting)
         self._streams[done] = stream
         stream.go()
-        if waiting:
-            self._timer.look()
+        self._timer.look()
         return done
 
     def _cancelStream(self, done: Deferred[Response]) -> None:
