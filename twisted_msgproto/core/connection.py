@@ -9,7 +9,7 @@ All machines of this package have this one shape, whatever their protocol::
 
 Duties of the caller, in this order:
 
-1. ``receive(inputs, now)`` with what came, and deal with its events in order; call it again with
+1. ``connection_made(now)`` when the connection stands; then ``receive(inputs, now)`` with what came, and deal with its events in order; call it again with
    nothing while the machine is ``unfinished``, between other work.  ``ended(now)`` says that the
    peer will send no more.
 2. ``made_safe(place, now)`` when the sink has made safe what an event with this ``place`` brought,
@@ -77,6 +77,10 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
     fault: Fault | None
 
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, now: float) -> list[Event]:
+        """The connection stands: the time in which the peer has to begin runs from ``now``."""
+        return []
 
     @abstractmethod
     def receive(self, inputs: Inputs, now: float) -> list[Event]:

@@ -148,14 +148,16 @@ class MicroMsg2Server(MicroMsg2Protocol):
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages of the broker."""
         numbers: list[int] = []
+        now = self.factory.clock.seconds()
         # Neighbours mostly have the same address: they are encoded as one run.
         for (address, _), run in groupby(messages, lambda m: (m.address, id(m.notes))):
             routed = list(run)
             payloads = [message.payload for message in routed]
             # What this server took in it may pass on, whatever the limits for sending say.
-            numbers += self.machine.send_run(address, payloads, routed[0].notes, limited=False)
+            numbers += self.machine.send_run(
+                address, payloads, routed[0].notes, limited=False, now=now
+            )
         self._write()
-        self._timer.look()
         return None if self.machine.sending is None else numbers
 
     def too_slow(self) -> None:

@@ -108,9 +108,10 @@ class Server(Side[Serving]):
         self._authenticates = authenticates
         self._announced = False
 
-    def connection_made(self, now: float) -> None:
+    def connection_made(self, now: float) -> list[Event]:
         """The connection stands: CONNECT has to come in time (``SA-27``)."""
         self.deadlines.set("connect", now + self._connect_seconds)
+        return []
 
     def _code_of(self, fault: Fault) -> int:
         # Before CONNECT nothing else is known here, whatever it may be.
