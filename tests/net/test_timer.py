@@ -16,10 +16,13 @@ class Machine:
         self.deadlines = kind()
         self.calls = []
         self.clock = Clock()
-        self.timer = MachineTimer(self.clock, self.deadlines, self.due)
+        self.timer = MachineTimer(self.clock, self, self.follow)
 
-    def due(self, now):
-        self.calls.append((now, self.deadlines.due(now)))
+    def advance(self, now):
+        return [(now, self.deadlines.due(now))]
+
+    def follow(self, events):
+        self.calls += events
 
     def armed(self):
         return [call.getTime() for call in self.clock.getDelayedCalls()]
@@ -72,13 +75,12 @@ def test_a_deadline_which_has_passed_is_due_in_the_next_turn(machine):
 
 
 def test_what_is_set_while_the_machine_works_is_armed_after_it(machine):
-    def due(now):
-        machine.due(now)
-        machine.deadlines.set("b", now + 2)
+    def follow(events):
+        machine.deadlines.set("b", 3.0)
         machine.timer.look()
-        machine.deadlines.set("a", now + 1)
+        machine.deadlines.set("a", 2.0)
 
-    machine.timer._due = due
+    machine.timer._follow = follow
     machine.deadlines.set("a", 1.0)
     machine.timer.look()
     machine.clock.advance(1)
@@ -95,11 +97,22 @@ def test_a_stopped_timer_never_runs_again(machine):
 
 
 def test_a_timer_which_is_stopped_from_what_it_calls_stays_stopped(machine):
-    def due(now):
+    def follow(events):
         machine.timer.stop()
+        machine.deadlines.set("a", 6.0)
 
-    machine.timer._due = due
+    machine.timer._follow = follow
     machine.deadlines.set("a", 5.0)
     machine.timer.look()
     machine.clock.advance(5)
     assert machine.armed() == []
+
+
+def test_the_machine_advances_though_nobody_follows_it_any_more(machine):
+    """A deadline which stayed would be due again at once, for ever."""
+    machine.timer._follow = lambda events: None
+    machine.deadlines.set("a", 5.0)
+    machine.timer.look()
+    machine.clock.advance(5)
+    assert machine.armed() == []
+    assert machine.deadlines.next is None

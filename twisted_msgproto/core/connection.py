@@ -9,9 +9,9 @@ All machines of this package have this one shape, whatever their protocol::
 
 Duties of the caller, in this order:
 
-1. ``connection_made(now)`` when the connection stands; then ``receive(inputs, now)`` with what came, and deal with its events in order; call it again with
-   nothing while the machine is ``unfinished``, between other work.  ``ended(now)`` says that the
-   peer will send no more.
+1. ``connection_made(now)`` when the connection stands; then ``receive(inputs, now)`` with what
+   came, and deal with its events in order; call it again with nothing while the machine is
+   ``unfinished``, between other work.  ``ended(now)`` says that the peer will send no more.
 2. ``made_safe(place, now)`` when the sink has made safe what an event with this ``place`` brought,
    ``not_safe(place, now)`` when it never will.  Places may become safe in any order.
 3. After every call write ``outputs()``; when the machine is ``finished`` close the connection after

@@ -55,6 +55,7 @@ from .writer import (
     PartAcknowledged,
     WindowAcknowledged,
     Writer,
+    WriterEvent,
     Writing,
 )
 
@@ -344,7 +345,7 @@ class LumberjackClient(Protocol):
         self._deadline = None
         self._handshake: Any = None
         self._ttl: Any = None
-        self._timer = MachineTimer(factory.clock, self.writer.deadlines, self._advance)
+        self._timer = MachineTimer(factory.clock, self.writer, self._advanced)
         self._output = _Output(self)
         factory.liveConnections.add(self)
         factory.counters["connections_total"] += 1
@@ -463,9 +464,9 @@ class LumberjackClient(Protocol):
         if writer.finished or stopped:
             self.close()
 
-    def _advance(self, now: float) -> None:
+    def _advanced(self, events: list[WriterEvent]) -> None:
         """The machine's deadline has come."""
-        for event in self.writer.advance(now):
+        for event in events:
             if type(event) is Fault and self._error is None:
                 self._fault(event)
 

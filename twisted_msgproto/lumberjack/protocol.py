@@ -73,7 +73,7 @@ class LumberjackServer(IngestConnection):
         self._taking = False  # what happens meanwhile is settled once, at the end of the read
         self._halfClosed = False
         self._ending = False  # nothing is read any more; it ends when all is acknowledged
-        self._timer = MachineTimer(factory.clock, self.reader.deadlines, self._advance)
+        self._timer = MachineTimer(factory.clock, self.reader, self._take)
         self._guard = OutputGuard(
             transport, self._control, factory.clock, factory.limits["unread-seconds"], self._unread
         )
@@ -237,11 +237,6 @@ class LumberjackServer(IngestConnection):
         self._abort()
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
-
-    def _advance(self, now: float) -> None:
-        """The machine's deadline has come."""
-        if not self._ended:
-            self._take(self.reader.advance(now))
 
     def _readingChanged(self, paused: bool) -> None:
         now = self.factory.clock.seconds()

@@ -121,7 +121,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         self._lastError: ErrorReceived | None = None
         self._arrived: deque[Arrived] = deque()  # oldest first
         self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
-        self._timer = MachineTimer(factory.clock, self.machine.deadlines, self._advance)
+        self._timer = MachineTimer(factory.clock, self.machine, self._advanced)
         self._guard = OutputGuard(
             transport,
             self.guardedControl(),
@@ -369,10 +369,10 @@ class MicroMsg2Protocol(IngestConnection, Sending):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def _advance(self, now: float) -> None:
+    def _advanced(self, events: list[Event]) -> None:
         """The machine's deadline has come."""
         if not self._ended:
-            for event in self.machine.advance(now):
+            for event in events:
                 self._happened(event)
             self._write()
 

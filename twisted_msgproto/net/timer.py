@@ -6,31 +6,33 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from ..core.deadlines import Deadlines, ManyDeadlines
+from ..core.connection import Connection
 
 
 class MachineTimer:
-    """Calls ``due(now)`` when the machine's nearest deadline has come.
+    """Advances a machine when its nearest deadline has come.
 
     ``look()`` after each input is cheap: nothing is asked of the machine but its nearest deadline,
     and a timer which runs early enough is left alone.
     """
 
-    __slots__ = ("_at", "_call", "_clock", "_deadlines", "_due")
+    __slots__ = ("_at", "_call", "_clock", "_deadlines", "_follow", "_machine")
 
     def __init__(
         self,
         clock: Any,
-        deadlines: Deadlines | ManyDeadlines[Any],
-        due: Callable[[float], None],
+        machine: Connection[Any, Any, Any],
+        follow: Callable[[list[Any]], None],
     ) -> None:
-        """``clock`` has ``seconds()`` and ``callLater()``; ``deadlines`` are the machine's own.
+        """``clock`` has ``seconds()`` and ``callLater()``.
 
-        ``due(now)`` calls the machine's ``advance(now)``, follows its events and writes.
+        ``follow(events)`` is called whenever ``machine`` was advanced: it follows the events, of
+        which there may be none, and writes what the machine has to say.
         """
         self._clock = clock
-        self._deadlines = deadlines
-        self._due = due
+        self._machine = machine
+        self._deadlines = machine.deadlines
+        self._follow = follow
         self._call: Any = None
         self._at = inf  # when the call comes
 
@@ -52,7 +54,9 @@ class MachineTimer:
         now = self._clock.seconds()
         at = self._deadlines.next
         if at is not None and at <= now:
-            self._due(now)
+            # Here and not in ``follow``, which may have no use for the events any more: a deadline
+            # which stays where it is would be due again at once.
+            self._follow(self._machine.advance(now))
         self.look()
 
     def stop(self) -> None:

@@ -147,7 +147,7 @@ class SabcSession(Verbs):
         )
         self._place = 0  # of what is just being given to the sink
         self.machine = self._newMachine()
-        self._timer = MachineTimer(factory.clock, self.machine.deadlines, self._advance)
+        self._timer = MachineTimer(factory.clock, self.machine, self._advanced)
         self._guard: OutputGuard | None = None
         self._outputPaused = False
         # TLS writes nothing before its hand-shake: a guard would take that for a peer which does
@@ -513,11 +513,10 @@ class SabcSession(Verbs):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def _advance(self, now: float) -> None:
+    def _advanced(self, events: list[Event]) -> None:
         """The machine's deadline has come."""
-        for event in self.machine.advance(now):
-            self._happened(event, now)
-        self._flush()
+        if not self._ended:
+            self._take(events, self.factory.clock.seconds())
 
     def _readingChanged(self, paused: bool) -> None:
         now = self.factory.clock.seconds()
