@@ -94,6 +94,7 @@ class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
     """The server's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Server
+    _deciding: Deferred[Any] | None = None
     maxMessagePayloadSize: int
     maxFramePayloadSize: int
 
@@ -141,8 +142,14 @@ class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
         return Server(limits, now)
 
     def _onHello(self, hello: HelloReceived) -> None:
-        deciding = maybeDeferred(self.authorise, hello)
-        deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
+        self._deciding = maybeDeferred(self.authorise, hello)
+        self._deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
+
+    def _fail(self, error: MsgprotoError) -> None:
+        super()._fail(error)
+        deciding, self._deciding = self._deciding, None
+        if deciding is not None:
+            deciding.cancel()  # nobody waits for the answer any more
 
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
