@@ -151,6 +151,12 @@ class UmqServer(UmqSession, WebSocketServerConnection):
             deciding.addTimeout(self.limits["hello-seconds"], self.factory.clock)
         deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
 
+    def _fail(self, error: MsgprotoError) -> None:
+        super()._fail(error)
+        deciding, self._deciding = self._deciding, None
+        if deciding is not None:
+            deciding.cancel()  # nobody waits for the answer any more
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass which overrides this calls it."""
         super().connectionLost(reason)

@@ -29,7 +29,7 @@ from twisted.logger import Logger
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
 from ...core.pending import Pending
-from ...net.timer import MachineTimer
+from ...net.ticking import MachineTimer
 from ..curve import CurveClient
 from ..hooks import guarded
 from ..machine.client import (

@@ -31,7 +31,7 @@ from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
 from ...net.ingest import Delivery, IngestHooks, tell_not_stored
-from ...net.timer import MachineTimer
+from ...net.ticking import MachineTimer
 from .. import sasl
 from ..curve import CurveServer
 from ..door import Door
