@@ -26,8 +26,6 @@ _BROKEN: dict[str, tuple[str, str]] = {
         "micromsg2 sabc mtl",
         "HO-01, HO-13, HO-23",
     ),
-    "test_a_websocket_close_of_the_client_is_no_reset": ("sabc-ws", "HO-18"),
-    "test_a_websocket_close_of_the_server_is_no_reset": ("sabc-ws umq", "HO-18"),
     "test_a_message_costs_the_same_beside_idle_peers": ("mtl", "HO-26"),
     "test_what_is_not_whole_yet_is_bounded_for_the_process": ("sabc sabc-ws umq", "NB-02"),
     "test_every_failure_takes_the_same_time": ("umq", "NB-04"),

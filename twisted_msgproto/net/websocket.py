@@ -452,8 +452,13 @@ class WebSocketConnection(_Mixin):
             self.outputDrained()
 
     def _closeConnection(self, abort: bool = False) -> None:
-        """Close the transport: at once, or when the peer has read what waits for it."""
+        """Close the transport: at once, or when the peer has read what waits for it.
+
+        After both close frames there is nothing to cut off: a reset could overtake ours, and a
+        browser would call the connection unclean.
+        """
         output = self._output
+        abort = abort and not self.wasClean
         if abort or output is None or not (output.paused or output.octets):
             self._end(abort)
         else:
