@@ -224,6 +224,31 @@ class Served(TestCase):
         self.assertEqual(code, 1009)
         self.assertEqual(seen, [])
 
+    async def test_a_half_closed_client_is_answered(self):
+        """HO-06: what came is answered, then the connection ends."""
+        sink = SafeSink()
+        await self.listen(sink=sink)
+
+        def talk():
+            port = int(self.tcp.rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), 20) as peer:
+                peer.sendall(b"CONNECT\r\nclient-id::me\r\n\r\n")
+                heard = b""
+                while b"\r\n\r\n" not in heard:
+                    heard += peer.recv(1000)
+                session = heard.split(b"session-id::")[1].split(b"\r\n")[0]
+                head = b"MESSAGE\r\nsession-id::" + session + b"\r\nmsg-id::1\r\n\r\n"
+                peer.sendall(head + b"Hola\r\n\r\n\0")
+                peer.shutdown(socket.SHUT_WR)
+                heard = b""
+                while octets := peer.recv(1000):
+                    heard += octets
+                return heard
+
+        heard = await deferToThread(talk)
+        self.assertIn(b"ref-msg-id::1\r\n", heard)
+        self.assertEqual([message.body for message in sink.messages], [b"Hola"])
+
     async def test_a_close_which_the_server_begins_ends_without_a_reset(self):
         """HO-18: a browser would call the connection unclean."""
         factory = await self.listen()
