@@ -31,7 +31,7 @@ from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
 from ...net.ingest import Delivery, IngestHooks
-from ...net.ticking import MachineTimer
+from ...net.timer import MachineTimer
 from .. import sasl
 from ..curve import CurveServer
 from ..door import Door
@@ -39,6 +39,7 @@ from ..hooks import guarded
 from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
 from ..machine.server import Server
 from ..machine.sessions import (
+    Arrival,
     AuthenticationRequested,
     ContentReceived,
     ServerEvent,
@@ -202,7 +203,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             automatic_identities=self._curve is None,
             counters=self.counters,
         )
-        self._timer = MachineTimer(clock, self._tick)
+        self._timer = MachineTimer(clock, self.machine, self._advanced)
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
@@ -299,7 +300,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self, channel: Channel, messages: list[list[bytes]], addresses: Mapping[bytes, str]
     ) -> None:
         now = self.clock.seconds()
-        self.settle(self.machine.receive_parts(channel, messages, now, addresses))
+        self.settle(self.machine.receive(Arrival(channel, messages, addresses), now))
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
         """Do what the machine's events ask for, and send what it has to say."""
@@ -368,12 +369,15 @@ class MtlServerFactory(MsgprotoServerFactory):
         def settled() -> None:
             now = self.clock.seconds()
             if not failures:
-                self.machine.made_safe(flow, event.place, now)
+                events = self.machine.made_safe(event.place, now)
             else:
                 log.failure("{session}: not confirmed", failures[0], session=session.name)
                 self.counters["unsafe_batches"] += 1
-                self.machine.not_safe(flow, event.place, now)
-            self._send()
+                events = self.machine.not_safe(event.place, now)
+            if events:
+                self.settle(events)
+            else:
+                self._send()
 
         self._hook = hook
         self._delivery.deliver(batch, settled)
@@ -413,7 +417,7 @@ class MtlServerFactory(MsgprotoServerFactory):
     def _send(self) -> None:
         machine = self.machine
         while True:
-            control, data = machine.data_to_send()
+            control, data = machine.outputs()
             if self._control is None or not (control or data):
                 break
             if control:
@@ -446,12 +450,10 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def _tick(self, now: float) -> float | None:
-        events, deadline = self.machine.tick(now)
-        if events:
-            self.clock.callLater(0, self.settle, events)
-        self._send()
-        return None if self._stopped else deadline
+    def _advanced(self, events: list[ServerEvent]) -> None:
+        """The machine's deadline has come."""
+        if not self._stopped:
+            self.settle(events)
 
     def _readingChanged(self, paused: bool) -> None:
         now = self.clock.seconds()
@@ -487,10 +489,10 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._stopped = True
         if self._deadline.active():
             self._deadline.cancel()
-        for event in self.machine.close(self.clock.seconds()):
+        self._send()
+        for event in self.machine.lost(self.clock.seconds()):
             if isinstance(event, SessionEnded):
                 self._ended(event.session, event.reason)
-        self._send()
         self._timer.stop()
         if self._refilling is not None:
             self._refilling.cancel()
