@@ -496,6 +496,7 @@ def test_nothing_is_sent_outside_a_session(verb: str) -> None:
 def test_a_handshake_has_its_time(octets: bytes) -> None:
     """MM-32: a client which connects and says nothing, or not enough"""
     server = Server()
+    server.connection_made(100.0)
     assert server.tick(100.0) == 110.0
     server.receive_data(octets, 105.0)
     assert server.tick(109.9) == 110.0
@@ -511,6 +512,7 @@ def test_a_handshake_has_its_time(octets: bytes) -> None:
 def test_a_client_waits_for_its_answer_only_so_long() -> None:
     """MM-32"""
     client, _ = opened(handshake=3)
+    client.connection_made(1.0)
     assert client.tick(1.0) == 4.0
     client.tick(4.0)
     assert isinstance(client.fault, Fault)

@@ -116,7 +116,7 @@ def test_a_frame_without_end_and_without_more_is_discarded(framed: bool) -> None
         ("request", "1", {}, b"whole", False),
     ]
     assert server.counters.discarded_frames == 1
-    assert server.data_to_send() == b""
+    assert not server.outputs()
 
 
 def test_an_error_without_end_is_discarded() -> None:
@@ -184,9 +184,9 @@ def test_parts_that_stop_coming_are_given_up() -> None:
     assert server.tick(NOW) == NOW + 60
     server.receive_data(part(b"b", msg_id="1") + msg(b"x", msg_id="3"), NOW + 50)
     assert server.tick(NOW + 60) == NOW + 110
-    assert server.take_due() == []
+    assert server.due_events() == []
     assert server.tick(NOW + 110) == NOW + 170
-    assert server.take_due() == [MessageAbandoned("1")]
+    assert server.due_events() == [MessageAbandoned("1")]
     assert errors(server)[0][:2] == ("408", "1")
     # late parts are no message of their own, until it is forgotten altogether
     assert server.receive_data(msg(b"c", msg_id="1"), NOW + 111) == []
@@ -203,13 +203,13 @@ def test_a_frame_that_stops_coming_is_given_up() -> None:
     server.receive_data(octets[:-8], NOW)
     assert server.tick(NOW) == NOW + 60
     assert server.tick(NOW + 60) == NOW + 120
-    assert server.take_due() == [MessageAbandoned("1")]
+    assert server.due_events() == [MessageAbandoned("1")]
     assert server.tick(NOW + 120) == NOW + 180
     assert server.receive_data(octets[-8:], NOW + 121) == []
     assert server.tick(NOW + 200) is None
     server.receive_data(b"ERROR\r\ncontent-length::5\r\n\r\n", NOW)
     server.tick(NOW + 60)
-    assert server.take_due() == [MessageAbandoned(None)]
+    assert server.due_events() == [MessageAbandoned(None)]
     client = open_client()
     id = client.request(b"", "w", NOW)
     client.receive_data(part(b"a", ref_msg_id=id) + NUDGE, NOW)
@@ -451,7 +451,7 @@ def test_a_body_in_parts_arrives_as_it_was(
         assert not bad
     except ValueError:
         assert bad
-        assert client.data_to_send() == b""
+        assert not client.outputs()
     else:
         assert [row[3] for row in flat(talk(client, server, framed))] == [body]  # type: ignore[index]
     outgoing = client.open_message("w", NOW, headers={"a": "b"})

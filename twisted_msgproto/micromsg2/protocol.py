@@ -149,6 +149,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         """Write messages of the broker."""
         numbers: list[int] = []
         annotating = [one.name for one in self.machine.extensions if one.annotates]
+        now = self.factory.clock.seconds()
         # Neighbours mostly have the same address: they are encoded as one run.
         for (address, _), run in groupby(messages, lambda m: (m.address, id(m.notes))):
             routed = list(run)
@@ -157,9 +158,8 @@ class MicroMsg2Server(MicroMsg2Protocol):
             if annotating:  # what is not said of this message was said of another sender's (MM-29)
                 notes = {name: notes.get(name, "") for name in annotating}
             # What this server took in it may pass on, whatever the limits for sending say.
-            numbers += self.machine.send_run(address, payloads, notes, limited=False)
+            numbers += self.machine.send_run(address, payloads, notes, limited=False, now=now)
         self._write()
-        self._timer.look()
         return None if self.machine.sending is None else numbers
 
     def too_slow(self) -> None:

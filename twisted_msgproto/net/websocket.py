@@ -123,6 +123,7 @@ class WebSocketConnection(_Mixin):
     _ended = False
     _ping: bytes | None = None
     _drop_call: Call | None = None
+    _overdue = False  # the server should have dropped the connection by now
     data: Any
     message_data: Any
     frame_data: Any
@@ -405,6 +406,7 @@ class WebSocketConnection(_Mixin):
 
     def _drop(self) -> None:
         self._drop_call = None
+        self._overdue = True
         self.dropConnection(abort=True)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -458,7 +460,7 @@ class WebSocketConnection(_Mixin):
         browser would call the connection unclean.
         """
         output = self._output
-        abort = abort and not self.wasClean
+        abort = abort and (self._overdue or not self.wasClean)
         if abort or output is None or not (output.paused or output.octets):
             self._end(abort)
         else:

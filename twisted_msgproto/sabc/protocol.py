@@ -95,7 +95,6 @@ class SabcServer(SabcSession):
         self._login = None
         self._logout = None
         self.machine.connection_made(now)
-        self._timer.look()
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
             self.machine.stop()
 
@@ -129,7 +128,6 @@ class SabcServer(SabcSession):
         if self.framed is not None:
             self.framed.sessionEstablished()
         self._flush()
-        self._timer.look()
         try:
             self.sessionEstablished()
         except Exception:
@@ -149,7 +147,6 @@ class SabcServer(SabcSession):
                 log.failure("{peer}: authorisation failed", failure, peer=self.peer)
             self.machine.reject(now)
         self._flush()
-        self._timer.look()
 
     def _lost(self, reason: Failure) -> None:
         login, self._login = self._login, None
@@ -170,7 +167,6 @@ class SabcServer(SabcSession):
         if not self._ended:
             self.machine.drain(self.factory.clock.seconds())
             self._flush()
-            self._timer.look()
 
 
 class SabcServerFactory(MsgprotoServerFactory):
@@ -280,7 +276,7 @@ class SabcClient(SabcSession):
     def disconnect(self) -> Deferred[None]:
         """End the session in order (``SA-12``): no more requests; answers still come.
 
-        Fires when the connection is closed.
+        Fires when the connection is closed, at the latest after ``session-drain``.
         """
         left: Deferred[None] = Deferred()
         if self._lostWith is not None:
@@ -288,7 +284,7 @@ class SabcClient(SabcSession):
             return left
         self._leaving.append(left)
         if self.machine.state is Connecting.OPEN:
-            self.machine.disconnect()
+            self.machine.disconnect(self.factory.clock.seconds())
             self._flush()
         elif self.machine.state is not Connecting.DRAINING:
             self.loseSession()
@@ -303,7 +299,6 @@ class SabcClient(SabcSession):
         self.machine.connect(
             factory.clientId, factory.passcode, now=now, headers=factory.connectHeaders
         )
-        self._timer.look()
 
     def _happened(self, event: Event, now: float) -> None:
         if isinstance(event, SessionGranted):

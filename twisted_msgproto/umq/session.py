@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
+from ..core.connection import WorkLost
 from ..core.errors import ConnectionClosed, MsgprotoError, TimedOut, shown
 from ..core.limits import Limit, Limits
 from ..net.backpressure import ReadControl
@@ -176,7 +177,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         self._in_read = False
         self._draining = False
         self._reason: Exception | None = None
-        self._control = ReadControl(_Reading(self))
+        self._control = ReadControl(_Reading(self), self._readingChanged)
         self._delivery: Delivery | None = None
         if factory.sink is not None:
             self._delivery = Delivery(
@@ -194,7 +195,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         """The upgrade is done: the machine begins."""
         clock = self.factory.clock
         self.machine = self._newMachine(clock.seconds())
-        self._timer = MachineTimer(clock, self._tick)
+        self._timer = MachineTimer(clock, self.machine, self._advanced)
         self._begin()
         self._flush()
 
@@ -227,8 +228,10 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         """The session is over: all that is pending fails with ``error`` (UM-08, UM-19)."""
         if self._reason is None:
             self._reason = error
-        for waiter in self.machine.connection_lost():
-            _fire(waiter, Failure(self._reason))
+        for event in self.machine.lost(self.factory.clock.seconds()):
+            if isinstance(event, WorkLost):
+                for waiter in event.work:
+                    _fire(waiter, Failure(self._reason))
         for topic in list(self.topics.values()):
             topic._end("lost")
         for subscription in list(self.subscriptions.values()):
@@ -241,6 +244,8 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
     def drain(self) -> None:
         """The server stops: refuse new calls, answer those which came, then close."""
         self._draining = True
+        if self._timer is not None:
+            self.machine.drain(self.factory.clock.seconds())
         self._lookDrained()
 
     def _lookDrained(self) -> None:
@@ -407,7 +412,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         return written
 
     def _write(self) -> bool:
-        out = self.machine.data_to_send()
+        out = self.machine.outputs()
         if out:
             self.sendMessages(
                 [
@@ -417,12 +422,21 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             )
         return bool(out)
 
-    def _tick(self, now: float) -> float | None:
-        deadline = self.machine.tick(now)
-        for event in self.machine.due_events():
+    def _advanced(self, events: list[Event]) -> None:
+        """The machine's deadline has come."""
+        for event in events:
             self._take(event)
         self._write()
-        return deadline
+
+    def _readingChanged(self, paused: bool) -> None:
+        if self._timer is None:
+            return
+        now = self.factory.clock.seconds()
+        if paused:
+            self.machine.paused(now)
+        else:
+            self.machine.resumed(now)
+            self._timer.look()
 
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────
 
