@@ -14,8 +14,6 @@ _BROKEN: dict[str, tuple[str, str]] = {
         "micromsg2 sabc sabc-ws umq",
         "HO-04: progress does not reset the deadline",
     ),
-    "test_an_orderly_end_has_a_deadline": ("sabc", "HO-05: disconnect() waits for ever"),
-    "test_who_shuts_its_sending_side_still_gets_its_answer": ("sabc", "HO-06"),
     "test_it_says_when_it_is_refused_and_tries_less_and_less_often": ("sabc umq", "HO-11"),
     "test_every_protocol_exports_one": (
         "lumberjack micromsg2 sabc sabc-ws mtl",
@@ -26,9 +24,6 @@ _BROKEN: dict[str, tuple[str, str]] = {
         "micromsg2 sabc mtl",
         "HO-01, HO-13, HO-23",
     ),
-    "test_a_websocket_close_of_the_client_is_no_reset": ("sabc-ws", "HO-18"),
-    "test_a_websocket_close_of_the_server_is_no_reset": ("sabc-ws umq", "HO-18"),
-    "test_a_message_costs_the_same_beside_idle_peers": ("mtl", "HO-26"),
     "test_what_is_not_whole_yet_is_bounded_for_the_process": ("sabc sabc-ws umq", "NB-02"),
     "test_every_failure_takes_the_same_time": ("umq", "NB-04"),
     "test_guesses_are_throttled": ("umq", "NB-04"),

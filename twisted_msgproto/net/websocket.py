@@ -123,6 +123,7 @@ class WebSocketConnection(_Mixin):
     _ended = False
     _ping: bytes | None = None
     _drop_call: Call | None = None
+    _overdue = False  # the server should have dropped the connection by now
     data: Any
     message_data: Any
     frame_data: Any
@@ -405,6 +406,7 @@ class WebSocketConnection(_Mixin):
 
     def _drop(self) -> None:
         self._drop_call = None
+        self._overdue = True
         self.dropConnection(abort=True)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -452,8 +454,13 @@ class WebSocketConnection(_Mixin):
             self.outputDrained()
 
     def _closeConnection(self, abort: bool = False) -> None:
-        """Close the transport: at once, or when the peer has read what waits for it."""
+        """Close the transport: at once, or when the peer has read what waits for it.
+
+        After both close frames there is nothing to cut off: a reset could overtake ours, and a
+        browser would call the connection unclean.
+        """
         output = self._output
+        abort = abort and (self._overdue or not self.wasClean)
         if abort or output is None or not (output.paused or output.octets):
             self._end(abort)
         else:

@@ -158,6 +158,10 @@ class SabcServer(SabcSession):
                 lambda failure: log.failure("{peer}: logout failed", failure, peer=self.peer)
             )
 
+    def readConnectionLost(self) -> None:
+        """The client has shut its sending side: answer what came, then close."""
+        self.drain()
+
     def drain(self) -> None:
         """The server stops: take no more requests, answer those in work, close (``SA-12``)."""
         if not self._ended:

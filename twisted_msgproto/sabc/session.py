@@ -13,10 +13,11 @@ from typing import Any, Final
 from typing import Protocol as Shape
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import IHalfCloseableProtocol, ISSLTransport, ITCPTransport
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from ..core.connection import WorkLost
 from ..core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
@@ -80,6 +81,7 @@ class FramedTransport(Shape):
         """Begin the closing hand-shake."""
 
 
+@implementer(IHalfCloseableProtocol)
 class SabcSession(Verbs):
     """What server and client have in common: hooks, and the way of events.
 
@@ -195,6 +197,14 @@ class SabcSession(Verbs):
             "client_id": self.clientId,
             **self.machine.snapshot(),
         }
+
+    def readConnectionLost(self) -> None:
+        """The peer has shut its sending side, so nobody will answer us any more."""
+        self.loseSession()
+
+    def writeConnectionLost(self) -> None:
+        """Nobody reads what we write any more."""
+        self._abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass which overrides this calls it."""

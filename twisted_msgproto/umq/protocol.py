@@ -28,9 +28,8 @@ from twisted.cred.checkers import ANONYMOUS
 from twisted.cred.credentials import Anonymous, ICredentials, UsernamePassword
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError, maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
-from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from zope.interface import Interface, implementer
 
@@ -146,23 +145,14 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         return Server(limits, now)
 
     def _onHello(self, hello: HelloReceived) -> None:
-        self._deciding = deciding = maybeDeferred(self.authorise, hello)
-        if not deciding.called:
-            deciding.addTimeout(self.limits["hello-seconds"], self.factory.clock)
-        deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
+        self._deciding = maybeDeferred(self.authorise, hello)
+        self._deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
 
     def _fail(self, error: MsgprotoError) -> None:
         super()._fail(error)
         deciding, self._deciding = self._deciding, None
         if deciding is not None:
             deciding.cancel()  # nobody waits for the answer any more
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
-        super().connectionLost(reason)
-        deciding, self._deciding = self._deciding, None
-        if deciding is not None:
-            deciding.cancel()
 
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
@@ -187,9 +177,6 @@ class UmqServer(UmqSession, WebSocketServerConnection):
             error: Any = failure.value
             code = error.code if isinstance(error.code, int) else Code.REJECTED.value
             text = str(error)
-        elif failure.check(TimeoutError, CancelledError):
-            self.count("authorisations_timed_out")
-            self.logger.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
         else:
             self.logger.failure("{peer}: authorisation failed", failure, peer=self.peer)
         self.closeSession(code, text)

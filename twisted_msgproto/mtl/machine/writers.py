@@ -21,7 +21,7 @@ from .flows import (
     Stored,
     WritingFlow,
 )
-from .sessions import ContentReceived, Sessions
+from .sessions import ContentReceived, Place, ServerEvent, Sessions
 
 
 class Writers(Sessions):
@@ -152,17 +152,18 @@ class Writers(Sessions):
         place = flow.take()
         if flow.grant.profile.stored:
             self._events.append(
-                ContentReceived(flow, place, sequences, resources, texts, bodies, octets)
+                ContentReceived(flow, (flow, place), sequences, resources, texts, bodies, octets)
             )
         else:
             self._settle(flow, place)
 
-    def made_safe(self, flow: WritingFlow, place: int, now: float) -> None:
+    def made_safe(self, place: Place, now: float) -> list[ServerEvent]:
         """The contents of the event with this place are safe (``MT-19``)."""
         self._now = now
-        self._settle(flow, place)
+        self._settle(*place)
+        return self._take_events()
 
-    def not_safe(self, flow: WritingFlow, place: int, now: float) -> None:
+    def not_safe(self, place: Place, now: float) -> list[ServerEvent]:
         """The contents of the event with this place never will be safe: the flow breaks.
 
         It takes no more content.  What came before these contents is confirmed when it is safe;
@@ -171,9 +172,11 @@ class Writers(Sessions):
         """
         self._now = now
         self.counters["slices_not_safe"] += 1
+        flow, end = place
         flow.state = FLOW[flow.state][ContentLost]
-        flow.lost_at = place if flow.lost_at is None else min(place, flow.lost_at)
-        self._settle(flow, place)
+        flow.lost_at = end if flow.lost_at is None else min(end, flow.lost_at)
+        self._settle(flow, end)
+        return self._take_events()
 
     def _settle(self, flow: WritingFlow, place: int) -> None:
         """Slices become safe in any order; they are confirmed in the order of their arrival."""

@@ -31,7 +31,7 @@ from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
 from ...net.ingest import Delivery, IngestHooks, tell_not_stored
-from ...net.ticking import MachineTimer
+from ...net.timer import MachineTimer
 from .. import sasl
 from ..curve import CurveServer
 from ..door import Door
@@ -39,6 +39,7 @@ from ..hooks import guarded
 from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
 from ..machine.server import Server
 from ..machine.sessions import (
+    Arrival,
     AuthenticationRequested,
     ContentReceived,
     ServerEvent,
@@ -211,7 +212,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             automatic_identities=self._curve is None,
             counters=self.counters,
         )
-        self._timer = MachineTimer(clock, self._tick)
+        self._timer = MachineTimer(clock, self.machine, self._advanced)
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
@@ -311,7 +312,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self, channel: Channel, messages: list[list[bytes]], addresses: Mapping[bytes, str]
     ) -> None:
         now = self.clock.seconds()
-        self.settle(self.machine.receive_parts(channel, messages, now, addresses))
+        self.settle(self.machine.receive(Arrival(channel, messages, addresses), now))
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
         """Do what the machine's events ask for, and send what it has to say."""
@@ -380,12 +381,15 @@ class MtlServerFactory(MsgprotoServerFactory):
         def settled() -> None:
             now = self.clock.seconds()
             if not failures:
-                self.machine.made_safe(flow, event.place, now)
+                events = self.machine.made_safe(event.place, now)
             else:
                 tell_not_stored(log, session.name, failures[0], flow.lost_at is not None)
                 self.counters["unsafe_batches"] += 1
-                self.machine.not_safe(flow, event.place, now)
-            self._send()
+                events = self.machine.not_safe(event.place, now)
+            if events:
+                self.settle(events)
+            else:
+                self._send()
 
         self._hook = hook
         self._delivery.deliver(batch, settled)
@@ -428,7 +432,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             failure = Failure(machine.profile_errors.pop(0))
             log.failure("a profile failed, what it lost is rejected", failure)
         while True:
-            control, data = machine.data_to_send()
+            control, data = machine.outputs()
             if self._control is None or not (control or data):
                 break
             if control:
@@ -461,12 +465,10 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def _tick(self, now: float) -> float | None:
-        events, deadline = self.machine.tick(now)
-        if events:
-            self.clock.callLater(0, self.settle, events)
-        self._send()
-        return None if self._stopped else deadline
+    def _advanced(self, events: list[ServerEvent]) -> None:
+        """The machine's deadline has come."""
+        if not self._stopped:
+            self.settle(events)
 
     def _readingChanged(self, paused: bool) -> None:
         now = self.clock.seconds()
@@ -502,10 +504,10 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._stopped = True
         if self._deadline.active():
             self._deadline.cancel()
-        for event in self.machine.close(self.clock.seconds()):
+        self._send()
+        for event in self.machine.lost(self.clock.seconds()):
             if isinstance(event, SessionEnded):
                 self._ended(event.session, event.reason)
-        self._send()
         self._timer.stop()
         if self._refilling is not None:
             self._refilling.cancel()
