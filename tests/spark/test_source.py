@@ -95,15 +95,24 @@ def reader(queue: Path, **options: Any) -> QueueStreamReader:
     return QueueStreamReader({"queue": str(queue), **{k: str(v) for k, v in options.items()}})
 
 
+def proof(queue: Path, offset: int) -> dict[str, int]:
+    """What a place in Spark's checkpoint proves its history with."""
+    landed = QueueReader(queue).place(offset)
+    assert landed.witness
+    numbers = {"incarnation": landed.incarnation, "witness": landed.witness}
+    return {name: number for name, number in numbers.items() if number}
+
+
 def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
     stream = reader(queue, numPartitions=2, minPartitionRows=1)
     name = identity(queue)
     start = stream.initialOffset()
     assert start == {name: {"offset": 0, "epoch": 0, "since": 0}}
     first = stream.latestOffset(start, ReadMaxRows(400))
-    assert first == {name: {"offset": 400, "epoch": 0, "since": 0}}
+    assert first == {name: {"offset": 400, "epoch": 0, "since": 0, **proof(queue, 400)}}
     rest = stream.latestOffset(first, ReadAllAvailable())
-    assert rest == stream.reportLatestOffset() == {name: {"offset": 1500, "epoch": 0}}
+    assert rest == stream.reportLatestOffset()
+    assert rest == {name: {"offset": 1500, "epoch": 0, **proof(queue, 1500)}}
     parts = stream.partitions(start, first)
     assert [(part.lo, part.hi) for part in parts] == [(0, 200), (200, 400)]
     worker = pickle.loads(pickle.dumps(stream))

@@ -140,6 +140,18 @@ class Lineage:
         index = bisect_right(self.starts, row, key=lambda start: start[0])
         return self.starts[index - 1][1] if index else 0
 
+    def started(self, end: int, incarnation: int) -> Lineage:
+        """With a writer which starts at ``end``: a start without rows before it is replaced."""
+        earlier = [start for start in self.starts if start[0] < end]
+        starts = (*earlier, (end, incarnation))[-STARTS_MAX:]
+        return Lineage(starts, self.witnesses)
+
+    def trimmed(self, begin: int) -> Lineage:
+        """Without what is older than row ``begin`` - 1."""
+        index = bisect_right(self.starts, begin - 1, key=lambda start: start[0])
+        witnesses = {first: proof for first, proof in self.witnesses.items() if first >= begin}
+        return Lineage(self.starts[max(index - 1, 0) :], witnesses)
+
     def sealed(self) -> bytes:
         """The content of the file."""
         lines = [f"start {first} {number}" for first, number in self.starts]

@@ -136,6 +136,19 @@ class Places:
             segment.file.close()
         return Landed(first, incarnation, lineage.witnesses.get(first, 0))
 
+    def witnesses(self, firsts: Sequence[int], published: Published) -> dict[int, int]:
+        """What the heads of segments do not say: the witness of the row before each of them.
+
+        A program which did not know of lineage has begun them.
+        """
+        silent = {}
+        for first in firsts[1:]:
+            if not self.before(first, published, Lineage()).witness:
+                proof = self.landed(first, firsts, published, Lineage()).witness
+                if proof:
+                    silent[first] = proof
+        return silent
+
     # -- times ------------------------------------------------------------------------------------
 
     def received_at(self, placed: Placed, row: int, published: Published) -> int | None:

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ..core.errors import ConfigurationError, QueueMismatch
 from ..queue import SCHEMA, QueueReader
+from ..queue.lineage import Landed
 from .offsets import Range, Source
 from .options import Access
 
@@ -51,12 +52,26 @@ def open_queues(
 
 
 class Piece(NamedTuple):
-    """Rows lo ≤ offset < hi of the queue ``gateway``, to be had at ``location``."""
+    """Rows lo ≤ offset < hi of the queue ``gateway``, to be had at ``location``.
+
+    ``end``, ``incarnation`` and ``witness`` prove the history of an offset at or after ``hi``, as
+    in :class:`~twisted_msgproto.queue.lineage.Landed`; without them (0) nothing is proved.
+    """
 
     location: str
     gateway: str
     lo: int
     hi: int
+    end: int = 0
+    incarnation: int = 0
+    witness: int = 0
+
+    @property
+    def landed(self) -> Landed | None:
+        """The proof; None when there is none."""
+        if not self.incarnation and not self.witness:
+            return None
+        return Landed(self.end, self.incarnation, self.witness)
 
 
 class QueueRange(InputPartition):
@@ -69,10 +84,18 @@ class QueueRange(InputPartition):
         lo: int,
         hi: int,
         access: Access = Access(),  # noqa: B008  a tuple
-        more: Iterable[Piece] = (),
+        landed: Landed | None = None,
     ) -> None:
-        self.pieces = [Piece(location, gateway, lo, hi), *more]
+        proof = () if landed is None else (landed.offset, landed.incarnation, landed.witness)
+        self.pieces = [Piece(location, gateway, lo, hi, *proof)]
         self.access = access
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece], access: Access) -> QueueRange:
+        """A task which reads ``pieces``, one after the other."""
+        made = cls(*pieces[0][:4], access)
+        made.pieces = list(pieces)
+        return made
 
     @property
     def lo(self) -> int:
@@ -100,9 +123,9 @@ def unpacked(text: str, access: Access) -> list[QueueRange]:
     except (TypeError, ValueError):
         raise ConfigurationError(
             "the option ranges is JSON: a list of tasks, each a list of "
-            "[LOCATION, QUEUE-ID, FIRST OFFSET, OFFSET AFTER THE LAST]"
+            "[LOCATION, QUEUE-ID, FIRST OFFSET, OFFSET AFTER THE LAST] and a proof of the end"
         ) from None
-    return [QueueRange(*pieces[0], access, pieces[1:]) for pieces in tasks if pieces]
+    return [QueueRange.of(pieces, access) for pieces in tasks if pieces]
 
 
 _opened: dict[str, Source] = {}
@@ -136,25 +159,25 @@ def read_piece(piece: Piece, access: Access) -> Iterator[pa.RecordBatch]:
         raise QueueMismatch(
             f"{piece.location} is queue {queue.queue_id}, the stream reads {piece.gateway}"
         )
-    rows = 0
-    for batch in queue.read(piece.lo, piece.hi, READ_ROWS):
-        rows += batch.num_rows
-        yield batch
-    missing = piece.hi - piece.lo - rows
-    if missing:
-        print(damage_line(queue, piece.lo, piece.hi, missing), file=sys.stderr, flush=True)
+    batches = queue.read(piece.lo, piece.hi, READ_ROWS, landed=piece.landed)
+    yield from batches
+    if batches.damaged:
+        print(damage_line(piece, batches.damaged), file=sys.stderr, flush=True)
 
 
-def damage_line(queue: Source, lo: int, hi: int, missing: int) -> str:
-    """One line for rows which could not be read: how many, and which ranges are known."""
-    known = [(max(lo, a), min(hi, b)) for a, b in queue.damaged() if a < hi and b > lo]
-    ranges = ", ".join(f"{a}..{b - 1}" for a, b in known) or "not known"
+def damage_line(piece: Piece, damaged: Sequence[tuple[int, int]]) -> str:
+    """One line for rows which could not be read, as the read itself met them."""
+    within = [(max(piece.lo, lo), min(piece.hi, hi)) for lo, hi in damaged]
+    missing = sum(hi - lo for lo, hi in within)
     return (
-        f"msgproto: queue {queue.queue_id}: {missing} of the rows {lo}..{hi - 1} are damaged and "
-        f"were skipped (offsets {ranges})"
+        f"msgproto: queue {piece.gateway}: {missing} of the rows {piece.lo}..{piece.hi - 1} are "
+        f"damaged and were skipped (offsets {', '.join(f'{lo}..{hi - 1}' for lo, hi in within)})"
     )
 
 
 def located(ranges: Iterable[Range], where: dict[str, str], access: Access) -> list[QueueRange]:
     """Each range as a task, with the location of its queue."""
-    return [QueueRange(where[part.gateway], *part, access) for part in ranges]
+    return [
+        QueueRange(where[part.gateway], part.gateway, part.lo, part.hi, access, part.landed)
+        for part in ranges
+    ]

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigurationError, QueueError
-from .offsets import Place, Source
+from .offsets import Place, Source, proof
 from .options import Access, split_list
 
 OFFSET_LOG_VERSION = "v1"
@@ -63,7 +63,7 @@ def move_marks(queues: Mapping[str, Source], consumer: str, places: Mapping[str,
     """Publishes how far ``consumer`` needs nothing of the queues any more; the gateway trims."""
     for name, place in places.items():
         if name in queues:
-            queues[name].commit(consumer, place["offset"])
+            queues[name].commit(consumer, place["offset"], proof(place))
 
 
 def release(

@@ -42,7 +42,6 @@ from pyspark.sql.types import StructType
 from ..queue import SCHEMA
 from .edges import ending_offsets, starting_offsets
 from .filters import Bounds, bounds, expression
-from .releasing import LateMarks, move_marks
 from .offsets import (
     Place,
     Source,
@@ -54,6 +53,7 @@ from .offsets import (
 )
 from .options import Access, Settings, split_list
 from .ranges import QueueRange, located, open_queue, open_queues, read_range, unpacked
+from .releasing import LateMarks, move_marks
 from .schema import spark_schema, spark_type
 
 __all__ = [
@@ -229,8 +229,8 @@ class QueueBatchReader(DataSourceReader):
             last[name] = min(last[name], limits.hi) if limits.wants(name) else 0
         ranges = batch_ranges(
             queues,
-            places_at(queues, first),
-            {name: place_at(queue, last[name]) for name, queue in queues.items()},
+            {name: {"offset": first[name], "epoch": queue.epoch} for name, queue in queues.items()},
+            {name: {"offset": last[name], "epoch": queue.epoch} for name, queue in queues.items()},
             parts=settings.parts,
             rows_min=settings.rows_min,
             accept_loss=True,  # a running gateway may trim while we look
