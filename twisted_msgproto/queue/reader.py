@@ -163,6 +163,7 @@ class QueueReader:
 
     def _looked(self, look: Callable[[Published, Sequence[int]], Look]) -> Look:
         """What ``look`` finds in the published end and the segments which belong together."""
+        self._check_identity()
         for _ in range(LOOKS_MAX):
             published = self._published() or NOTHING_PUBLISHED
             firsts = recovery.segment_offsets(self._disk, self.directory)
@@ -176,6 +177,15 @@ class QueueReader:
             f"the segments of the queue {self.directory} and its published end do not fit; "
             "the gateway mends it when it starts"
         )
+
+    def _check_identity(self) -> None:
+        """Raise QueueMismatch if another queue was put in the place of this one."""
+        now = recovery.read_identity(self._disk, self.directory)
+        if now is not None and now != self.identity:
+            raise QueueMismatch(
+                f"{self.directory} holds the queue {now.queue_id} now, not {self.queue_id}: "
+                "another queue was put in its place"
+            )
 
     def _lineage(self) -> lineage.Lineage:
         return lineage.read(self._disk, self.directory) or lineage.Lineage()
@@ -270,6 +280,8 @@ class QueueReader:
     ) -> Iterator[pa.RecordBatch]:
         if landed is not None:
             self.check(landed)
+        else:
+            self._check_identity()
         end = self.end()
         if not 0 <= lo <= hi <= end:
             raise QueueMismatch(

@@ -45,7 +45,9 @@ class Queue(Protocol):
     history, QueueAway when its gateway does not answer.
     """
 
-    queue_id: str
+    @property
+    def queue_id(self) -> str:
+        """Names the queue for good: the table's ``gateway``."""
 
     @property
     def epoch(self) -> int:
