@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.processes import Launcher
+from tests.tools.processes import Launcher, environment
 from twisted_msgproto.registry import PROTOCOLS
+from twisted_msgproto.spark.java import find_java
 
 PROJECT = Path(__file__).parent.parent.parent
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -48,8 +49,10 @@ def matches(told: list[str], shown: list[str]) -> bool:
 @pytest.mark.parametrize("page", with_blocks("python"), ids=name_of)
 def test_python_examples_run(launch: Launcher, page: Path) -> None:
     program = "\n".join(blocks(page, "python"))
-    ended = launch.command([sys.executable, "-W", "error::RuntimeWarning", "-c", program])
-    assert ended.wait() == 0, ended.output
+    env = environment(JAVA_HOME=str(find_java().home)) if "pyspark" in program else None
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", program]
+    ended = launch.command(command, env=env)
+    assert ended.wait(seconds=600) == 0, ended.output
 
 
 @pytest.mark.parametrize("page", with_blocks("py"), ids=name_of)

@@ -69,7 +69,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-# -- the ordinary course --------------------------------------------------------------------------
+# -- the ordinary course ---------------------------------------------------------------------------
 
 
 def test_queues_land_and_their_marks_follow(table: Path, queue: Path, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_kill_does_not_make_rows_damaged__TB_08(table: Path, queue: Path) -> N
     exactly(table, queue)
 
 
-# -- kills and power cuts -------------------------------------------------------------------------
+# -- kills and power cuts --------------------------------------------------------------------------
 
 
 def killed_table(table: Path, step: int | None) -> Table:
@@ -205,9 +205,9 @@ def test_a_restart_with_nothing_new_trims_only_what_is_durable__TB_01(
             last = step
         before = DeltaTable(table).version()
         again = Table.open_for_writing(table, disk=PowerDisk(table))
-        # What this process finds was not synced by anybody yet.
-        disk_of(again)._octets.clear()
-        disk_of(again)._names.clear()
+        # What the first one had not synced is not durable yet.
+        disk_of(again)._octets = set(disk_of(dying)._octets)
+        disk_of(again)._names = dict(disk_of(dying)._names)
         second = loop_over(again, [queue], runner=run_on(again))
         second.run()
         finish(second)
@@ -246,7 +246,7 @@ def test_the_queue_is_trimmed_below_the_mark_and_everything_goes_on(
     exactly(table, queue)
 
 
-# -- other bridges --------------------------------------------------------------------------------
+# -- other bridges ---------------------------------------------------------------------------------
 
 
 def test_two_bridges_on_one_gateway_exclude_each_other__TB_03(table: Path, queue: Path) -> None:
@@ -294,7 +294,7 @@ def test_bridges_of_different_gateways_share_a_table(
     exactly(table, queue, second)
 
 
-# -- tables which were changed behind the bridge's back ---------------------------------------------
+# -- tables which were changed behind the bridge's back --------------------------------------------
 
 
 def test_a_table_which_was_taken_back_is_refused__TB_05(table: Path, queue: Path) -> None:
@@ -306,9 +306,7 @@ def test_a_table_which_was_taken_back_is_refused__TB_05(table: Path, queue: Path
             drain(table, [queue])
 
 
-def test_taken_back_while_a_batch_ran_nothing_lands_on_top__TB_05(
-    table: Path, queue: Path
-) -> None:
+def test_taken_back_while_a_batch_ran_nothing_lands_on_top__TB_05(table: Path, queue: Path) -> None:
     drain(table, [queue], pace=Pace(trigger=0, once=True, rows_max=600))
     write(queue, messages(1500, 10))
 
@@ -388,7 +386,7 @@ def test_rows_which_others_removed_are_refused(table: Path, queue: Path) -> None
         drain(table, [queue])
 
 
-# -- queues which are not what they were --------------------------------------------------------------
+# -- queues which are not what they were -----------------------------------------------------------
 
 
 def test_an_older_copy_of_the_queue_is_refused__TB_06(
@@ -426,7 +424,7 @@ def test_a_queue_which_is_swapped_while_the_bridge_runs_lands_nothing__TB_07(
     assert places(table) == {}
 
 
-# -- failures -----------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def fails(times: int, error: Exception, then: Any = run_here) -> Any:
@@ -451,9 +449,7 @@ def test_a_batch_which_fails_is_run_again_a_few_times(
     table: Path, queue: Path, quick: None
 ) -> None:
     said: list[str] = []
-    loop = drain(
-        table, [queue], runner=fails(2, TableError("a worker was lost")), say=said.append
-    )
+    loop = drain(table, [queue], runner=fails(2, TableError("a worker was lost")), say=said.append)
     exactly(table, queue)
     assert loop.progress.failures == 2
     assert said.count("bridge: a worker was lost; the batch is run again") == 2
@@ -465,9 +461,7 @@ def test_a_batch_which_fails_for_ever_ends_the_bridge_with_its_line__TB_11(
     """TB-11: a full disk was a traceback."""
     with pytest.raises(TableError, match="No space left"):
         drain(table, [queue], runner=fails(99, TableError("the table: No space left on device")))
-    assert QueueReader(queue).consumers() == {
-        starting.consumer_name(Table.open(table).table_id): 0
-    }
+    assert QueueReader(queue).consumers() == {starting.consumer_name(Table.open(table).table_id): 0}
 
 
 def test_one_gateway_which_cannot_be_read_does_not_stop_the_others__TB_09(
@@ -561,7 +555,7 @@ def test_files_which_are_too_old_are_not_committed(
     exactly(table, queue)
 
 
-# -- pace -------------------------------------------------------------------------------------------
+# -- pace ------------------------------------------------------------------------------------------
 
 
 class Paced:

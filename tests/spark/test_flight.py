@@ -18,6 +18,7 @@ import pyarrow.flight as flight
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.endpoints import endpoints
 from tests.tools.processes import Launcher
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import (
@@ -490,3 +491,13 @@ def test_spark_lands_a_far_queue_and_a_near_one_in_one_table(
     table = LandedTable(tmp_path / "table")
     assert table.offsets() == {identity(queue): [(0, 1500)], identity(near): [(0, 40)]}
     assert "both" in QueueReader(queue).consumers()
+
+
+def test_many_gateways_of_few_processes_are_each_their_own(tmp_path: Path) -> None:
+    with endpoints(tmp_path, 20, rows=3) as locations:
+        queues = [FlightQueue(location) for location in locations]
+        assert len({far.queue_id for far in queues}) == 20
+        assert {far.describe().end for far in queues} == {3}
+        with pytest.raises(QueueMismatch, match="this is queue"):
+            list(FlightQueue(locations[0], queue_id=queues[1].queue_id).read(0, 3))
+        assert sum(len(rows(far.read(0, 3))) for far in queues) == 60

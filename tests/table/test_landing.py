@@ -168,9 +168,7 @@ def test_another_queue_at_the_location_lands_nothing(tmp_path: Path, queue: Path
 def test_another_history_lands_nothing(tmp_path: Path, queue: Path) -> None:
     part = whole(queue)
     changed = Landed(part.landed.offset, part.landed.incarnation, part.landed.witness ^ 1)
-    result = land(
-        tmp_path / "table", Range(part.location, part.gateway, part.lo, part.hi, changed)
-    )
+    result = land(tmp_path / "table", Range(part.location, part.gateway, part.lo, part.hi, changed))
     assert result.files == []
     assert result.failed[part.gateway].mismatch
 
@@ -239,7 +237,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing__TB_11(tmp_path: Path, queue
     """TB-11: a full disk was a traceback."""
     table = str(tmp_path / "table")
     storage = LocalStorage(table, Watched(".parquet"))
-    with pytest.raises(TableError, match="cannot be written: .*No space left") as raised:
+    with pytest.raises(TableError, match=r"cannot be written: .*No space left") as raised:
         land_ranges(Target(table), [whole(queue)], open_directory, storage)
     assert "\n" not in str(raised.value)
     assert files_in(tmp_path / "table") == []
@@ -249,7 +247,9 @@ def test_row_groups_are_large_and_bounded_by_octets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = tmp_path / "queue"
-    write(queue, *(at(20_000, first, 100, body=[b"x" * 1000] * 100) for first in range(0, 500, 100)))
+    write(
+        queue, *(at(20_000, first, 100, body=[b"x" * 1000] * 100) for first in range(0, 500, 100))
+    )
     [file] = land(tmp_path / "a", whole(queue)).files
     assert pq.ParquetFile(tmp_path / "a" / file.path).metadata.num_row_groups == 1
     monkeypatch.setattr(landing, "GROUP_OCTETS", 100_000)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.tools.s3 import running_store
 from tests.tools.tables import rows_of
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import Run
@@ -70,29 +71,17 @@ class Place(NamedTuple):
 @pytest.fixture(params=["disk", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "disk":
-        return Place(str(tmp_path / "a table"), {})
+        return Place(str(tmp_path / "table"), {})
     bucket: Place = request.getfixturevalue("bucket")
     return bucket
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A bucket of an S3 server on loopback."""
-    server_module = pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
-    import boto3
-
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        address = f"http://{host}:{port}"
-        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-        client = boto3.client("s3", endpoint_url=address, region_name="us-east-1", **keys)
-        client.create_bucket(Bucket="tables")
-        options = {"aws_endpoint_url": address, "aws_region": "us-east-1", "aws_allow_http": "true"}
-        yield Place("s3://tables/messages", {**options, **keys})
-    finally:
-        server.stop()
+def bucket() -> Iterator[Place]:
+    """A bucket of an S3 server on loopback, which is a process of its own."""
+    pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
+    with running_store() as store:
+        yield Place(store.new_location(), store.options)
 
 
 def make_table(place: Place, partition_by: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -100,19 +89,9 @@ def make_table(place: Place, partition_by: tuple[str, ...]) -> list[dict[str, An
     batches = landed_rows()
     schema = batches[0].schema.append(DAY)
     for number, rows in enumerate(batches):
-        if place.storage:
-            days = rows.column("received_at").cast(pa.date32())
-            deltalake.write_deltalake(
-                place.location,
-                rows.append_column(DAY, days).cast(schema),
-                mode="append",
-                partition_by=list(partition_by),
-                storage_options=place.storage,
-            )
-            continue
-        table = Table.open_or_create(place.location, schema, partition_by)
-        target = Target(table.location, {}, schema, partition_by)
-        files = Files(target, storage_at(place.location, {}))
+        table = Table.open_or_create(place.location, schema, partition_by, place.storage)
+        target = Target(table.location, place.storage, schema, partition_by)
+        files = Files(target, storage_at(place.location, place.storage))
         for batch in rows.to_batches():
             files.write(batch)
         gateway = GATEWAYS[number]
@@ -378,7 +357,9 @@ def test_partitions_and_statistics_choose_the_files(tmp_path: Path) -> None:
     from twisted_msgproto.spark.tablesource import TableSource
 
     table = tmp_path / "table"
-    make_table(Place(str(table), {}), ("day",))
+    for rows in landed_rows():
+        whole = rows.append_column(DAY, rows.column("received_at").cast(pa.date32()))
+        deltalake.write_deltalake(str(table), whole, mode="append", partition_by=["day"])
     files = len(open_delta(Place(str(table), {})).file_uris())
 
     def planned(*filters: Any) -> int:

@@ -197,6 +197,10 @@ class SegmentLog:
         """How many segments there are."""
         return len(self._sizes)
 
+    def committed(self) -> dict[str, int]:
+        """What each consumer has committed.  Raises OSError."""
+        return consumers.read_all(self._disk, self.directory, self.queue_id)
+
     @property
     def damaged(self) -> list[damage.Range]:
         """All ranges of offsets known to be damaged or lost, in order."""
@@ -273,7 +277,7 @@ class SegmentLog:
         self.trim(ending=True)
         if self.octets + octets <= self._max_octets or self.begin == self.end:
             return
-        kept = consumers.read_all(self._disk, self.directory, self.queue_id)
+        kept = self.committed()
         slowest = min(kept, key=lambda name: kept[name], default=None)
         why = "no consumer is registered" if slowest is None else f"waiting for {slowest!r}"
         raise QueueFull(
@@ -385,7 +389,7 @@ class SegmentLog:
         """
         if len(self._sizes) == 1 and not ending:
             return 0
-        committed = consumers.read_all(self._disk, self.directory, self.queue_id)
+        committed = self.committed()
         low = min(committed.values(), default=0)
         if ending and low >= self.end > self._first:
             self._end_segment()

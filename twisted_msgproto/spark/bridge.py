@@ -16,7 +16,6 @@ import signal
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,6 +106,13 @@ class BridgeOptions:
                 "--master takes a Spark master (local[2], spark://…), not sc://"
             )
 
+        places: dict[str, str] = {}
+        for location in self.locations:
+            place = location if is_remote(location) else os.path.realpath(location)
+            if place in places:
+                raise ConfigurationError(f"{places[place]} and {location} are the same queue")
+            places[place] = location
+
     @property
     def access(self) -> Access:
         """What opens the queues of other machines."""
@@ -146,8 +152,6 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     line, for everything that keeps it from running.  Takes the process's signals, and its own
     session if it can.
     """
-    # Spark's Python warns about every pandas newer than itself; a bridge does not use pandas.
-    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     need_spark()
     ending = Ending()
     ending.install()
@@ -190,10 +194,13 @@ class Bridge:
         """Looks at everything, starts Spark, runs the loop, ends."""
         if self.options.transform is None:
             table = self._open_table(None)
-            with self._prepared(table) as gateways, self._scratch(table) as scratch:
-                with self._spark(scratch) as spark:
-                    runner = SparkRunner(spark, scratch / "spark.log")
-                    self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
+            with (
+                self._prepared(table) as gateways,
+                self._scratch(table) as scratch,
+                self._spark(scratch) as spark,
+            ):
+                runner = SparkRunner(spark, scratch / "spark.log")
+                self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
             return
         # The table's columns are the function's, which only Spark can say.
         with self._scratch(None) as scratch, self._spark(scratch) as spark:
@@ -218,12 +225,14 @@ class Bridge:
     def _prepared(self, table: Table) -> Iterator[Gateways]:
         """Takes the locks and asks every gateway once, before Java starts."""
         options = self.options
+        said: list[str] = []
         gateways = Gateways(
             options.locations,
             partial(open_queue, access=options.access, patience=DESCRIBE_PATIENCE_SECONDS),
             self.consumer,
             partial(starting.check_gateway, table.location, start_begin=options.start_begin),
-            self.say,
+            # A start which is refused says one line and nothing else.
+            lambda line: said.append(line) if self.status is None else self.say(line),
         )
         directories = [Path(place) for place in options.locations if not is_remote(place)]
         with contextlib.ExitStack() as stack:
@@ -234,6 +243,8 @@ class Bridge:
                 stack.enter_context(locked(lock_path(directory, self.consumer), what))
             check_answers(gateways, table, self.ending)
             self.status = self._status_files(table, gateways)
+            for line in said:
+                self.say(line)
             self._write(Report("starting", Progress(landed=table.landed())))
             yield gateways
 

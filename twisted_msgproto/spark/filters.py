@@ -50,7 +50,7 @@ def translated(one: sql.Filter, schema: pa.Schema) -> pc.Expression | None:
     """One filter as an Arrow expression; None when it stays with Spark."""
     if isinstance(one, sql.Not):
         return _negated(one.child, schema)
-    path = getattr(one, "attribute", ())
+    path: tuple[str, ...] = getattr(one, "attribute", ())
     if len(path) != 1 or path[0] not in schema.names:
         return None
     column, kind = pc.field(path[0]), schema.field(path[0]).type
@@ -59,8 +59,9 @@ def translated(one: sql.Filter, schema: pa.Schema) -> pc.Expression | None:
     if isinstance(one, sql.IsNotNull):
         return column.is_valid()
     if isinstance(one, sql.In):
-        values = [_scalar(value, kind) for value in one.value if value is not None]
-        if not values or None in values:
+        asked = [value for value in one.value if value is not None]
+        values = [scalar for value in asked if (scalar := _scalar(value, kind)) is not None]
+        if not values or len(values) != len(asked):
             return None
         return column.isin(pa.array([value.as_py() for value in values], kind))
     value = _scalar(getattr(one, "value", None), kind)
@@ -143,8 +144,7 @@ def bounds(filters: Iterable[sql.Filter]) -> Bounds:
 
 def _narrow(found: Bounds, one: sql.Filter) -> None:
     """Takes what ``one`` says of ``offset`` into ``found``."""
-    value = getattr(one, "value", None)
-    values = list(value) if isinstance(one, sql.In) else [value]
+    values = list(one.value) if isinstance(one, sql.In) else [getattr(one, "value", None)]
     numbers = [number for number in values if isinstance(number, int)]
     if len(numbers) != len(values) or not numbers:
         return

@@ -86,6 +86,7 @@ class SparkRunner:
         self.log = log
 
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
+        """Lands a batch.  Raises TableError when a task could not, JavaEnded when Java is gone."""
         context = self.spark.sparkContext
         rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
         gateways = len({part.gateway for ranges in tasks for part in ranges})

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ..core.errors import MsgprotoError
 from ..queue.lineage import Landed
@@ -85,7 +86,7 @@ class Marks:
             }
             self._on_their_way.update(due)
         for name, landed in due.items():
-            self._crew.submit(lambda name=name, landed=landed: self._send(name, landed))
+            self._crew.submit(partial(self._send, name, landed))
 
     def _send(self, name: str, landed: Landed) -> None:
         try:

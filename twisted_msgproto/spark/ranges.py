@@ -12,25 +12,17 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from ..core.errors import ConfigurationError, QueueMismatch
-from ..queue import SCHEMA, QueueReader
+from ..queue import SCHEMA
 from ..queue.lineage import Landed
 from .offsets import Range, Source
+from .opening import open_queue
 from .options import Access
+
+PATIENCE_SECONDS = 60.0
+"""How long a gateway may be away (it is started again, say) before a stream or a look ends."""
 
 READ_ROWS = 10_000
 """Rows of one Arrow batch; small commits are merged up to it."""
-
-
-def open_queue(location: str, access: Access = Access()) -> Source:  # noqa: B008  a tuple
-    """The queue at ``location``: a directory, or ``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``.
-
-    Raises QueueError with one line when there is none.
-    """
-    if location.startswith(("grpc://", "grpc+tls://")):
-        from .flight import FlightQueue
-
-        return FlightQueue(location, token_file=access.token_file, authority=access.authority)
-    return QueueReader(location.removeprefix("file://"))
 
 
 def open_queues(
@@ -41,7 +33,7 @@ def open_queues(
     queues: dict[str, Source] = {}
     where: dict[str, str] = {}
     for location in locations:
-        queue = open_queue(location, access)
+        queue = open_queue(location, access, PATIENCE_SECONDS)
         if queue.queue_id in queues:
             raise ConfigurationError(
                 f"{where[queue.queue_id]} and {location} are the same queue ({queue.queue_id})"
@@ -154,7 +146,7 @@ def read_piece(piece: Piece, access: Access) -> Iterator[pa.RecordBatch]:
     """The rows of one range as the queue gives them; the same errors and report."""
     queue = _opened.get(piece.location)
     if queue is None or queue.queue_id != piece.gateway:
-        queue = _opened[piece.location] = open_queue(piece.location, access)
+        queue = _opened[piece.location] = open_queue(piece.location, access, PATIENCE_SECONDS)
     if queue.queue_id != piece.gateway:
         raise QueueMismatch(
             f"{piece.location} is queue {queue.queue_id}, the stream reads {piece.gateway}"

@@ -63,7 +63,7 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
     if configured and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = configured
     share_path(context)
-    if context.master.startswith("local"):
+    if (context.master or "").startswith("local"):
         if not chosen:
             context.pythonExec = sys.executable
         return

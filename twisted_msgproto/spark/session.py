@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -96,11 +97,16 @@ def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Ite
         LOG_CONFIGURATION.format(log=log, size=LOG_OCTETS_MAX)
     )
     settings = session_settings(master, scratch, changes)
+    # Spark's Python warns about every pandas newer than itself; nothing here uses pandas.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     from pyspark import SparkConf, SparkContext
+    from pyspark.accumulators import AccumulatorTCPServer
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    # When Java is killed this one prints a traceback, where one line is said by others.
+    AccumulatorTCPServer.handle_error = _nothing  # type: ignore[method-assign, assignment]
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     reader, writer = os.pipe()
     java_says = JavaErrors(os.fdopen(reader, "rb"), scratch / "java.log")
@@ -137,6 +143,10 @@ def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Ite
         _end(process)
         # Another session may be wanted in this process: let pyspark forget the dead machine.
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def _nothing(*words: object) -> None:
+    """Does nothing, in the place of what would print."""
 
 
 def _within(seconds: float, work: Callable[[], Any]) -> None:

@@ -51,8 +51,9 @@ from .offsets import (
     place_at,
     places_at,
 )
+from .opening import open_queue
 from .options import Access, Settings, split_list
-from .ranges import QueueRange, located, open_queue, open_queues, read_range, unpacked
+from .ranges import QueueRange, located, open_queues, read_range, unpacked
 from .releasing import LateMarks, move_marks
 from .schema import spark_schema, spark_type
 

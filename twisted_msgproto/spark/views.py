@@ -11,6 +11,8 @@ not acknowledged, and such a message lands twice, at two offsets: see :func:`eff
 
 from __future__ import annotations
 
+from typing import cast
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
@@ -58,7 +60,7 @@ def json_columns(
         if messages.isStreaming:
             raise ConfigurationError("a stream's JSON needs a schema: json_columns(stream, schema)")
         schema = inferred_schema(messages, body=body)
-    shape = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    shape = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     taken = {name.lower() for name in [*messages.columns, error]}
     clash = [name for name in shape.names if name.lower() in taken] if into is None else []
     if clash:

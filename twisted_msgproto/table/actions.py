@@ -141,6 +141,21 @@ class Proposal:
         ours = ([file.path for file in self.added], [file.path for file in self.removed])
         return ours == ([file.path for file in commit.added], list(commit.removed))
 
+    def as_commit(self, version: int, timestamp: int) -> Commit:
+        """What :func:`parse_commit` would read from the version's file."""
+        return Commit(
+            version=version,
+            operation=self.operation,
+            run=self.run,
+            added=self.added,
+            removed=tuple(file.path for file in self.removed),
+            transactions=transactions_of(self.landed),
+            info=self.info,
+            parameters=self.parameters,
+            timestamp=timestamp,
+            data_change=self.data_change,
+        )
+
     def lines(self, timestamp: int) -> bytes:
         """The file of the version."""
         return commit_lines(

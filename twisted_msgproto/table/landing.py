@@ -12,7 +12,6 @@ has written; one which is killed leaves files which no log names, and vacuum tak
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue as queues
 import threading
@@ -34,6 +33,7 @@ from ..queue import SCHEMA
 from ..queue.lineage import Landed
 from ..queue.source import Queue
 from .actions import DataFile
+from .statistics import statistics_of
 from .storage import LocalStorage, Storage, storage_at
 
 DAY = pa.field("day", pa.date32(), nullable=False)
@@ -301,7 +301,12 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
 
 
 def _split_by(table: pa.Table, name: str) -> Iterator[tuple[str, pa.Table]]:
-    if name == "day":
+    if name == DAY.name and DAY.name in table.schema.names:
+        # Rows which are no queue's own (a transform's) say themselves which day they are of.
+        keys = table.column(name)
+        for value in sorted(pc.unique(keys).to_pylist()):
+            yield value.isoformat(), table.filter(pc.equal(keys, value))
+    elif name == DAY.name:
         times = table.column("received_at")
         bounds = pc.min_max(times)
         first = bounds["min"].value // MICROSECONDS_OF_A_DAY
@@ -447,6 +452,6 @@ class _File:
             size=self._size,
             partition=self.partition,
             rows=footer.num_rows,
-            statistics=json.dumps({"numRecords": footer.num_rows}),
+            statistics=statistics_of(footer),
             modified=int(time.time() * 1000),
         )

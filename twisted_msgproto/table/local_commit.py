@@ -11,18 +11,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..core.errors import TableError
-from .actions import Commit, Metadata, Proposal, Run, commit_lines, version_name
+from .actions import Commit, DataFile, Metadata, Proposal, Run, commit_lines, version_name
+from .checkpoint import clean_log, write_checkpoint
 from .properties import PROTOCOL
+from .snapshot import Base
 from .storage import LocalStorage
-
-TEMPORARY_PREFIX = "_commit_"
-TEMPORARY_SUFFIX = ".json.tmp"
-"""Names which delta-rs uses for the same purpose, so that either cleans up after the other."""
 
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -53,19 +50,21 @@ class LocalCommits:
             ),
         )
 
-    def attempt(self, version: int, proposal: Proposal) -> None:
-        """Make the version after ``version`` of a proposal, durably.
+    def attempt(self, version: int, proposal: Proposal) -> Commit:
+        """Make the version after ``version`` of a proposal, durably; returns what it is now.
 
         Raises:
             FileExistsError: the number is taken.
             OSError: the disk refused; the version may or may not be there.
         """
-        self.put(version + 1, proposal.lines(self.now()))
+        now = self.now()
+        self.put(version + 1, proposal.lines(now))
+        return proposal.as_commit(version + 1, now)
 
     def put(self, version: int, octets: bytes) -> None:
         """The steps of every version, in their durable order."""
         disk, log = self.storage.disk, self.storage.log_path()
-        temporary = os.path.join(log, f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+        temporary = self.storage.temporary()
         try:
             disk.write(temporary, octets)
             disk.sync(temporary)
@@ -75,22 +74,40 @@ class LocalCommits:
                 disk.remove(temporary)
         disk.sync_directory(log)
 
-    def sync(self, commits: Iterable[Commit]) -> None:
+    def sync(
+        self,
+        commits: Iterable[Commit],
+        files: Iterable[DataFile] = (),
+        names: Iterable[str] = (),
+    ) -> None:
         """Make versions durable, with the files of those which other programs made.
 
-        Programs of this package sync a version's files before they make it.
+        Programs of this package sync a version's files before they make it.  ``files`` and
+        ``names``, of the log, are synced besides.
         """
         disk = self.storage.disk
-        folders = {self.storage.log_path()}
+        foreign: list[DataFile] = list(files)
         for commit in commits:
             disk.sync(self.storage.log_path(version_name(commit.version)))
-            for file in () if commit.run else commit.added:
-                path = self.storage.path(file.path)
-                with contextlib.suppress(FileNotFoundError):  # a later version removed it
-                    disk.sync(path)
-                    folders.add(os.path.dirname(path))
+            foreign += () if commit.run else commit.added
+        folders = {self.storage.log_path()}
+        for path in (
+            *(self.storage.path(file.path) for file in foreign),
+            *(self.storage.log_path(name) for name in names),
+        ):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile, so not needed
+                disk.sync(path)
+                folders.add(os.path.dirname(path))
         for folder in sorted(folders):
             disk.sync_directory(folder)
+
+    def checkpoint(self, base: Base, version: int) -> Base:
+        """Make a checkpoint, durably; OSError when the disk refused."""
+        return write_checkpoint(self.storage, base, version)
+
+    def clean(self, properties: Mapping[str, str], until: int) -> None:
+        """Remove what the checkpoint ``until`` and the retention make needless."""
+        clean_log(self.storage, properties, until, self.clock())
 
     def now(self) -> int:
         """Milliseconds since 1970."""

@@ -27,15 +27,30 @@ from .actions import (
     landed_of,
     version_name,
 )
+from .checkpoint import LAST_CHECKPOINT
 from .disk import TableDisk
 from .local_commit import LocalCommits
 from .object_commit import ObjectCommits
-from .properties import arrow_schema, incompatible, metadata_of, unknown_features
-from .snapshot import State, list_log, load, load_with_commits, one_line, read_version
+from .properties import (
+    CHECKPOINT_EVERY,
+    arrow_schema,
+    incompatible,
+    metadata_of,
+    unknown_features,
+)
+from .snapshot import Base, Loaded, list_log, load, one_line, read_version
 from .storage import LOG, LocalStorage, ObjectStorage, Storage, storage_at
+from .torn import mend
 
 ATTEMPTS_MAX = 1000
 """How often a commit tries the next number before it gives up: so many writers are a fault."""
+
+UNCONFIRMED_MAX = 100
+"""Versions of this package's runs among which a commit whose answer was lost is looked for."""
+CHECKPOINT_RETRY = 10
+"""Versions after which a checkpoint which failed is tried again."""
+CLEAN_SECONDS = 600.0
+"""The log is cleaned so often at most: that lists its folder, which holds hours of versions."""
 
 
 class Commits(Protocol):
@@ -44,11 +59,25 @@ class Commits(Protocol):
     def create(self, metadata: Metadata, run: Run) -> None:
         """Make version 0; FileExistsError if there is a table, OSError if that failed."""
 
-    def attempt(self, version: int, proposal: Proposal) -> None:
-        """Make the version after ``version``; FileExistsError if somebody else did."""
+    def attempt(self, version: int, proposal: Proposal) -> Commit | None:
+        """Make the version after ``version``; FileExistsError if somebody else did.
 
-    def sync(self, commits: Sequence[Commit]) -> None:
-        """Make versions, and the files which they name, durable."""
+        Returns it when it is durable and known to the letter; otherwise the log is to be read.
+        """
+
+    def sync(
+        self,
+        commits: Sequence[Commit],
+        files: Sequence[DataFile] = (),
+        names: Sequence[str] = (),
+    ) -> None:
+        """Make versions durable with the files which others name, and other files besides."""
+
+    def checkpoint(self, base: Base, version: int) -> Base:
+        """Make a checkpoint of the newest version, which is ``version``, from ``base``."""
+
+    def clean(self, properties: Mapping[str, str], until: int) -> None:
+        """Remove what the checkpoint ``until`` and the retention make needless."""
 
 
 class Table:
@@ -57,24 +86,35 @@ class Table:
     Every method raises TableError, with one line, when the table cannot do what was asked.
     """
 
-    def __init__(
-        self, storage: Storage, commits: Commits, state: State, after: Sequence[Commit]
-    ) -> None:
+    def __init__(self, storage: Storage, commits: Commits, clock: Callable[[], float]) -> None:
+        """Use :meth:`open`, :meth:`open_for_writing` or :meth:`create`."""
         self._storage = storage
         self._commits = commits
-        self._state = state
-        assert state.metadata is not None
-        self._accepted = state.metadata
-        self._movers: dict[str, Commit] = {}
-        self._unsynced: list[Commit] = []
-        self._unconfirmed: list[Commit] = []
+        self._clock = clock
+        self._cleaned = clock()
         self.seen: Callable[[Commit], None] = lambda commit: None
         """Called with every version which is read from now on, in the middle of a commit too.
 
         What it raises ends the call which met the version: nothing lands on top of it.
         """
-        for commit in after:
+        self._begin(load(storage))
+        self._accepted = self._metadata
+        self._check_protocol()
+
+    def _begin(self, loaded: Loaded) -> None:
+        """Take up a table as it was read."""
+        self._state = loaded.state
+        self._base = loaded.base
+        self._next_checkpoint = loaded.base.version + CHECKPOINT_EVERY
+        self._movers: dict[str, Commit] = {}
+        self._unconfirmed: list[Commit] = []
+        for commit in loaded.commits:
             self._note(commit)
+        # A commit of this package is made after everything before it was made durable.
+        own = [place for place, commit in enumerate(loaded.commits) if commit.run]
+        self._unsynced = list(loaded.commits[own[-1] if own else 0 :])
+        self._sync_all = not own
+        self._doubtful = False
 
     @classmethod
     def open(
@@ -91,9 +131,7 @@ class Table:
             TableError: there is no table, its log is torn, or its protocol is not known here.
         """
         place = storage_at(location, storage, disk)
-        state, after = load_with_commits(place)
-        _check_protocol(place, state)
-        return cls(place, _commits_of(place, clock), state, after)
+        return cls(place, _commits_of(place, clock), clock)
 
     @classmethod
     def open_for_writing(
@@ -104,11 +142,27 @@ class Table:
         disk: TableDisk | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Table:
-        """Mend what a loss of power tore, where that can be done without doubt, and open."""
+        """Mend what a loss of power tore, where that can be done without doubt, and open.
+
+        What was mended is in :attr:`mended`.  An object store has to prove that it gives a
+        version's number to one writer alone.
+
+        Raises:
+            TableError: what is torn cannot be mended, or the store lets writers overwrite each
+                other; besides what :meth:`open` raises.
+        """
         place = storage_at(location, storage, disk)
-        if isinstance(place, ObjectStorage):
-            ObjectCommits(place, clock).prove()
-        return cls.open(location, storage, disk=disk, clock=clock)
+        mended: list[str] = []
+        try:
+            if isinstance(place, LocalStorage):
+                mended = mend(place, clock)
+            elif isinstance(place, ObjectStorage):
+                ObjectCommits(place, clock).prove()
+        except OSError as error:
+            raise TableError(f"cannot open {place.location}: {one_line(error)}") from error
+        table = cls(place, _commits_of(place, clock), clock)
+        table.mended = tuple(mended)
+        return table
 
     @classmethod
     def create(
@@ -170,6 +224,9 @@ class Table:
                     raise
         return cls.open_for_writing(location, storage, disk=disk, clock=clock)
 
+    mended: tuple[str, ...] = ()
+    """What :meth:`open_for_writing` made whole: a line for each thing."""
+
     @property
     def location(self) -> str:
         """Where the table is: an absolute path, or a URL."""
@@ -223,8 +280,7 @@ class Table:
                 raise TableError(f"version {version} of {self.location} is torn: {error}") from None
             except OSError as error:
                 raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
-            self._state.apply(commit)
-            self._note(commit)
+            self._take(commit)
             seen.append(commit)
             self.seen(commit)
 
@@ -238,7 +294,8 @@ class Table:
 
     def _files(self) -> dict[str, DataFile]:
         if self._state.files is None:
-            self._state.files = load(self._storage, files=True, until=self._state.version).files
+            loaded = load(self._storage, files=True, until=self._state.version)
+            self._state.files = loaded.state.files
             assert self._state.files is not None
         return self._state.files
 
@@ -314,45 +371,110 @@ class Table:
 
         Only then may a gateway be told that its rows are not needed any more.
         """
-        if self._unsynced:
-            try:
+        if not self._unsynced and not self._sync_all:
+            return
+        try:
+            if self._sync_all:
+                hint = (LAST_CHECKPOINT,)
+                self._commits.sync(self._unsynced, self.files(), (*self._base.names, *hint))
+            else:
                 self._commits.sync(self._unsynced)
-            except OSError as error:
-                raise TableError(f"cannot sync {self.location}: {one_line(error)}") from error
-            self._unsynced.clear()
+        except OSError as error:
+            raise TableError(f"cannot sync {self.location}: {one_line(error)}") from error
+        self._unsynced.clear()
+        self._sync_all = False
 
     def maintain(self) -> None:
-        """Write a checkpoint when one is due, and clean the log behind it."""
+        """Write a checkpoint when one is due, and clean the log behind it.
+
+        A writer calls it after its commits.  TableError does not mean that anything is lost: it is
+        tried again some commits later.
+        """
+        if self.version < self._next_checkpoint:
+            return
+        self._next_checkpoint = self.version + CHECKPOINT_RETRY
+        self.sync()
+        try:
+            self._base = self._commits.checkpoint(self._base, self.version)
+            self._next_checkpoint = self._base.version + CHECKPOINT_EVERY
+            if self._clock() - self._cleaned >= CLEAN_SECONDS:
+                self._cleaned = self._clock()
+                self._commits.clean(self.properties, self._base.version)
+        except FileNotFoundError:
+            self._begin(load(self._storage))  # another writer cleaned the log
+        except OSError as error:
+            raise TableError(
+                f"cannot write a checkpoint of {self.location}: {one_line(error)}"
+            ) from error
 
     def _land(self, proposal: Proposal) -> int:
-        self.refresh()
+        if self._doubtful:
+            self.refresh()
+        self._doubtful = True
         for _ in range(ATTEMPTS_MAX):
             self.sync()
-            for commit in self._unconfirmed:
-                if proposal.became(commit):
-                    self._unconfirmed.clear()
-                    return commit.version
+            version = self._confirmed(proposal)
+            if version is not None:
+                self._doubtful = False
+                return version
+            self._look_behind()
             self._check(proposal)
             try:
-                self._commits.attempt(self._state.version, proposal)
+                made = self._commits.attempt(self.version, proposal)
             except FileExistsError:
-                pass
+                made = None
             except OSError as error:
                 if self._storage.local or not self.refresh():
                     raise TableError(
                         f"cannot commit to {self.location}: {one_line(error)}"
                     ) from error
                 continue
-            if not self.refresh():
+            if made is not None:
+                self._take(made, durable=True)
+            elif not self.refresh():
                 raise TableError(f"a version of {self.location} went as soon as it was made")
         raise TableError(f"{ATTEMPTS_MAX} other commits came first to {self.location}")
+
+    def _confirmed(self, proposal: Proposal) -> int | None:
+        """The version which this proposal became, be it by an attempt whose answer was lost."""
+        for commit in self._unconfirmed:
+            if proposal.became(commit):
+                self._unconfirmed.clear()
+                return commit.version
+        return None
+
+    def _look_behind(self) -> None:
+        """Whether the version on which the next one is to stand is still there.
+
+        Raises:
+            TableChanged: the table was removed, or an older copy was put in its place.
+        """
+        try:
+            self._storage.size(f"{LOG}/{version_name(self.version)}")
+            return
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
+        loaded = load(self._storage)
+        before = self._metadata
+        if (
+            loaded.state.metadata is None
+            or loaded.state.metadata.id != before.id
+            or loaded.state.version < self.version
+        ):
+            raise TableChanged(
+                f"version {self.version} of {self.location} is gone: the table was removed, or "
+                "another copy of it was put there; start anew to see what can be done"
+            )
+        self._begin(loaded)
 
     def _check(self, proposal: Proposal) -> None:
         if self._metadata is not self._accepted:
             reason = incompatible(self._accepted, self._metadata)
             if reason:
                 raise TableChanged(f"{self.location} was changed: {reason}")
-        _check_protocol(self._storage, self._state)
+            self._check_protocol()
         now = self.landed()
         for gateway, expected in proposal.before.items():
             if now.get(gateway) != expected:
@@ -362,6 +484,14 @@ class Table:
             for file in proposal.removed:
                 if file.path not in files:
                     raise self._overtaken(f"removed {file.path}", None)
+
+    def _check_protocol(self) -> None:
+        assert self._state.protocol is not None
+        unknown = unknown_features(self._state.protocol)
+        if unknown:
+            raise TableChanged(
+                f"{self.location} needs what this version cannot write: {', '.join(unknown)}"
+            )
 
     def _overtaken(self, what: str, commit: Commit | None) -> Overtaken:
         run = commit.run if commit else None
@@ -374,12 +504,18 @@ class Table:
             run=run.id,
         )
 
+    def _take(self, commit: Commit, *, durable: bool = False) -> None:
+        """Go on to the next version."""
+        self._state.apply(commit)
+        self._note(commit)
+        if not durable:
+            self._unsynced.append(commit)
+
     def _note(self, commit: Commit) -> None:
         for gateway in commit.landed:
             self._movers[gateway] = commit
-        self._unsynced.append(commit)
         if commit.run is not None:
-            self._unconfirmed = [*self._unconfirmed[-ATTEMPTS_MAX:], commit]
+            self._unconfirmed = [*self._unconfirmed[-UNCONFIRMED_MAX:], commit]
 
 
 def _exists(storage: Storage) -> bool:
@@ -387,15 +523,6 @@ def _exists(storage: Storage) -> bool:
         return list_log(storage).exists
     except OSError as error:
         raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
-
-
-def _check_protocol(storage: Storage, state: State) -> None:
-    assert state.protocol is not None
-    unknown = unknown_features(state.protocol)
-    if unknown:
-        raise TableChanged(
-            f"{storage.location} needs what this version cannot write: {', '.join(unknown)}"
-        )
 
 
 def _commits_of(storage: Storage, clock: Callable[[], float]) -> Commits:

@@ -33,11 +33,9 @@ from .actions import (
     transactions_of,
     version_name,
 )
-from .snapshot import one_line
-from .storage import LOG, ObjectStorage
+from .snapshot import Base, one_line
+from .storage import LOG, PRIVATE, ObjectStorage
 
-PRIVATE = "_msgproto"
-"""The folder of a table for what is no part of it; readers pass over names which begin so."""
 PROBE_WRITERS = 4
 """Writers who race for a version of the probe."""
 PROBE_ROUNDS = 4
@@ -96,15 +94,25 @@ class ObjectCommits:
                 post_commithook_properties=NO_HOOKS,
             )
 
-    def sync(self, commits: Iterable[Commit]) -> None:
+    def sync(
+        self,
+        commits: Iterable[Commit],
+        files: Iterable[DataFile] = (),
+        names: Iterable[str] = (),
+    ) -> None:
         """Nothing: what a store has answered is durable."""
 
-    def checkpoint(self) -> None:
-        """Have delta-rs write a checkpoint of the newest version and clean the log behind it."""
+    def checkpoint(self, base: Base, version: int) -> Base:
+        """Have delta-rs write a checkpoint of the newest version."""
         with _os_errors():
             table = self._loaded()
             table.create_checkpoint()
-            table.cleanup_metadata()
+            return Base(table.version())
+
+    def clean(self, properties: Mapping[str, str], until: int) -> None:
+        """Have delta-rs remove the log's old versions."""
+        with _os_errors():
+            self._loaded().cleanup_metadata()
 
     def prove(self, environment: Mapping[str, str] | None = None) -> None:
         """Find out whether the store gives a number to one writer alone.

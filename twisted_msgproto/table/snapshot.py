@@ -80,6 +80,24 @@ class State:
             self.files.update((file.path, file) for file in commit.added)
 
 
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A checkpoint, or, with version -1 and no names, the beginning of the log."""
+
+    version: int = -1
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A table as it was read."""
+
+    state: State
+    base: Base
+    commits: tuple[Commit, ...]
+    """The versions after the base, oldest first."""
+
+
 def list_log(storage: Storage) -> Listing:
     """What stands in the log, from one listing of its folder."""
     versions: list[int] = []
@@ -123,19 +141,20 @@ def read_checkpoint(
     return state
 
 
-def load(storage: Storage, *, files: bool = False, until: int | None = None) -> State:
+def check_checkpoint(storage: Storage, names: Sequence[str]) -> None:
+    """Read a checkpoint from end to end.  Raises one of READ_ERRORS when it is torn."""
+    filesystem = storage.filesystem()
+    for name in names:
+        with filesystem.open_input_file(f"{LOG}/{name}") as source:
+            pq.ParquetFile(source).read()
+
+
+def load(storage: Storage, *, files: bool = False, until: int | None = None) -> Loaded:
     """The newest state of a table, or its state at the version ``until``.
 
     Raises:
         TableError: there is no table, or its log is torn or has gaps.
     """
-    return load_with_commits(storage, files=files, until=until)[0]
-
-
-def load_with_commits(
-    storage: Storage, *, files: bool = False, until: int | None = None
-) -> tuple[State, list[Commit]]:
-    """Like :func:`load`, with the versions which were read after the checkpoint."""
     try:
         listing = list_log(storage)
     except OSError as error:
@@ -143,17 +162,19 @@ def load_with_commits(
     if not listing.exists:
         raise TableError(f"{storage.location} is not a table: it has no {LOG}")
     newest = listing.newest if until is None else until
-    state = base_state(storage, listing, newest, files=files)
+    state, base = base_state(storage, listing, newest, files=files)
     commits = []
     for version in range(state.version + 1, newest + 1):
         commits.append(whole_version(storage, version))
         state.apply(commits[-1])
     if state.metadata is None or state.protocol is None:
         raise TableError(f"the log of {storage.location} names no table up to version {newest}")
-    return state, commits
+    return Loaded(state, base, tuple(commits))
 
 
-def base_state(storage: Storage, listing: Listing, newest: int, *, files: bool) -> State:
+def base_state(
+    storage: Storage, listing: Listing, newest: int, *, files: bool
+) -> tuple[State, Base]:
     """The state of the newest checkpoint that can be read and is followed by all versions.
 
     Raises TableError when there is none and the log does not begin at 0.
@@ -164,7 +185,7 @@ def base_state(storage: Storage, listing: Listing, newest: int, *, files: bool) 
         if version > newest or not versions.issuperset(range(version + 1, newest + 1)):
             continue
         try:
-            return read_checkpoint(storage, version, names, files=files)
+            return read_checkpoint(storage, version, names, files=files), Base(version, names)
         except READ_ERRORS as error:
             torn = torn or f"; checkpoint {version} cannot be read ({one_line(error)})"
     missing = next((v for v in range(newest + 1) if v not in versions), None)
@@ -173,7 +194,7 @@ def base_state(storage: Storage, listing: Listing, newest: int, *, files: bool) 
             f"the log of {storage.location} lacks version {missing}{torn}; restore the table's "
             "folder from a copy, or land the queues in a new table"
         )
-    return State(files={} if files else None)
+    return State(files={} if files else None), Base()
 
 
 def whole_version(storage: Storage, version: int) -> Commit:

@@ -7,6 +7,7 @@ tasks on other machines write files into the same table.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,11 @@ from .disk import OSTableDisk, TableDisk
 
 LOG = "_delta_log"
 """The folder of a table's log."""
+PRIVATE = "_msgproto"
+"""The folder of a table for what is no part of it; readers pass over names which begin so."""
+TEMPORARY_PREFIX = "_commit_"
+TEMPORARY_SUFFIX = ".json.tmp"
+"""Names which delta-rs uses for the same purpose, so that either cleans up after the other."""
 LOCAL_SCHEMES = frozenset({"", "file"})
 
 CLIENT_OPTIONS: Mapping[str, str] = {
@@ -87,6 +93,18 @@ class LocalStorage:
     def log_path(self, name: str = "") -> str:
         """Where a file of the log is; without a name, the log's folder."""
         return os.path.join(self.location, LOG, name) if name else f"{self.location}/{LOG}"
+
+    def temporary(self) -> str:
+        """A new name beside the log's files, for what is not part of the log yet."""
+        return self.log_path(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+
+    def put(self, path: str, octets: bytes) -> None:
+        """Put a file in the place of what may be there: durably, in one step."""
+        temporary = self.temporary()
+        self.disk.write(temporary, octets)
+        self.disk.sync(temporary)
+        self.disk.rename(temporary, path)
+        self.disk.sync_directory(os.path.dirname(path))
 
     def log_names(self) -> list[str]:
         """The names in the log."""
