@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -119,6 +120,12 @@ class Bridges:
         return self._launch("bridge", *self._words, *self._options, *options)
 
 
+def next_batch(bridge: Launched) -> None:
+    """Waits until a batch has landed which had not when this was called."""
+    seen = sum(bool(re.search(BATCH, line)) for line in bridge.lines)
+    bridge.line(BATCH, nth=seen + 1, seconds=START_SECONDS)
+
+
 def landed(table: str, storage: Mapping[str, str] | None = None) -> dict[str, Counter[int]]:
     """How often each offset is in the table, by gateway; read by delta-rs."""
     rows = DeltaTable(table, storage_options=dict(storage or {})).to_pyarrow_table(
@@ -158,18 +165,18 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
     bridge.line(BATCH, seconds=START_SECONDS)
 
     assert kill_python_workers(spark_cluster) > 0
-    seen = len([line for line in bridge.lines if "batch" in line])
-    bridge.line(BATCH, nth=seen + 2, seconds=START_SECONDS)
+    next_batch(bridge)
+    next_batch(bridge)
 
     sites[0].kill_gateway()
     sites[0].shipper.await_more(100)
 
     sites[1].flight.kill()
-    before = sum(landed(table)[QueueReader(sites[2].queue).queue_id].values())
-    sites[2].shipper.await_more(200)
-    bridge.line(rf"{sites[1].address}", seconds=START_SECONDS)  # it is named
-    while sum(landed(table)[QueueReader(sites[2].queue).queue_id].values()) <= before + 100:
-        bridge.line(BATCH, nth=len(bridge.lines), seconds=START_SECONDS)
+    bridge.line(re.escape(sites[1].address), seconds=START_SECONDS)  # it is named
+    others = QueueReader(sites[2].queue).queue_id
+    before = landed(table)[others].total()
+    while landed(table)[others].total() <= before + 100:
+        next_batch(bridge)
     sites[1].restart_flight()
 
     spark_cluster.kill_worker(0)
