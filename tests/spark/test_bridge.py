@@ -235,6 +235,22 @@ class TestWithSpark:
         once(launch, queue)
         assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
 
+    def test_a_gateway_which_hangs_is_named_and_holds_up_neither_rows_nor_the_end__TB_10(
+        self, launch: Launcher, queue: Path, tmp_path: Path
+    ) -> None:
+        """TB-09, TB-10: nothing moved for 60 s; SIGTERM took 181 s.  The bench has the time."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            place = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
+            process = bridge(launch, queue, "--queue", place)
+            process.line(f"gateway {place} is away and keeps its place", seconds=START_SECONDS)
+            process.line(f"batch 1: 1500 rows.*, away: {place}", seconds=START_SECONDS)
+            [status] = read_statuses(queue)
+            assert [one["location"] for one in status["away"]] == [place]
+            process.signal(signal.SIGTERM)
+            assert process.wait(seconds=START_SECONDS) == 0
+        assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
+        assert list(QueueReader(queue).consumers().values()) == [1500]
+
     def test_killed_at_any_moment_it_lands_every_row_once(
         self, launch: Launcher, tmp_path: Path
     ) -> None:

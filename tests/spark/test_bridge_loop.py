@@ -157,7 +157,7 @@ def steps_of_a_drain(tmp_path: Path, queue: Path) -> int:
 
 
 @pytest.mark.parametrize("end", ["kill", "cut", "torn"])
-def test_killed_before_any_step_it_lands_every_row_once__TB_01(
+def test_killed_before_any_step_it_lands_every_row_once__TB_01_TB_02(
     tmp_path: Path, queue: Path, end: str
 ) -> None:
     """TB-01, TB-02: kill or power cut before every write, sync, link and folder of three batches.

@@ -19,6 +19,7 @@ from twisted_msgproto.spark.gateways import (
     AWAY,
     PAUSE_SECONDS_MAX,
     REFUSED,
+    SILENCE_SECONDS,
     STANDING_SECONDS,
     Gateways,
 )
@@ -168,6 +169,24 @@ def test_one_which_hangs_holds_nobody_up_and_is_heard_later__TB_09(gateways: Mak
     hung.hangs.set()
     assert "hung" in ask_until(some, 2)
     assert hung.registered == ["night"]
+
+
+def test_one_which_is_silent_for_long_is_away(
+    gateways: Make, said: list[str], clock: Clock
+) -> None:
+    hung = FakeQueue("hung")
+    hung.hangs.clear()
+    some = gateways(hung)
+    some.ask({}, 0.0)
+    clock.now += SILENCE_SECONDS
+    some.ask({}, 0.0)
+    assert some.all[0].state == AWAY
+    assert said == ["gateway hung is away and keeps its place: hung has not answered for 5 s"]
+    hung.hangs.set()
+    deadline = time.monotonic() + FOREVER
+    while some.all[0].state != ANSWERS:
+        assert time.monotonic() < deadline
+        some.ask({}, 0.0)
 
 
 def test_one_which_is_away_is_named_once_and_asked_after_growing_pauses__TB_09(

@@ -49,9 +49,7 @@ def test_the_rate_is_taken_over_the_last_seconds() -> None:
 def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
     files = StatusFiles({"q": tmp_path}, "night", {"table": "/t"}, clock=lambda: 12.0)
     away = Aside("grpc://a:1", "", "away", "refused", 3.25)
-    report = Report(
-        "running", progressed(), {"q": Lag(5, 1.25)}, 2, (away,), (("q", "dead"),)
-    )
+    report = Report("running", progressed(), {"q": Lag(5, 1.25)}, 2, (away,), (("q", "dead"),))
     files.write(report)
     path = status_path(tmp_path, "night")
     assert path == tmp_path / "bridges" / "night.json"

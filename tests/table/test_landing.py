@@ -286,8 +286,12 @@ def test_results_of_tasks_are_one_batch() -> None:
     assert whole.dropped == 3
 
 
-def test_work_and_results_travel(tmp_path: Path, queue: Path) -> None:
+def test_work_and_results_travel_without_rows__TB_16(tmp_path: Path, queue: Path) -> None:
+    """TB-16: a whole batch passed through the driver's memory; workers write it now."""
     target, part = Target(str(tmp_path / "t")), whole(queue)
     assert pickle.loads(pickle.dumps((target, part))) == (target, part)
     result = land(tmp_path / "t", part)
-    assert pickle.loads(pickle.dumps(result)) == result
+    travels = pickle.dumps(result)
+    assert pickle.loads(travels) == result
+    assert result.rows == {part.gateway: 1500}
+    assert len(travels) < 3000

@@ -378,7 +378,7 @@ def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> dic
 
     with spark_session("local[2]", scratch.resolve(), {}) as spark:
         rows = read_table(spark, table)
-        mine = rows.where((rows.gateway == gateway) & (rows.offset >= first))
+        mine = rows.where((rows["gateway"] == gateway) & (rows["offset"] >= first))
         return {row["protocol"]: row["count"] for row in mine.groupBy("protocol").count().collect()}
 
 

@@ -25,9 +25,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch
+from ..core.errors import (
+    ConfigurationError,
+    QueueAway,
+    QueueError,
+    QueueMismatch,
+    RewindNeeded,
+    TableError,
+)
 from ..table import starting
 from ..table.actions import Run
+from ..table.compact import DUE_SECONDS, compact_if_due
 from ..table.landing import TABLE_SCHEMA, Target
 from ..table.log import Table
 from ..table.plan import ROWS_MAX
@@ -60,9 +68,6 @@ CANCEL_SECONDS = 0.5
 
 MARKS_SECONDS = 1.0
 """How long the last marks and the last status may take."""
-
-DESCRIBE_PATIENCE_SECONDS = 0.0
-"""A gateway that does not answer a question is away at once; it is asked again later."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -228,7 +233,7 @@ class Bridge:
         said: list[str] = []
         gateways = Gateways(
             options.locations,
-            partial(open_queue, access=options.access, patience=DESCRIBE_PATIENCE_SECONDS),
+            partial(open_queue, access=options.access),
             self.consumer,
             partial(starting.check_gateway, table.location, start_begin=options.start_begin),
             # A start which is refused says one line and nothing else.
@@ -308,7 +313,7 @@ class Bridge:
             stop,
             access=options.access,
             say=self.say,
-            maintenance=maintenance,
+            maintenance=Maintenance(self.own_run, self.say),
             check=spark.check,
         )
         self.say(self._running_line(table))
@@ -415,13 +420,44 @@ class OpenedMarks:
             return None
         queue = self._opened.get(name)
         if queue is None:
-            queue = open_queue(one.location, self._options.access, DESCRIBE_PATIENCE_SECONDS)
+            queue = open_queue(one.location, self._options.access, queue_id=name)
             if queue.queue_id != name:
                 return None
             self._opened[name] = queue
         return queue
 
 
-def maintenance(table: Table) -> None:
-    """What is done between two batches: checkpoints and the log's cleanup, later compaction."""
-    table.maintain()
+class Maintenance:
+    """What is done between two batches: checkpoints and the log's cleanup, and compaction.
+
+    Whether there is something to compact is looked at when :data:`DUE_SECONDS` have passed; what
+    goes wrong with it is told and does not end the bridge, whose own batches it does not touch.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = run
+        self._say = say
+        self._clock = clock
+        self._last = clock()
+
+    def __call__(self, table: Table) -> None:
+        """Called by the loop after every commit."""
+        table.maintain()
+        now = self._clock()
+        if now - self._last < DUE_SECONDS:
+            return
+        try:
+            done = compact_if_due(table, self._run, now=now, last=self._last)
+        except RewindNeeded:
+            raise
+        except TableError as error:
+            self._say(f"bridge: not compacted: {error}")
+        else:
+            if done is not None:
+                self._say(f"bridge: {done.removed} small files became {done.added}")
+        self._last = now

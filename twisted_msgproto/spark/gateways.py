@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core.errors import MsgprotoError, QueueMismatch
+from ..core.errors import MsgprotoError, QueueAway, QueueMismatch
 from ..queue.lineage import Description, Landed
 from ..queue.source import Queue
 from ..table.landing import Failure
@@ -27,6 +27,9 @@ THREADS_MAX = 128
 
 ROUND_SECONDS = 0.5
 """A batch waits so long for the answers of a round; one which comes later serves the next."""
+
+SILENCE_SECONDS = 5.0
+"""A gateway whose answer is out for so long counts as away."""
 
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 30.0
@@ -60,6 +63,8 @@ class Gateway:
     queue: Queue | None = None
     description: Description | None = None
     asking: bool = False
+    asked: float = 0.0
+    """When the last question left (monotonic seconds)."""
     pause: float = 0.0
     next: float = float("-inf")
     """It is not asked again before (monotonic seconds)."""
@@ -111,10 +116,13 @@ class Gateways:
         now = self._clock()
         waiting = 0
         for one in self.all:
-            if not one.asking and one.next <= now:
-                one.asking = True
+            if one.asking:
+                # It holds up one round only; what it says later is heard then.
+                self._note_silence(one, now)
+            elif one.next <= now:
+                one.asking, one.asked = True, now
                 self._crew.submit(self._asking(one, landed))
-            waiting += one.asking and one.state in (NEW, ANSWERS)
+                waiting += one.state in (NEW, ANSWERS)
         answered = []
         deadline = time.monotonic() + seconds
         while True:
@@ -123,12 +131,17 @@ class Gateways:
                 one, answer = self._answers.get(timeout=left) if left else self._answers.get(False)
             except queues.Empty:
                 break
-            # One which was away does not hold the others up, but what it says is heard.
-            waiting -= one.state in (NEW, ANSWERS)
+            waiting -= one.state in (NEW, ANSWERS) and one.asked == now
             one.asking = False
             if self._take(one, answer):
                 answered.append(one)
         return answered
+
+    def _note_silence(self, one: Gateway, now: float) -> None:
+        """A question which is out for long: the gateway is away, though it never said so."""
+        if one.state in (NEW, ANSWERS) and now - one.asked >= SILENCE_SECONDS:
+            line = f"{one.location} has not answered for {SILENCE_SECONDS:.0f} s"
+            self.lose(one, line, QueueAway(line))
 
     def _asking(self, one: Gateway, landed: Mapping[str, Landed]) -> Callable[[], None]:
         """What a thread does: opens the queue if need be, has it confirm what has landed."""

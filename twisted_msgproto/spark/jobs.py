@@ -53,7 +53,7 @@ def open_range(part: Range) -> Queue:
     queue = _opened.get(part.location)
     if queue is None or queue.queue_id != part.gateway:
         access = part.access if isinstance(part.access, Access) else Access()
-        queue = _opened[part.location] = open_queue(part.location, access)
+        queue = _opened[part.location] = open_queue(part.location, access, queue_id=part.gateway)
     return queue
 
 

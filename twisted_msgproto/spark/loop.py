@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableChanged, TableError
 from ..queue.lineage import Landed
 from ..table import starting
 from ..table.actions import Run
+from ..table.gaps import batch_notes
 from ..table.landing import LandedRanges, Target
 from ..table.log import Table
 from ..table.plan import OCTETS_MAX, ROWS_MAX, Plan, Waiting, plan_batch
@@ -232,11 +234,18 @@ class Loop:
 
     def _commit(self, plan: Plan, landed: LandedRanges) -> int | None:
         """The version which holds the batch; None when the batch has to be run again."""
-        info = {"gateways": {name: entry(plan, landed, name) for name in plan.landed}}
+        entries = {name: entry(plan, landed, name) for name in plan.landed}
+        begins = {name: each["lo"] for name, each in entries.items() if not plan.before.get(name)}
+        notes = batch_notes(begins, landed.damaged, self.table.transactions)
         for attempt in range(ATTEMPTS_MAX):
             try:
                 return self.table.commit(
-                    landed.files, plan.landed, before=plan.before, run=self.own_run, info=info
+                    landed.files,
+                    plan.landed,
+                    before=plan.before,
+                    run=self.own_run,
+                    info={"gateways": entries},
+                    notes=notes,
                 )
             except TableChanged:
                 raise
@@ -301,7 +310,7 @@ class Loop:
         )
 
 
-def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, object]:
+def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
     """What a commit says of one gateway: which offsets its files hold, and which are missing."""
     parts = [part for ranges in plan.tasks for part in ranges if part.gateway == gateway]
     return {

@@ -128,9 +128,16 @@ class Proposal:
     landed: Mapping[str, Landed] = field(default_factory=dict)
     before: Mapping[str, Landed | None] = field(default_factory=dict)
     """Where the table has the gateways of ``landed`` now, as far as the proposer knows."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """Other application transactions of this package: why offsets are not in the table."""
     info: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     data_change: bool = True
+
+    @property
+    def transactions(self) -> dict[str, int]:
+        """The application transactions which the version sets."""
+        return {**transactions_of(self.landed), **self.notes}
 
     def became(self, commit: Commit) -> bool:
         """Whether ``commit`` is this proposal, or does for the same run what it was to do."""
@@ -164,7 +171,7 @@ class Proposal:
             run=self.run,
             parameters=self.parameters,
             info=self.info,
-            transactions=transactions_of(self.landed),
+            transactions=self.transactions,
             added=self.added,
             removed=self.removed,
             data_change=self.data_change,

@@ -342,8 +342,8 @@ class Files:
     def __init__(self, target: Target, storage: Storage) -> None:
         self._target = target
         self._storage = storage
-        self._open: OrderedDict[Values, _File] = OrderedDict()
-        self._closed: list[_File] = []
+        self._open: OrderedDict[Values, PartitionFile] = OrderedDict()
+        self._closed: list[PartitionFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows in the columns of a queue."""
@@ -352,7 +352,7 @@ class Files:
             if file is None:
                 if len(self._open) >= OPEN_FILES_MAX:
                     self._close(next(iter(self._open)))
-                file = self._open[values] = _File(self._target, self._storage, values)
+                file = self._open[values] = PartitionFile(self._target, self._storage, values)
             else:
                 self._open.move_to_end(values)
             file.write(table)
@@ -398,8 +398,8 @@ def make_durable(storage: Storage, paths: Sequence[str]) -> None:
             storage.disk.sync_directory(folder)
 
 
-class _File:
-    """One Parquet file which is being written."""
+class PartitionFile:
+    """One Parquet file of a partition, which is being written."""
 
     def __init__(self, target: Target, storage: Storage, values: Values) -> None:
         self.partition = dict(zip(target.partition_by, values, strict=True))
@@ -422,6 +422,7 @@ class _File:
         self._closed = False
 
     def write(self, table: pa.Table) -> None:
+        """Takes rows of the partition, in the columns of the file."""
         table = table.select(self._schema.names)
         self._held.append(table)
         self._rows += table.num_rows
@@ -436,6 +437,7 @@ class _File:
         self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> None:
+        """Ends the file; nothing if that was done."""
         if self._closed:
             return
         self._closed = True
@@ -446,6 +448,7 @@ class _File:
         self._stream.close()
 
     def data_file(self) -> DataFile:
+        """What the log has to say of the file, once it is closed."""
         footer = self._writer.writer.metadata
         return DataFile(
             path=self.path,

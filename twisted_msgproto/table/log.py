@@ -288,6 +288,11 @@ class Table:
         """How far each gateway has landed, by queue id."""
         return landed_of(self._state.transactions)
 
+    @property
+    def transactions(self) -> Mapping[str, int]:
+        """Every application transaction: its id, and its version."""
+        return dict(self._state.transactions)
+
     def files(self) -> list[DataFile]:
         """The table's files at :attr:`version`."""
         return list(self._files().values())
@@ -308,11 +313,13 @@ class Table:
         run: Run,
         info: Mapping[str, object] | None = None,
         operation: str = "WRITE",
+        notes: Mapping[str, int] | None = None,
     ) -> int:
         """Add a batch: its files, and how far each of its gateways has landed with it.
 
         ``before`` is where the table had those gateways when the batch was planned; None for a
-        gateway which the table did not know.  Returns the version, which is durable.  A commit
+        gateway which the table did not know; ``notes`` are other application transactions.
+        Returns the version, which is durable.  A commit
         which failed may be asked for again, with the same arguments.
 
         Raises:
@@ -327,6 +334,7 @@ class Table:
                 added=tuple(added),
                 landed=dict(landed),
                 before={gateway: before.get(gateway) for gateway in landed},
+                notes=notes or {},
                 info=info or {},
                 parameters={"mode": "Append"},
             )
@@ -343,6 +351,7 @@ class Table:
         landed: Mapping[str, Landed] | None = None,
         before: Mapping[str, Landed | None] | None = None,
         info: Mapping[str, object] | None = None,
+        notes: Mapping[str, int] | None = None,
     ) -> int:
         """Take files out of the table and put others in, in one version.
 
@@ -361,6 +370,7 @@ class Table:
                 removed=tuple(removed),
                 landed=dict(landed or {}),
                 before={gateway: (before or {}).get(gateway) for gateway in landed or {}},
+                notes=notes or {},
                 info=info or {},
                 data_change=data_change,
             )

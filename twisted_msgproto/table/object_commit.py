@@ -30,7 +30,6 @@ from .actions import (
     Run,
     our_info,
     parse_commit,
-    transactions_of,
     version_name,
 )
 from .snapshot import Base, one_line
@@ -198,7 +197,7 @@ def check_options(options: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def _properties(proposal: Proposal) -> CommitProperties:
-    transactions = transactions_of(proposal.landed)
+    transactions = proposal.transactions
     ours = our_info(proposal.run, proposal.operation, proposal.info)
     return CommitProperties(
         custom_metadata={OURS: json.loads(json.dumps(ours))},
@@ -217,7 +216,7 @@ def _delta_actions(proposal: Proposal, now: int) -> list[AddAction | RemoveActio
                 dict(file.partition),
                 file.modified,
                 proposal.data_change,
-                file.statistics,
+                file.statistics or "{}",
             )
             for file in proposal.added
         ),
