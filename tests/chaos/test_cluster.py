@@ -21,6 +21,7 @@ from tests.chaos.shippers import Shipper
 from tests.tools.certificates import Authority, Pair
 from tests.tools.cluster import Cluster, cluster
 from tests.tools.processes import Launched, Launcher, command_of, descendants
+from tests.tools.s3 import Store, running_store
 from twisted_msgproto.queue import QueueReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
@@ -132,7 +133,9 @@ def landed(table: str, storage: Mapping[str, str] | None = None) -> dict[str, Co
         columns=["gateway", "offset"]
     )
     found: dict[str, Counter[int]] = {}
-    for gateway, offset in zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True):
+    for gateway, offset in zip(
+        *(rows[name].to_pylist() for name in rows.column_names), strict=True
+    ):
         found.setdefault(gateway, Counter())[offset] += 1
     return found
 
@@ -193,14 +196,17 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
     assert landed(table) == expected(sites)
 
 
-def test_a_cluster_lands_on_s3(
-    launch: Launcher, spark_cluster: Cluster, sites: list[Site], bucket: tuple[str, dict[str, str]]
-) -> None:
+def test_a_cluster_lands_on_s3(launch: Launcher, spark_cluster: Cluster, sites: list[Site]) -> None:
     """The driver is killed between batches; each offset is in the table on S3 exactly once."""
-    url, storage = bucket
-    table = f"{url}/table"
+    with running_store() as store:
+        land_on_s3(launch, spark_cluster, sites, store)
+
+
+def land_on_s3(launch: Launcher, spark: Cluster, sites: list[Site], store: Store) -> None:
+    """The steps of the test above."""
+    table, storage = store.new_location(), store.options
     words = [word for key, value in storage.items() for word in ("--storage", f"{key}={value}")]
-    start = Bridges(launch, spark_cluster, sites, table, *words)
+    start = Bridges(launch, spark, sites, table, *words)
     bridge = start()
     bridge.line(BATCH, seconds=START_SECONDS)
     bridge.kill()
