@@ -363,7 +363,7 @@ def what_follows_lost_content_is_taken() -> AbstractContextManager[object]:
 
     def careless(self: Server, flow: Any, place: int, now: float) -> None:
         for settled in flow.window.made_safe(place):
-            self._confirm_or_reject(flow, Reject(settled.last_sequence, True))
+            self._confirm_or_reject(flow, Reject(settled.sequences[-1], True))
 
     return mock.patch.object(Server, "not_safe", careless)
 
