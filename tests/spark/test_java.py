@@ -177,7 +177,7 @@ def test_workers_run_the_same_python_and_find_this_package() -> None:
 def test_the_python_which_a_clusters_operator_has_named_stays(tmp_path: Path) -> None:
     """TB-14: it was replaced by the driver's own, which the nodes need not have."""
     named = {"PYSPARK_PYTHON": "/opt/nodes/bin/python3"}
-    given = spark_environment(Java(tmp_path, 17, "PATH"), named)
+    given = java.spark_environment(Java(tmp_path, 17, "PATH"), named)
     assert given["PYSPARK_PYTHON"] == "/opt/nodes/bin/python3"
     assert given["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
