@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from ..core.errors import ConfigurationError
 from .java import find_java, spark_environment
+from .registration import prepare_workers
 
 OWN_LINE = "msgproto:"
 """What a line on stderr of a worker begins with when it is ours and meant for the operator."""
@@ -87,11 +88,15 @@ def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Ite
     """A new session; afterwards neither it nor its Java machine runs any more.
 
     ``scratch`` is a private directory which exists.  Raises ConfigurationError when there is no
-    Java, or when Spark does not start.
+    Java, when Spark does not start, or when the workers of a cluster cannot run this package.
     """
     if master.startswith("sc://"):
         raise ConfigurationError("--master takes a Spark master (local[2], spark://…), not sc://")
-    os.environ.update(spark_environment(find_java()))
+    environment = spark_environment(find_java())
+    # pyspark asks the environment alone; its own scripts would have copied the setting there.
+    if python := changes.get("spark.pyspark.python"):
+        environment["PYSPARK_PYTHON"] = python
+    os.environ.update(environment)
     log = scratch / "spark.log"
     (scratch / "log4j2.properties").write_text(
         LOG_CONFIGURATION.format(log=log, size=LOG_OCTETS_MAX)
@@ -135,6 +140,7 @@ def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Ite
             raise ConfigurationError(
                 f"Spark did not start ({first_line(error)}); its log: {log}"
             ) from None
+        prepare_workers(context)
         yield SparkSession(context)
     finally:
         if context is not None:
