@@ -131,6 +131,15 @@ def test_what_a_profile_loses_is_rejected_first() -> None:
     assert isinstance(error, RuntimeError)
 
 
+def test_the_first_sequence_may_be_0() -> None:
+    """MT-18, MT-19"""
+    broker = Broker()
+    writer = broker.flow("Writer", profile="ingest")
+    broker.command(writer, *contents(0))
+    broker.safe(broker.events[-1])
+    assert broker.got(writer) == [Confirm(0, True)]
+
+
 def test_what_overflows_a_queue_is_rejected() -> None:
     """HO-22, MT-27: there was room for one more queue when it came"""
     limits = Limits.of(SERVER_LIMITS).replace({"queues": 1})

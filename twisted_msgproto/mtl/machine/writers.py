@@ -188,7 +188,8 @@ class Writers(Sessions):
                 self._confirm(flow, confirm)
                 self._break(flow)
                 return
-            confirm = self._accept(flow, settled) or confirm
+            taken = self._accept(flow, settled)
+            confirm = confirm if taken is None else taken
         if confirm is None:
             return
         if self._stands(flow) and flow.grant.profile.congested(flow):
