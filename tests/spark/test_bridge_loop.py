@@ -9,17 +9,14 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from tests.tools.loops import drain, finish, landed_offsets, loop_over, places
+from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places
 from tests.tools.power import Killed, PowerDisk
 from twisted_msgproto.core.errors import (
-    MsgprotoError,
     Overtaken,
     QueueError,
     QueueMismatch,
@@ -27,15 +24,12 @@ from twisted_msgproto.core.errors import (
     TableError,
 )
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.jobs import open_range, run_here
-from twisted_msgproto.spark.loop import Loop, Pace
+from twisted_msgproto.spark.loop import Pace
 from twisted_msgproto.table import starting
 from twisted_msgproto.table.actions import Run
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import (
     TABLE_SCHEMA,
-    Failure,
     LandedRanges,
     Range,
     Target,
@@ -46,15 +40,6 @@ from twisted_msgproto.table.log import Table
 
 PATIENCE = 60.0
 """How long a test waits for what must happen."""
-
-
-def exactly(table: Path, *queues: Path) -> None:
-    """Every row of ``queues`` stands in ``table`` exactly once, and the table says so."""
-    expected = {identity(queue): list(range(QueueReader(queue).end())) for queue in queues}
-    assert landed_offsets(table) == expected
-    assert {name: place.offset for name, place in places(table).items()} == {
-        name: len(offsets) for name, offsets in expected.items()
-    }
 
 
 def marks_are_behind_the_table(table: Path, queue: Path) -> None:
@@ -422,205 +407,3 @@ def test_a_queue_which_is_swapped_while_the_bridge_runs_lands_nothing__TB_07(
         drain(table, [queue], runner=swapped)
     assert QueueReader(queue).consumers() == {}
     assert places(table) == {}
-
-
-# -- failures --------------------------------------------------------------------------------------
-
-
-def fails(times: int, error: Exception, then: Any = run_here) -> Any:
-    left = [times]
-
-    def run(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-        if left[0]:
-            left[0] -= 1
-            raise error
-        result: LandedRanges = then(target, tasks)
-        return result
-
-    return run
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "ATTEMPT_SECONDS", 0.0)
-
-
-def test_a_batch_which_fails_is_run_again_a_few_times(
-    table: Path, queue: Path, quick: None
-) -> None:
-    said: list[str] = []
-    loop = drain(table, [queue], runner=fails(2, TableError("a worker was lost")), say=said.append)
-    exactly(table, queue)
-    assert loop.progress.failures == 2
-    assert said.count("bridge: a worker was lost; the batch is run again") == 2
-
-
-def test_a_batch_which_fails_for_ever_ends_the_bridge_with_its_line__TB_11(
-    table: Path, queue: Path, quick: None
-) -> None:
-    """TB-11: a full disk was a traceback."""
-    with pytest.raises(TableError, match="No space left"):
-        drain(table, [queue], runner=fails(99, TableError("the table: No space left on device")))
-    assert QueueReader(queue).consumers() == {starting.consumer_name(Table.open(table).table_id): 0}
-
-
-def test_one_gateway_which_cannot_be_read_does_not_stop_the_others__TB_09(
-    table: Path, queue: Path, tmp_path: Path
-) -> None:
-    """TB-09: one gateway away ended the stream for all."""
-    second = tmp_path / "second"
-    write(second, messages(0, 70))
-    lost = identity(second)
-
-    def partly(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-        if any(part.gateway == lost for ranges in tasks for part in ranges):
-            return LandedRanges(failed={lost: Failure(False, "it went away")})
-        seen.set()
-        return run_here(target, tasks)
-
-    seen = threading.Event()
-    stop = threading.Event()
-    loop = loop_over(table, [queue, second], runner=partly, pace=Pace(trigger=0), stop=stop)
-    thread = threading.Thread(target=loop.run, daemon=True)
-    thread.start()
-    assert seen.wait(PATIENCE)
-    stop.set()
-    thread.join(PATIENCE)
-    assert landed_offsets(table) == {identity(queue): list(range(1500))}
-    assert [one.location for one in loop.report("running").aside] == [str(second)]
-
-
-def test_a_drain_says_which_gateway_is_missing(
-    table: Path, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loops, "AWAY_SECONDS", 0.0)
-    loop = loop_over(table, [queue, tmp_path / "none"])
-    with pytest.raises(QueueError, match="no queue in"):
-        loop.run()
-    exactly(table, queue)
-
-
-def test_a_commit_which_fails_commits_the_same_files_again(
-    table: Path, queue: Path, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = starting.open_table(str(table), None, None, {}, Run.new())
-    committed = opened.commit
-    errors: list[MsgprotoError] = [TableError("no answer"), TableError("no answer")]
-
-    def commit(*words: Any, **options: Any) -> int:
-        if errors:
-            raise errors.pop()
-        return committed(*words, **options)
-
-    monkeypatch.setattr(opened, "commit", commit)
-    drain(opened, [queue])
-    exactly(table, queue)
-    assert len(list(table.rglob("*.parquet"))) == 1
-
-
-class LosesAnAnswer(OSTableDisk):
-    """Makes one version's name and says that it failed."""
-
-    def __init__(self) -> None:
-        self.lost = False
-
-    def link(self, old: str, new: str) -> None:
-        super().link(old, new)
-        if not self.lost:
-            self.lost = True
-            raise OSError(5, "Input/output error", new)
-
-
-def test_a_commit_whose_answer_was_lost_lands_once(table: Path, queue: Path, quick: None) -> None:
-    Table.create(table, TABLE_SCHEMA)
-    disk = LosesAnAnswer()
-    loop = drain(Table.open_for_writing(table, disk=disk), [queue])
-    assert disk.lost
-    exactly(table, queue)
-    assert loop.progress.batches == 1
-
-
-def test_files_which_are_too_old_are_not_committed(
-    table: Path, queue: Path, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loops, "FILE_SECONDS_MAX", 10.0)
-    now = [0.0]
-
-    def slow(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-        now[0] += 11.0 if now[0] == 0.0 else 0.0
-        return run_here(target, tasks)
-
-    loop = drain(table, [queue], runner=slow, clock=lambda: now[0])
-    assert loop.progress.failures == 1
-    exactly(table, queue)
-
-
-# -- pace ------------------------------------------------------------------------------------------
-
-
-class Paced:
-    """A loop whose clock stands still, and how many batches it has made."""
-
-    def __init__(self, loop: Loop) -> None:
-        self.loop = loop
-
-    def look(self) -> bool:
-        """One look at the gateways; whether a batch is due."""
-        answered = self.loop.gateways.ask(self.loop.table.landed(), PATIENCE)
-        assert answered
-        self.loop._note(answered)
-        due = self.loop._is_due(answered)
-        if due:
-            self.loop.batch(answered)
-        return due
-
-
-def test_a_batch_waits_for_the_trigger_unless_much_is_waiting(
-    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    paced = Paced(loop_over(table, [queue], pace=Pace(trigger=5.0), clock=lambda: now[0]))
-    assert paced.look()
-    write(queue, messages(1500, 10))
-    assert not paced.look()
-    now[0] += 5.0
-    assert paced.look()
-    monkeypatch.setattr(loops, "EARLY_ROWS", 20)
-    write(queue, messages(1510, 19))
-    assert not paced.look()
-    write(queue, messages(1529, 1))
-    assert paced.look()
-    monkeypatch.setattr(loops, "EARLY_OCTETS", 1000)
-    write(queue, messages(1530, 1, body=[b"x" * 50]))
-    assert not paced.look()
-    write(queue, messages(1531, 1, body=[b"x" * 5000]))
-    assert paced.look()
-    exactly(table, queue)
-
-
-def test_without_a_trigger_a_batch_begins_when_there_is_one_row(table: Path, queue: Path) -> None:
-    paced = Paced(loop_over(table, [queue], pace=Pace(trigger=0)))
-    assert paced.look()
-    write(queue, messages(1500, 1))
-    assert paced.look()
-    assert not paced.look()
-
-
-def test_batches_are_maintained_in_between(table: Path, queue: Path) -> None:
-    seen: list[int] = []
-    drain(
-        table,
-        [queue],
-        pace=Pace(trigger=0, once=True, rows_max=600),
-        maintenance=lambda opened: seen.append(opened.version),
-    )
-    assert seen == [1, 2, 3]
-
-
-def test_a_partitioned_table_reads_back(table: Path, queue: Path) -> None:
-    opened = starting.open_table(str(table), None, ["protocol", "day"], {}, Run.new())
-    drain(opened, [queue])
-    exactly(table, queue)
-    rows = DeltaTable(table).to_pyarrow_table()
-    assert rows.column("protocol").unique().to_pylist() == ["lumberjack"]
-    assert pa.types.is_date(rows.schema.field("day").type)

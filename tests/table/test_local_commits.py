@@ -194,6 +194,68 @@ def test_checkpoints_keep_what_has_landed_and_the_log_behind_them_goes(
     assert delta.to_pyarrow_table().num_rows == 12
 
 
+class Cleaning:
+    """Another bridge, of gateway ``b``, which makes checkpoints and cleans the log hours later."""
+
+    def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
+        monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+        self.ahead = 0.0
+        self.table = Table.open(table.location, clock=lambda: time.time() + self.ahead)
+        self.landed = 0
+
+    def land(self, versions: int, seconds: float = 7 * 3600.0) -> None:
+        for _ in range(versions):
+            self.landed += 1
+            land(self.table, "b", self.landed)
+            self.ahead += seconds
+            self.table.maintain()
+
+
+def restore(table: Table) -> None:
+    """What another program's RESTORE leaves in the log, but for the files."""
+    version = Path(table.location) / "_delta_log" / f"{table.version + 1:020d}.json"
+    version.write_text('{"commitInfo":{"timestamp":1,"operation":"RESTORE"}}\n')
+
+
+def test_a_restore_is_met_though_the_log_was_cleaned_before_a_checkpoint__TB_05(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-05: the table was taken up anew behind the RESTORE, and the bridge landed on top."""
+    table.sync()
+    other = Cleaning(table, monkeypatch)
+    for _ in range(12):
+        other.land(1)
+        table.refresh()
+        table.sync()
+    land(table, "a", 5)
+    assert f"{0:020d}.json" not in table.storage.log_names()
+    restore(table)
+    seen: list[str] = []
+    table.seen = lambda commit: seen.append(commit.operation)
+    table._next_checkpoint = table.version
+    table.maintain()
+    table.refresh()
+    assert seen == ["RESTORE"]
+
+
+def test_versions_which_were_cleaned_away_unread_are_not_landed_upon__TB_05(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-05: what they did is not known; it may have been a RESTORE."""
+    land(table, "a", 5)
+    stopped = Table.open(table.location)
+    stopped.sync()
+    other = Cleaning(table, monkeypatch)
+    other.land(3)
+    restore(other.table)
+    other.table.refresh()
+    other.land(12)
+    assert f"{stopped.version + 1:020d}.json" not in other.table.storage.log_names()
+    with pytest.raises(TableChanged, match="was cleaned away before it was read here"):
+        land(stopped, "a", 9)
+
+
 def test_what_others_committed_is_synced_before_our_next_version(table: Table) -> None:
     disk = CutDisk()
     writer = Table.open(table.location, disk=disk)

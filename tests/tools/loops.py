@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from tests.spark.conftest import identity
+from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.spark.gateways import Gateways
 from twisted_msgproto.spark.jobs import Runner, run_here
@@ -96,3 +98,12 @@ def landed_offsets(table: Path) -> dict[str, list[int]]:
 def places(table: Path) -> dict[str, Landed]:
     """How far the table says that each gateway has landed."""
     return Table.open(table).landed()
+
+
+def exactly(table: Path, *queues: Path) -> None:
+    """Every row of ``queues`` stands in ``table`` exactly once, and the table says so."""
+    expected = {identity(queue): list(range(QueueReader(queue).end())) for queue in queues}
+    assert landed_offsets(table) == expected
+    assert {name: place.offset for name, place in places(table).items()} == {
+        name: len(offsets) for name, offsets in expected.items()
+    }

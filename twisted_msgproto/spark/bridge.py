@@ -30,6 +30,7 @@ from ..core.errors import (
     QueueAway,
     QueueError,
     QueueMismatch,
+    TableError,
 )
 from ..table import starting
 from ..table.actions import Run
@@ -41,6 +42,7 @@ from ..table.storage import LocalStorage
 from . import need_spark
 from .gateways import AWAY, NEW, REFUSED, Gateways
 from .jobs import Runner, SparkRunner
+from .lateness import killed_when_late
 from .locks import locked
 from .loop import AWAY_SECONDS, Loop, Pace
 from .marks import Marks
@@ -175,14 +177,15 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     with contextlib.suppress(PermissionError):
         os.setsid()
     bridge = Bridge(options, ending, say or _say)
-    try:
-        bridge.run()
-    except KeyboardInterrupt:
-        # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
-        bridge.interrupted()
-    except BaseException as error:
-        bridge.failed(error)
-        raise
+    with killed_when_late(ending.SIGNALS):
+        try:
+            bridge.run()
+        except KeyboardInterrupt:
+            # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
+            bridge.interrupted()
+        except BaseException as error:
+            bridge.failed(error)
+            raise
     return 0
 
 
@@ -456,9 +459,18 @@ class Maintenance:
     """
 
     def __init__(self, run: Run, say: Callable[[str], None]) -> None:
+        self._say = say
         self._compactions = Compactions(run, lambda line: say(f"bridge: {line}"))
 
     def __call__(self, table: Table) -> None:
-        """Called by the loop after every commit."""
-        table.maintain()
+        """Called by the loop after every commit.
+
+        Raises TableError only when nothing may land any more: the table was changed behind us.
+        """
+        try:
+            table.maintain()
+        except TableError as error:
+            if type(error) is not TableError:
+                raise
+            self._say(f"bridge: {error}; it is tried again later")
         self._compactions.begin(table)

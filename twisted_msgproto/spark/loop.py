@@ -50,7 +50,11 @@ FILE_SECONDS_MAX = 3600.0
 """Files which were written longer ago are not committed: vacuum may take what no log names."""
 
 AWAY_SECONDS = 10.0
-"""How long a start waits for any gateway to answer, and ``--once`` for the last."""
+"""How long a start waits for any gateway to answer, and ``--once`` for each that went away."""
+
+IDLE_SECONDS = 60.0
+"""A bridge which has nothing to land looks at the table so often: what others commit must be read
+before they clean the log behind it, and a bridge which is one too many should not wait for rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ class Loop:
         self.progress = Progress(landed=table.landed())
         self.lags: dict[str, Lag] = {}
         self._due = float("-inf")
+        self._looked = clock()
         self._until: dict[str, int] = {}
         self._began = clock()
         self._attempts = 0
@@ -133,6 +138,8 @@ class Loop:
             if self.pace.once and self._drained():
                 break
             self._check_someone_answers()
+            if self.clock() - self._looked >= IDLE_SECONDS:
+                self._look_idly()
             pause = LOOK_SHARE * (self.clock() - asked)
             self.stop.wait(min(LOOK_SECONDS_MAX, max(LOOK_SECONDS_MIN, pause)))
 
@@ -156,6 +163,23 @@ class Loop:
         }
         self.marks.want(proven)
 
+    def _look(self) -> None:
+        """Reads what others have committed; raises when nothing may land on top of it."""
+        before = self.progress.landed
+        seen = self.table.refresh()
+        starting.check_not_moved(self.table, before, seen)
+        self._looked = self.clock()
+
+    def _look_idly(self) -> None:
+        try:
+            self._look()
+        except TableError as error:
+            if type(error) is not TableError:
+                raise
+            self._looked = self.clock()  # a store which does not answer just now
+            return
+        self.table.sync()
+
     def _is_due(self, answered: Iterable[Gateway]) -> bool:
         behind = [one for one in answered if self.lags.get(one.gateway, Lag(0, 0.0)).rows > 0]
         if self.pace.once:
@@ -177,14 +201,20 @@ class Loop:
 
     def _drained(self) -> bool:
         """Whether all has landed; QueueError when a gateway stays away."""
-        missing = self.gateways.in_state(NEW, AWAY, REFUSED)
-        if not missing:
-            return True
-        refused = [one for one in missing if one.state == REFUSED]
-        if refused or self.clock() - self._began > AWAY_SECONDS:
-            one = (refused or missing)[0]
-            raise (QueueMismatch if refused else QueueError)(one.line or f"{one.name} is away")
-        return False
+        for one in self.gateways.in_state(REFUSED):
+            raise QueueMismatch(one.line)
+        now = self.clock()
+        for one in self.gateways.in_state(NEW, AWAY):
+            if now - max(self._began, one.since) > AWAY_SECONDS:
+                raise QueueError(one.line or f"{one.name} is away")
+        landed = self.table.landed()
+        # A gateway which answered before may be slow to answer now: its rows are still missing.
+        return all(
+            one.state == ANSWERS
+            and one.gateway in self._until
+            and self._begin(one, landed) >= self._until[one.gateway]
+            for one in self.gateways.all
+        )
 
     def _check_someone_answers(self) -> None:
         """Raises the reason when no gateway can be landed and waiting does not help."""
@@ -198,15 +228,13 @@ class Loop:
         """One batch, from a fresh look at the table to its marks."""
         began = self.clock()
         self._due = began + self.pace.trigger
-        before = self.progress.landed
         try:
-            seen = self.table.refresh()
+            self._look()
         except TableError as error:
             if type(error) is not TableError:
                 raise
             self._failed(error)  # a store which does not answer just now
             return
-        starting.check_not_moved(self.table, before, seen)
         waiting = list(self.gateways.waiting(answered, self.table.landed(), self.access))
         plan = self._plan(waiting)
         if plan is None:

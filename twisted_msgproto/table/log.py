@@ -38,7 +38,7 @@ from .properties import (
     metadata_of,
     unknown_features,
 )
-from .snapshot import Base, Loaded, list_log, load, one_line, read_version
+from .snapshot import Base, list_log, load, one_line, read_version
 from .storage import LOG, LocalStorage, ObjectStorage, Storage, storage_at
 from .torn import mend
 
@@ -97,12 +97,7 @@ class Table:
 
         What it raises ends the call which met the version: nothing lands on top of it.
         """
-        self._begin(load(storage))
-        self._accepted = self._metadata
-        self._check_protocol()
-
-    def _begin(self, loaded: Loaded) -> None:
-        """Take up a table as it was read."""
+        loaded = load(storage)
         self._state = loaded.state
         self._base = loaded.base
         self._next_checkpoint = loaded.base.version + CHECKPOINT_EVERY
@@ -115,6 +110,8 @@ class Table:
         self._unsynced = list(loaded.commits[own[-1] if own else 0 :])
         self._sync_all = not own
         self._doubtful = False
+        self._accepted = self._metadata
+        self._check_protocol()
 
     @classmethod
     def open(
@@ -411,7 +408,9 @@ class Table:
                 self._cleaned = self._clock()
                 self._commits.clean(self.properties, self._base.version)
         except FileNotFoundError:
-            self._begin(load(self._storage))  # another writer cleaned the log
+            # Another writer cleaned the log; only where it begins has changed.
+            self._base = load(self._storage, until=self.version).base
+            self._next_checkpoint = self._base.version + CHECKPOINT_EVERY
         except OSError as error:
             raise TableError(
                 f"cannot write a checkpoint of {self.location}: {one_line(error)}"
@@ -456,8 +455,12 @@ class Table:
     def _look_behind(self) -> None:
         """Whether the version on which the next one is to stand is still there.
 
+        Another writer may have cleaned the log up to it.  Then what came since is read, version by
+        version: a RESTORE among them must be met.
+
         Raises:
-            TableChanged: the table was removed, or an older copy was put in its place.
+            TableChanged: the table was removed, an older copy was put in its place, or versions
+                were cleaned away before they were read here.
         """
         try:
             self._storage.size(f"{LOG}/{version_name(self.version)}")
@@ -477,7 +480,12 @@ class Table:
                 f"version {self.version} of {self.location} is gone: the table was removed, or "
                 "another copy of it was put there; start anew to see what can be done"
             )
-        self._begin(loaded)
+        self.refresh()
+        if self.version < loaded.state.version:
+            raise TableChanged(
+                f"version {self.version + 1} of {self.location} was cleaned away before it was "
+                "read here, so what it did is not known; start anew to see what can be done"
+            )
 
     def _check(self, proposal: Proposal) -> None:
         if self._metadata is not self._accepted:
