@@ -68,11 +68,14 @@ def test_a_thousand_gateways_land_and_the_dead_tenth_when_it_is_back__TB_09_TB_1
                     one.write(MORE)
                 until(loop, lambda: landed(loop) == 1000 * (ROWS + MORE))
                 until(loop, lambda: not loop.report("running").aside)
+                until(loop, lambda: not loop.marks.unsent())
                 loop.stop.set()
                 finish(loop)
-    ids = {QueueReader(path.parent).queue_id for path in queues.glob("*/*/*.segment")}
+    ids = {QueueReader(path).queue_id for path in queues.glob("*/*")}
     assert len(ids) == 1000
     assert landed_offsets(table) == {name: list(range(ROWS + MORE)) for name in ids}
+    marks = [QueueReader(path).consumers() for path in queues.glob("*/*")]
+    assert [list(each.values()) for each in marks] == [[ROWS + MORE]] * 1000
     assert {place.offset for place in places(table).values()} == {ROWS + MORE}
     for commit, files in files_of_commits(table).items():
         assert files <= CORES * len(days(table)), commit
@@ -104,6 +107,7 @@ def running(loop: Loop) -> Iterator[Loop]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
+    loop.marks.start()
     try:
         yield loop
     finally:
@@ -123,7 +127,7 @@ def until(loop: Loop, holds: Callable[[], bool]) -> None:
     seen: object = None
     deadline = 0.0
     while not holds():
-        here = (landed(loop), len(loop.report("running").aside))
+        here = landed(loop), len(loop.report("running").aside), len(loop.marks.unsent())
         if here != seen:
             seen, deadline = here, time.monotonic() + PATIENCE_SECONDS
         assert time.monotonic() < deadline, f"nothing moves: {here}"
