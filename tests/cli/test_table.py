@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.tools.s3 import Store, running_store
 from tests.tools.upkept import Gateway, create, land
 from twisted_msgproto.cli import main
+from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.table.log import Table
 
 
@@ -168,6 +170,28 @@ def test_rewind_sets_back_what_has_a_hole(
     assert landed.msgproto("verify") == 0
 
 
+def test_rewind_asks_a_queue_on_another_machine(
+    landed: Landed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted(landed.table.files(), key=lambda file: file.modified)[2].path
+    landed.table.storage.delete(path)
+    server = QueueFlightServer(landed.queue, "grpc://127.0.0.1:0")
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        queue = ("--queue", f"grpc://127.0.0.1:{server.port}")
+        assert landed.msgproto("verify", *queue) == 1
+        assert landed.msgproto("rewind", *queue) == 0
+    finally:
+        server.shutdown()
+        thread.join()
+    told = capsys.readouterr().out.splitlines()
+    assert f"missing: gateway {landed.id} its queue still has 5 of 5 rows" in told
+    assert f"gateway {landed.id}: from 21 to 11, 5 rows taken out" in told
+    land(Table.open(landed.location), landed.gateway)
+    assert landed.msgproto("verify") == 0
+
+
 def test_every_action_on_an_object_store(
     tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +257,19 @@ def test_a_torn_version_is_one_line(landed: Landed, capsys: pytest.CaptureFixtur
     path.write_bytes(path.read_bytes()[:50])
     assert landed.msgproto("verify") == 2
     assert "version 2" in capsys.readouterr().err
+
+
+def test_a_last_version_which_a_loss_of_power_tore_is_mended_and_told(
+    landed: Landed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(landed.location, "_delta_log", f"{4:020d}.json")
+    path.write_bytes(path.read_bytes()[:50])
+    assert landed.msgproto("rewind", "--queue", landed.queue) == 0
+    told = capsys.readouterr()
+    assert "version 4" in told.err
+    assert f"gateway {landed.id}: from 16 to 16" in told.out
+    land(Table.open(landed.location), landed.gateway)
+    assert landed.msgproto("verify") == 0
 
 
 def test_today_is_a_day_of_utc(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:

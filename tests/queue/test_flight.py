@@ -17,6 +17,7 @@ import pytest
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
+from twisted_msgproto.queue import served as served_room
 from twisted_msgproto.queue.flight import (
     ROWS_MAX,
     STREAM_IDLE_SECONDS,
@@ -119,6 +120,9 @@ def test_a_queue_is_described(directory: str, ask: type) -> None:
         landed = reader.place(37)
         described = caller.act("describe", {"queue_id": reader.queue_id, "landed": asdict(landed)})
         assert described == jsoned(reader.describe(landed))
+        assert served_room.described(described) == reader.describe(landed)
+        with pytest.raises(KeyError):
+            served_room.described({"queue_id": reader.queue_id, "end": 5})
         assert described["consumers"] == {"spark": 0}
         assert described["oldest"] == 1_700_000_000_000_030
         assert 0 < described["waiting_octets"] < described["octets"]

@@ -506,6 +506,18 @@ def test_an_old_directory_which_is_trimmed_keeps_what_is_known_of_the_row_before
     assert reader.place(6) == Landed(6, 1002, places[6].witness)
 
 
+def test_a_damaged_row_in_front_of_an_old_segment_has_no_witness() -> None:
+    disk, places = an_old_queue(2, 2, 2)
+    segment = f"{DIRECTORY}/{2:020d}.segment"
+    disk.spoil(segment, disk.octets_of(segment)[:-9])
+    log = begun_again(disk, Numbers())
+    assert log.damaged == [(2, 4)]
+    known = unsealed(disk.octets_of(FILE))
+    assert known is not None
+    assert known.witnesses == {2: places[2].witness}
+    a_reader(disk).check(Landed(4, 0, places[4].witness))
+
+
 def test_an_old_directory_without_messages_becomes_one_of_ours() -> None:
     disk = SimulatedDisk()
     a_log(disk, 11).close()

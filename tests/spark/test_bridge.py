@@ -25,7 +25,7 @@ from twisted_msgproto.spark.report import read_statuses
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.starting import consumer_name
 
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 """How long Spark may take to start on a machine with much else to do."""
 
 slow = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
@@ -206,6 +206,19 @@ class TestWithSpark:
         assert landed_offsets(tmp_path / "table") == {
             identity(queue): [*range(600), *range(900, 1600)]
         }
+
+    def test_a_signal_while_spark_starts_ends_it_in_order__TB_10(
+        self, launch: Launcher, queue: Path
+    ) -> None:
+        process = bridge(launch, queue)
+        deadline = time.monotonic() + START_SECONDS
+        while [status["state"] for status in read_statuses(queue)] != ["starting"]:
+            assert time.monotonic() < deadline, process.output
+            time.sleep(0.01)
+        process.signal(signal.SIGTERM)
+        assert process.wait(seconds=START_SECONDS) == 0
+        assert "Traceback" not in process.output
+        assert read_statuses(queue)[0]["state"] == "ended"
 
     def test_a_queue_which_is_swapped_is_one_line(
         self, launch: Launcher, queue: Path, tmp_path: Path

@@ -16,7 +16,7 @@ import pyarrow.dataset
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from twisted_msgproto.core.errors import ConfigurationError, QueueError, QueueMismatch
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch
 from twisted_msgproto.queue import SCHEMA, QueueReader
 
 pytest.importorskip("pyspark")
@@ -172,6 +172,29 @@ def test_the_mark_follows_as_late_as_the_option_says(
     stream.commit({name: {"offset": 1500, "epoch": 0}, "gone": {"offset": 1, "epoch": 0}})
     assert QueueReader(queue).consumers() == {"night": 900}
     assert QueueReader(queue).begin() == 0
+
+
+def test_a_gateway_that_is_away_for_a_while_holds_a_stream_up_and_does_not_end_it(
+    queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [QueueAway("gw1 does not answer")] * 3
+
+    def away(self: QueueReader) -> int:
+        if answers:
+            raise answers.pop()
+        return 1500
+
+    monkeypatch.setattr(ranges, "PAUSE_SECONDS", 0.0)
+    stream = reader(queue)
+    start = stream.initialOffset()
+    monkeypatch.setattr(QueueReader, "end", away)
+    latest = stream.latestOffset(start, ReadAllAvailable())
+    assert latest[identity(queue)]["offset"] == 1500 and answers == []
+    answers.append(QueueAway("gw1 does not answer"))
+    assert stream.reportLatestOffset() is None
+    answers += [QueueAway("gw1 does not answer")] * 3
+    with pytest.raises(QueueAway, match="gw1 does not answer"):
+        ranges.patiently(QueueReader(queue).end, patience=0.0)
 
 
 def test_a_pause_file_keeps_new_batches_from_being_planned(queue: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.processes import Launched, Launcher
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import SCHEMA, QueueReader
 from twisted_msgproto.queue.lineage import Landed
@@ -307,3 +308,46 @@ class TestWithSpark:
         assert first["fields"] == [("from", "<mail>")]
         assert first["peer"] == "tcp:192.168.7.0:5000"
         assert (third["offset"], third["body"], third["masked"]) == (2, None, "dropped")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+class TestBridge:
+    """The whole command, as an operator runs it."""
+
+    def run(self, launch: Launcher, queue: Path, name: str) -> Launched:
+        table = queue.with_name("table")
+        ended = launch(
+            *("bridge", "--queue", queue, "--table", table, "--once", "--master", "local[1]"),
+            *("--transform", name),
+        )
+        ended.wait(seconds=400)
+        return ended
+
+    def test_the_bridge_lands_what_the_function_returns(
+        self, launch: Launcher, queue: Path, module: str
+    ) -> None:
+        import deltalake
+
+        ended = self.run(launch, queue, f"{module}:even")
+        assert ended.process.returncode == 0, ended.output
+        write(queue, messages(1500, 100))
+        ended = self.run(launch, queue, f"{module}:even")
+        assert ended.process.returncode == 0, ended.output
+        table = deltalake.DeltaTable(str(queue.with_name("table"))).to_pyarrow_dataset().to_table()
+        assert sorted(table.column("offset").to_pylist()) == list(range(0, 1600, 2))
+        assert table.schema.names == ["gateway", "offset", "received_at", "day"]
+        assert set(QueueReader(queue).consumers().values()) == {1600}
+
+    def test_a_function_which_raises_moves_no_mark(
+        self, launch: Launcher, queue: Path, module: str
+    ) -> None:
+        ended = self.run(launch, queue, f"{module}:raises_in_a_task")
+        assert ended.process.returncode == 2, ended.output
+        assert f"{module}:raises_in_a_task" in ended.lines[-1]
+        assert "ZeroDivisionError" in ended.lines[-1]
+        assert "Traceback" not in ended.output
+        table = queue.with_name("table")
+        assert Table.open(table).landed() == {}
+        assert Table.open(table).files() == []
+        assert set(QueueReader(queue).consumers().values()) <= {0}

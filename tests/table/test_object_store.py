@@ -12,9 +12,10 @@ from tests.tools.s3 import Store, running_store
 from tests.tools.tables import RUN, TABLE_SCHEMA, stored_file
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.object_commit import check_options
+from twisted_msgproto.table.object_commit import ObjectCommits, check_options
 from twisted_msgproto.table.storage import PRIVATE
 
 
@@ -127,7 +128,7 @@ def test_a_lost_answer_of_a_put_is_not_a_second_commit(table: Table, store: Stor
 def test_a_commit_which_failed_is_asked_for_again(table: Table, store: Store) -> None:
     file = stored_file(table, "a", 0, 10)
     store.fault("refuse-keys")
-    with pytest.raises(TableError, match="403 Forbidden|InvalidAccessKeyId") as refused:
+    with pytest.raises(TableError, match=r"403 Forbidden|InvalidAccessKeyId") as refused:
         table.commit([file], {"a": Landed(10)}, before={"a": None}, run=RUN)
     assert "\n" not in str(refused.value)
     store.fault("none")
@@ -220,3 +221,68 @@ def test_being_overtaken_names_the_other(table: Table, store: Store) -> None:
     land(reopened(table, store), "a", 10, Run("0ther", "elsewhere", 4711))
     with pytest.raises(Overtaken, match="process 4711 on elsewhere"):
         table.commit([], {"a": Landed(5)}, before={"a": None}, run=RUN)
+
+
+def test_a_checkpoint_keeps_what_has_landed(
+    table: Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+    table = reopened(table, store)
+    for hi in range(2, 12, 2):
+        land(table, "a", hi)
+        table.maintain()
+    names = table.storage.log_names()
+    assert any(name.endswith(".checkpoint.parquet") for name in names)
+    again = reopened(table, store)
+    assert again.landed() == table.landed() == {"a": Landed(10, 5, 7)}
+    assert rows_in(table, store) == 10
+
+
+def create(location: str, store: Store) -> None:
+    Table.create(location, TABLE_SCHEMA, storage=store.options)
+
+
+def commit(location: str, store: Store) -> None:
+    land(Table.open(location, store.options), "a", 10)
+
+
+def checkpoint(location: str, store: Store) -> None:
+    Table.open(location, store.options).maintain()
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["last", "followed"])
+@pytest.mark.parametrize("work", [create, commit, checkpoint], ids=lambda work: work.__name__)
+def test_the_table_is_exact_when_its_writer_ends_at_any_request(
+    work: Callable[[str, Store], None],
+    followed: bool,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store keeps what it has answered: after each request the writer is gone for good."""
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(ObjectCommits, "prove", lambda commits: None)
+    puts, done = 0, False
+    while not done:
+        location = store.new_location()
+        promised = 0
+        if work is not create:
+            table = Table.create(location, TABLE_SCHEMA, storage=store.options)
+            for promised in (3, 5):
+                land(table, "a", promised)
+        store.fault(f"stop-after-{puts}")
+        try:
+            work(location, store)
+            done = True
+        except (TableError, OSError):
+            puts += 1
+        store.fault("none")
+        if followed:
+            other = Table.open_or_create(location, TABLE_SCHEMA, storage=store.options)
+            land(other, "b", 4, Run("other", "there", 2))
+        table = Table.open_or_create(location, TABLE_SCHEMA, storage=store.options)
+        landed = table.landed()
+        assert landed.get("a", Landed(0)).offset in (promised, 10)
+        land(table, "a", 12)
+        assert rows_in(table, store) == 12 + (4 if followed else 0)
+    assert puts

@@ -308,7 +308,8 @@ class TestSpark:
         monkeypatch.setattr(tablesource, "FILES_MAX", 2)
         for partition_by in PARTITIONINGS:
             place = Place(str(tmp_path / "-".join(partition_by)), {})
-            self.check(read_table(spark, place.location), make_table(place, partition_by))
+            rows = make_table(place, partition_by)
+            self.check(read_table(spark, place.location), rows)
 
     def test_an_older_version_and_some_columns(self, spark: Any, tmp_path: Path) -> None:
         from twisted_msgproto.spark import read_table

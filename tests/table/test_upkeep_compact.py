@@ -19,7 +19,7 @@ from tests.tools.upkept import RUN, Gateway, create, expected, land, rows
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.table import compact as compacting
 from twisted_msgproto.table.actions import DataFile, Run
-from twisted_msgproto.table.compact import choose, compact, compact_if_due
+from twisted_msgproto.table.compact import Compactions, choose, compact, compact_if_due
 from twisted_msgproto.table.expire import expire
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.verify import verify
@@ -246,13 +246,40 @@ def test_a_bridge_compacts_when_there_are_many_small_files(
 ) -> None:
     monkeypatch.setattr(compacting, "DUE_FILES", 4)
     fill(table, a)
-    assert compact_if_due(table, RUN, now=1e6, last=0) is None
+    assert compact_if_due(table, RUN) is None
     fill(table, a, batches=2)
-    assert compact_if_due(table, RUN, now=599, last=0) is None
-    done = compact_if_due(table, RUN, now=600, last=0)
+    done = compact_if_due(again(table), RUN)
     assert done is not None
     assert done.added == 2
     assert rows(table) == expected(a, 0, a.rows)
+
+
+def test_a_bridge_compacts_every_ten_minutes_at_most(
+    table: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacting, "DUE_FILES", 3)
+    lines: list[str] = []
+    now = 0.0
+    compactions = Compactions(RUN, lines.append, clock=lambda: now)
+    fill(table, a)
+    for moment in (0.0, 599.0, 600.0, 601.0):
+        now = moment
+        compactions.begin(table)
+        compactions.wait(60)
+    assert lines == ["compaction made 2 files of 4 small ones"]
+    fill(table, a)
+    for moment in (1199.0, 1200.0):
+        now = moment
+        compactions.begin(table)
+        compactions.wait(60)
+    assert len(lines) == 2
+    assert rows(table) == expected(a, 0, a.rows)
+    table.storage.delete(table.files()[0].path)
+    fill(table, a)
+    now = 1800.0
+    compactions.begin(table)
+    compactions.wait(60)
+    assert len(lines) == 3
 
 
 def test_columns_which_came_later_are_null_in_older_rows(tmp_path: Path, a: Gateway) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
@@ -27,8 +28,6 @@ WRONG = 1
 """Exit status of ``verify`` when something is missing or twice."""
 
 AGE = re.compile(r"(\d{1,6})\s*(h|d|hours?|days?)")
-REMOTE = ("grpc://", "grpc+tls://")
-"""How the location of a queue begins which is another machine's."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +111,10 @@ def _open(arguments: argparse.Namespace, *, writing: bool = False) -> Table:
     from twisted_msgproto.table.log import Table
 
     opened = Table.open_for_writing if writing else Table.open
-    return opened(arguments.location, read_pairs(arguments.storage))
+    table = opened(arguments.location, read_pairs(arguments.storage))
+    for line in table.mended:
+        print(f"msgproto table: {line}", file=sys.stderr)
+    return table
 
 
 def read_pairs(words: Sequence[str]) -> dict[str, str]:
@@ -154,20 +156,12 @@ def read_before(arguments: argparse.Namespace, today: date) -> date:
 
 def open_queues(arguments: argparse.Namespace) -> dict[str, Queue]:
     """The queues which were named, by queue id; QueueError for one which cannot be opened."""
-    from twisted_msgproto.queue import QueueReader
+    from twisted_msgproto.spark.opening import open_queue
+    from twisted_msgproto.spark.options import Access
 
-    queues: dict[str, Queue] = {}
-    for location in arguments.queue:
-        if location.startswith(REMOTE):
-            from twisted_msgproto.spark.flight import FlightQueue
-
-            queue: Queue = FlightQueue(
-                location, token_file=arguments.token_file, authority=arguments.tls_ca
-            )
-        else:
-            queue = QueueReader(location)
-        queues[queue.queue_id] = queue
-    return queues
+    access = Access(arguments.token_file, arguments.tls_ca)
+    queues = [open_queue(location, access) for location in arguments.queue]
+    return {queue.queue_id: queue for queue in queues}
 
 
 def _tell(line: str) -> None:

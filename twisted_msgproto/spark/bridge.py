@@ -30,12 +30,10 @@ from ..core.errors import (
     QueueAway,
     QueueError,
     QueueMismatch,
-    RewindNeeded,
-    TableError,
 )
 from ..table import starting
 from ..table.actions import Run
-from ..table.compact import DUE_SECONDS, compact_if_due
+from ..table.compact import Compactions
 from ..table.landing import TABLE_SCHEMA, Target
 from ..table.log import Table
 from ..table.plan import ROWS_MAX
@@ -49,7 +47,7 @@ from .marks import Marks
 from .opening import is_remote, open_queue
 from .options import Access
 from .report import Batch, Progress, Report, StatusFiles, lock_path, progress_line
-from .session import first_line, spark_session
+from .session import first_line, spark_session, within
 
 TRIGGER_SECONDS = 1.0
 """The least time from one batch to the next, unless somebody says otherwise."""
@@ -139,10 +137,24 @@ class Ending:
 
     def __init__(self) -> None:
         self.wishes = 0
+        self._interrupts = False
 
     def _wish(self, number: int, frame: FrameType | None) -> None:
         # Nothing more: what a lock protects must not be touched in a signal's function.
         self.wishes += 1
+        if self._interrupts:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """In here a wish does not wait: nothing is under way that would have to end in order."""
+        self._interrupts = True
+        try:
+            if self.wishes:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._interrupts = False
 
     def install(self) -> None:
         """Takes the signals; again after pyspark has put its own function there."""
@@ -166,8 +178,8 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     try:
         bridge.run()
     except KeyboardInterrupt:
-        # pyspark's own function was in place for a moment while its context was made.
-        pass
+        # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
+        bridge.interrupted()
     except BaseException as error:
         bridge.failed(error)
         raise
@@ -284,7 +296,10 @@ class Bridge:
 
     @contextlib.contextmanager
     def _spark(self, scratch: Path) -> Iterator[Any]:
-        with spark_session(self.options.master, scratch, self.options.settings) as spark:
+        session = spark_session(self.options.master, scratch, self.options.settings)
+        with contextlib.ExitStack() as stack:
+            with self.ending.interrupting():  # Java takes its time to start
+                spark = stack.enter_context(session)
             self.ending.install()
             yield spark
 
@@ -356,12 +371,18 @@ class Bridge:
         if report.progress.last is not self._shown:
             self._shown = report.progress.last
             self.say(progress_line(report, time.time()))
-        self._write(report)
-
-    def _write(self, report: Report) -> None:
         if self.status is not None:
             with contextlib.suppress(OSError):
                 self.status.write(report)
+
+    def _write(self, report: Report) -> None:
+        if self.status is not None:
+            # A disk which hangs must not keep the process from its end.
+            within(MARKS_SECONDS, partial(self.status.write, report))
+
+    def interrupted(self) -> None:
+        """The bridge was told to end before it ran."""
+        self._write(Report("ended", Progress()))
 
     def failed(self, error: BaseException) -> None:
         """Notes in the status file why the bridge ended."""
@@ -430,34 +451,14 @@ class OpenedMarks:
 class Maintenance:
     """What is done between two batches: checkpoints and the log's cleanup, and compaction.
 
-    Whether there is something to compact is looked at when :data:`DUE_SECONDS` have passed; what
-    goes wrong with it is told and does not end the bridge, whose own batches it does not touch.
+    Compaction has a thread of its own; rows do not wait for it.  What goes wrong with it is told
+    and does not end the bridge, whose own batches it does not touch.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._run = run
-        self._say = say
-        self._clock = clock
-        self._last = clock()
+    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
+        self._compactions = Compactions(run, lambda line: say(f"bridge: {line}"))
 
     def __call__(self, table: Table) -> None:
         """Called by the loop after every commit."""
         table.maintain()
-        now = self._clock()
-        if now - self._last < DUE_SECONDS:
-            return
-        try:
-            done = compact_if_due(table, self._run, now=now, last=self._last)
-        except RewindNeeded:
-            raise
-        except TableError as error:
-            self._say(f"bridge: not compacted: {error}")
-        else:
-            if done is not None:
-                self._say(f"bridge: {done.removed} small files became {done.added}")
-        self._last = now
+        self._compactions.begin(table)

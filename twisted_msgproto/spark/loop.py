@@ -199,7 +199,14 @@ class Loop:
         began = self.clock()
         self._due = began + self.pace.trigger
         before = self.progress.landed
-        starting.check_not_moved(self.table, before, self.table.refresh())
+        try:
+            seen = self.table.refresh()
+        except TableError as error:
+            if type(error) is not TableError:
+                raise
+            self._failed(error)  # a store which does not answer just now
+            return
+        starting.check_not_moved(self.table, before, seen)
         waiting = list(self.gateways.waiting(answered, self.table.landed(), self.access))
         plan = self._plan(waiting)
         if plan is None:

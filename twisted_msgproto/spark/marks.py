@@ -21,6 +21,9 @@ from .crew import Crew
 SECONDS = 1.0
 """Marks and the status are written this often."""
 
+LOOK_SECONDS = 0.01
+"""How often the end looks whether the last marks have been taken."""
+
 THREADS_MAX = 32
 """Marks which are on their way at once."""
 
@@ -63,13 +66,14 @@ class Marks:
 
     def finish(self, seconds: float) -> None:
         """Sends what is wanted and reports once more, in at most ``seconds``."""
+        deadline = time.monotonic() + seconds
+        self.send()  # not by the thread, which may hang in a report
         self._ending.set()
         self._wake.set()
-        deadline = time.monotonic() + seconds
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
         while self.unsent() and time.monotonic() < deadline:
-            self._wake.wait(0.01)
+            time.sleep(LOOK_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def unsent(self) -> set[str]:
         """The gateways which have not taken their newest mark."""

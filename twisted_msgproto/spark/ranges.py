@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from ..core.errors import ConfigurationError, QueueMismatch
+from ..core.errors import ConfigurationError, QueueAway, QueueMismatch
 from ..queue import SCHEMA
 from ..queue.lineage import Landed
 from .offsets import Range, Source
@@ -21,8 +23,26 @@ from .options import Access
 PATIENCE_SECONDS = 60.0
 """How long a gateway may be away (it is started again, say) before a stream or a look ends."""
 
+PAUSE_SECONDS = 0.5
+"""Between two attempts to reach a gateway."""
+
 READ_ROWS = 10_000
 """Rows of one Arrow batch; small commits are merged up to it."""
+
+
+def patiently(ask: Callable[[], Answer], patience: float = PATIENCE_SECONDS) -> Answer:
+    """What ``ask`` answers; a gateway that is away is asked again for ``patience`` seconds.
+
+    Raises QueueAway, one line, when it stays away.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return ask()
+        except QueueAway:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(PAUSE_SECONDS)
 
 
 def open_queues(
@@ -33,7 +53,7 @@ def open_queues(
     queues: dict[str, Source] = {}
     where: dict[str, str] = {}
     for location in locations:
-        queue = open_queue(location, access, PATIENCE_SECONDS)
+        queue = patiently(partial(open_queue, location, access, PATIENCE_SECONDS))
         if queue.queue_id in queues:
             raise ConfigurationError(
                 f"{where[queue.queue_id]} and {location} are the same queue ({queue.queue_id})"
@@ -41,6 +61,9 @@ def open_queues(
         queues[queue.queue_id] = queue
         where[queue.queue_id] = location
     return queues
+
+
+Answer = TypeVar("Answer")
 
 
 class Piece(NamedTuple):

@@ -138,8 +138,8 @@ def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Ite
         yield SparkSession(context)
     finally:
         if context is not None:
-            _within(STOP_SECONDS_MAX, context.stop)
-        _within(END_SECONDS_MAX, gateway.shutdown)
+            within(STOP_SECONDS_MAX, context.stop)
+        within(END_SECONDS_MAX, gateway.shutdown)
         _end(process)
         # Another session may be wanted in this process: let pyspark forget the dead machine.
         SparkContext._gateway = SparkContext._jvm = None
@@ -149,7 +149,7 @@ def _nothing(*words: object) -> None:
     """Does nothing, in the place of what would print."""
 
 
-def _within(seconds: float, work: Callable[[], Any]) -> None:
+def within(seconds: float, work: Callable[[], Any]) -> None:
     """Does ``work``, but waits no longer for it: a call into a dying Java machine may not return.
 
     What it raises is of no use to anybody any more.

@@ -17,9 +17,11 @@ without touching a row in Python.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +41,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ..core.errors import QueueAway
 from ..queue import SCHEMA
 from .edges import ending_offsets, starting_offsets
 from .filters import Bounds, bounds, expression
@@ -53,7 +56,7 @@ from .offsets import (
 )
 from .opening import open_queue
 from .options import Access, Settings, split_list
-from .ranges import QueueRange, located, open_queues, read_range, unpacked
+from .ranges import QueueRange, located, open_queues, patiently, read_range, unpacked
 from .releasing import LateMarks, move_marks
 from .schema import spark_schema, spark_type
 
@@ -99,21 +102,26 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The queues by id, opened where and when they are needed first."""
         if self._queues is None:
             self._queues = open_queues(self._settings.locations, self._settings.access)
-            if self._settings.consumer is not None:
+            consumer = self._settings.consumer
+            if consumer is not None:
                 for queue in self._queues.values():
-                    queue.register(self._settings.consumer)
+                    patiently(partial(queue.register, consumer))
         return self._queues
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a stream without a checkpoint begins: what ``startingOffsets`` and others say."""
         settings = self._settings
-        offsets = starting_offsets(
-            self.queues,
-            settings.starting,
-            accept_loss=settings.accept_loss,
-            latest_when_too_late=settings.latest_when_too_late,
-        )
-        return dict(places_at(self.queues, offsets))
+
+        def begun() -> dict[str, Any]:
+            offsets = starting_offsets(
+                self.queues,
+                settings.starting,
+                accept_loss=settings.accept_loss,
+                latest_when_too_late=settings.latest_when_too_late,
+            )
+            return dict(places_at(self.queues, offsets))
+
+        return patiently(begun)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Admission control: the option ``maxRowsPerTrigger``."""
@@ -130,30 +138,34 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if settings.pause_file is not None and os.path.exists(settings.pause_file):
             check_queues_known(self.queues, start, settings.retired)
             return start
-        return dict(
-            latest_places(
-                self.queues,
-                start,
-                rows_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
-                ends=self._ends,
-                accept_loss=settings.accept_loss,
-                retired=settings.retired,
-            )
+        planned = partial(
+            latest_places,
+            self.queues,
+            start,
+            rows_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            ends=self._ends,
+            accept_loss=settings.accept_loss,
+            retired=settings.retired,
         )
+        return dict(patiently(planned))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From here on the stream ends where the queues end now."""
-        self._ends = {name: queue.end() for name, queue in self.queues.items()}
+        self._ends = {name: patiently(queue.end) for name, queue in self.queues.items()}
 
-    def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the queues end, for Spark's own progress figures."""
-        return {name: place_at(queue, queue.end()) for name, queue in self.queues.items()}
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the queues end, for Spark's own progress figures; None when one is away."""
+        try:
+            return {name: place_at(queue, queue.end()) for name, queue in self.queues.items()}
+        except QueueAway:
+            return None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges of the batch start → end."""
         settings = self._settings
         where = dict(zip(self.queues, settings.locations, strict=True))
-        ranges = batch_ranges(
+        planned = partial(
+            batch_ranges,
             self.queues,
             start,
             end,
@@ -161,7 +173,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows_min=settings.rows_min,
             accept_loss=settings.accept_loss,
         )
-        return located(ranges, where, settings.access)
+        return located(patiently(planned), where, settings.access)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
@@ -184,7 +196,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         places = self._marks.due(time.monotonic())
         if places is not None:
-            move_marks(self.queues, consumer, places)
+            # A gateway that is away hears the next mark, which says this one too.
+            with contextlib.suppress(QueueAway):
+                move_marks(self.queues, consumer, places)
 
     def stop(self) -> None:
         """The stream has ended; nothing is held open that needs closing."""

@@ -52,8 +52,11 @@ if TYPE_CHECKING:
 Function = Callable[[DataFrame], DataFrame]
 """What a transform is."""
 
-FAILED = re.compile(r"msgproto-failed: (\{.*?\}) :msgproto")
-"""How a task says through Java which gateway it could not read."""
+FAILED = re.compile(r"msgproto-failed: ([0-9a-f]+);")
+"""How a task says through Java which gateway it could not read: JSON in hexadecimal digits.
+
+A traceback also quotes the line of the program which raised it; digits tell the two apart.
+"""
 
 LANDABLE: tuple[type[st.DataType], ...] = (
     *(st.StringType, st.BinaryType, st.BooleanType, st.DateType, st.TimestampType),
@@ -256,7 +259,7 @@ def read_task(
     for part, item in read_all(ranges, open_range):
         if isinstance(item, Failure):
             told = {"gateway": part.gateway, "mismatch": item.mismatch, "line": item.line}
-            raise TableError(f"msgproto-failed: {json.dumps(told)} :msgproto")
+            raise TableError(f"msgproto-failed: {json.dumps(told).encode().hex()};")
         if isinstance(item, pa.RecordBatch):
             rows[part] += item.num_rows
             yield pa.RecordBatch.from_arrays(item.columns, schema=SCHEMA)
@@ -337,6 +340,6 @@ def failures(text: str) -> dict[str, Failure]:
     """The gateways which a failed job says it could not read."""
     found = {}
     for match in FAILED.finditer(text):
-        told = json.loads(match[1])
+        told = json.loads(bytes.fromhex(match[1]))
         found[told["gateway"]] = Failure(bool(told["mismatch"]), str(told["line"]))
     return found

@@ -10,12 +10,14 @@ delta-rs' own ``optimize.compact`` is not used: two of them at once double every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ..core.errors import Overtaken, TableError
+from ..core.errors import MsgprotoError, Overtaken
 from .actions import DataFile, Run
 from .log import Table
 from .offsets import KEY, FileLost, read_footer
@@ -133,14 +135,58 @@ def compact(
     return done
 
 
-def compact_if_due(table: Table, run: Run, *, now: float, last: float) -> Compacted | None:
-    """What a bridge calls between batches; None when nothing was due.
-
-    ``now`` and ``last``, when it last returned something, are seconds of any one clock.
-    """
-    if now - last < DUE_SECONDS or len(small_files(table.files())) <= DUE_FILES:
+def compact_if_due(table: Table, run: Run) -> Compacted | None:
+    """Compact some of ``table`` if it has more than DUE_FILES small files; None if it has not."""
+    if len(small_files(table.files())) <= DUE_FILES:
         return None
     return compact(table, run, octets_max=DUE_OCTETS)
+
+
+class Compactions:
+    """Compacts the table of a bridge now and then, beside the batches.
+
+    It has a thread and a view of the table of its own, so rows do not wait for it, and it may be
+    killed at any time: what it leaves then is a file which vacuum removes.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        say: Callable[[str], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = run
+        self._say = say
+        self._clock = clock
+        self._last = clock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, table: Table) -> None:
+        """Begin one if DUE_SECONDS have passed; what a bridge calls between batches."""
+        busy = self._thread is not None and self._thread.is_alive()
+        if busy or self._clock() - self._last < DUE_SECONDS:
+            return
+        self._last = self._clock()
+        place = table.location, dict(table.storage.options)
+        self._thread = threading.Thread(
+            target=self._compact, args=place, name="compaction", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the one which runs has ended, at most so long."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _compact(self, location: str, options: Mapping[str, str]) -> None:
+        try:
+            done = compact_if_due(Table.open(location, options), self._run)
+        except MsgprotoError as error:
+            self._say(f"compaction failed: {error}")
+        else:
+            if done is not None:
+                self._say(f"compaction made {done.added} files of {done.removed} small ones")
 
 
 def _fitting(table: Table, group: Sequence[DataFile], memory: int) -> Iterator[list[DataFile]]:
@@ -175,9 +221,6 @@ def _replace(table: Table, part: list[DataFile], run: Run, done: Compacted) -> N
         done.version = table.replace(part, added, run=run)
     except Overtaken:
         discard(table.storage, [file.path for file in added])
-        raise
-    except TableError:
-        # The answer may have been lost: the files may be in the table.
         raise
     done.removed += len(part)
     done.added += len(added)

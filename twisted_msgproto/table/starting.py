@@ -13,7 +13,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..core.errors import ConfigurationError, QueueMismatch, RewindNeeded, TableError
+from ..core.errors import (
+    ConfigurationError,
+    Overtaken,
+    QueueMismatch,
+    RewindNeeded,
+    TableError,
+)
 from ..queue.lineage import Description, Landed
 from .actions import Commit, Run, Torn
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
@@ -189,7 +195,7 @@ def rewind(location: str) -> str:
 
 
 def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterable[Commit]) -> None:
-    """Raises TableError when another writer has moved one of the gateways in ``before``.
+    """Raises Overtaken when another writer has moved one of the gateways in ``before``.
 
     ``commits`` are those which a refresh has just seen.
     """
@@ -199,9 +205,12 @@ def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterabl
             movers = [commit for commit in commits if gateway in commit.landed]
             run = movers[-1].run if movers else None
             who = "another program" if run is None else f"process {run.pid} on {run.host}"
-            raise TableError(
+            raise Overtaken(
                 f"{who} has moved gateway {gateway} in {table.location}: another bridge lands the "
-                "same gateway into the same table; let one of them do it"
+                "same gateway into the same table; let one of them do it",
+                host="" if run is None else run.host,
+                pid=0 if run is None else run.pid,
+                run="" if run is None else run.id,
             )
 
 
