@@ -2,8 +2,9 @@
 
 ``--at POINT --nth N`` kills the process with SIGKILL when it is at a point of its work (see
 :data:`POINTS`) for the Nth time.  ``--here`` runs the tasks in the process itself: all of a bridge
-but the Java machine, for tests which need many bridges.  ``--fail-once FILE`` lets the first task of
-all die with its worker, after it has written its files and before it can say so; FILE is made then.
+but the Java machine, for tests which need many bridges.  ``--fail-once FILE`` lets the first task
+of all die with its worker, after it has written its files and before it can say so; FILE is made
+then.
 """
 
 from __future__ import annotations
