@@ -23,10 +23,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..measuring import Gauge, Reading, Row
 from .endpoints import PROCESSES, Endpoints, serving
 from .spark import cpu_seconds, ended, started
+
+if TYPE_CHECKING:
+    from twisted_msgproto.table.log import Table
 
 REQUIRES = ("pyspark", "deltalake")
 
@@ -168,23 +172,23 @@ def batch_seconds(directory: Path, count: int) -> Iterator[tuple[str, Reading]]:
     with gateways(directory, count) as served:
         words = [word for place in locations(served)[1:] for word in ("--queue", place)]
         words += ["--master", "local[2]"]
-        first_place = Path(locations(served)[0])
+        first_place = locations(served)[0]
 
         def begun() -> subprocess.Popen[str]:
             bridge = started(first_place, path, *words)
             threading.Thread(target=drained, args=[bridge], daemon=True).start()
             return bridge
 
-        rows = ROWS * count
+        rows, table = ROWS * count, Looking(path)
         bridge = begun()
         try:
-            _await_rows(path, rows)
+            _await_rows(bridge, table, rows)
             readings = []
             for _ in range(BATCHES):
                 cpu = cpu_seconds()
                 version = versions(path)
                 rows += _written(served)
-                took = _await_rows(path, rows)
+                took = _await_rows(bridge, table, rows)
                 files = added(path, version)
                 notes = {
                     "batches": float(len(files)),
@@ -198,7 +202,7 @@ def batch_seconds(directory: Path, count: int) -> Iterator[tuple[str, Reading]]:
             rows += _written(served)
             cpu = cpu_seconds()
             bridge = begun()
-            took = _await_rows(path, rows)
+            took = _await_rows(bridge, table, rows)
             notes = {"cpu_seconds_with_endpoints": cpu_seconds() - cpu}
             yield "a start after kill -9", Reading(took, notes)
         finally:
@@ -212,10 +216,16 @@ def _written(served: list[Endpoints]) -> int:
     return ROWS * len(locations(served))
 
 
-def _await_rows(path: Path, rows: int) -> float:
+def _await_rows(bridge: subprocess.Popen[str], table: Looking, rows: int) -> float:
     """Waits until the table has so many rows; the seconds it took."""
     began = time.perf_counter()
-    until(lambda: landed(path) == rows)
+
+    def arrived() -> bool:
+        if bridge.poll() is not None:
+            raise RuntimeError(f"the bridge ended with {bridge.returncode}")
+        return table.rows() == rows
+
+    until(arrived)
     return time.perf_counter() - began
 
 
@@ -227,15 +237,25 @@ def drained(bridge: subprocess.Popen[str]) -> None:
             pass
 
 
-def landed(path: Path) -> int:
-    """Rows which the table has, by what it says of its gateways."""
-    from twisted_msgproto.core.errors import TableError
-    from twisted_msgproto.table.log import Table
+class Looking:
+    """Looks how many rows a table has; it is opened once, and then its new commits are read."""
 
-    try:
-        return sum(place.offset for place in Table.open(path).landed().values())
-    except TableError:
-        return 0
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._table: Table | None = None
+
+    def rows(self) -> int:
+        """Rows which the table has, by what it says of its gateways."""
+        from twisted_msgproto.core.errors import TableError
+        from twisted_msgproto.table.log import Table
+
+        try:
+            if self._table is None:
+                self._table = Table.open(self._path)
+            self._table.refresh()
+        except TableError:
+            return 0  # the bridge is just making it
+        return sum(place.offset for place in self._table.landed().values())
 
 
 def versions(path: Path) -> int:
