@@ -65,6 +65,7 @@ def test_of_two_bridges_of_one_gateway_one_ends_and_names_the_other__TB_03_TB_04
     written = 100
     while all(process.process.poll() is None for process in bridges):
         # Whose commit comes second has lost, sooner or later.
+        assert written < 100_000, "both go on"
         write(queue, messages(written, 10))
         written += 10
     [loser] = [process for process in bridges if process.process.poll() is not None]
