@@ -128,8 +128,8 @@ def test_the_rows_of_the_queue_and_of_spark_are_listed_with_their_marks(launch: 
     for text in (
         "queue append, encoded groups of 1,000  beside  write + fdatasync",
         "queue append from columns, groups of 1,000  beside",
-        "queue → Parquet through Spark, 1,000,000 rows  beside  Spark's own",
-        "acknowledged → in the table, 2000 messages/s",
+        "queue → table, 1,000,000 rows, cpu  beside  Spark's own",
+        "received → in the table, 2000 messages/s",
         "into the queue, change of memory",
         "growth, messages × 10, counting sink  beside  the same at 1 ×",
         "growth, connections 4 → 40, into the queue  beside",
@@ -141,6 +141,17 @@ def test_the_rows_of_the_queue_and_of_spark_are_listed_with_their_marks(launch: 
         assert any(text in line for line in listed), text
     assert set(named(launch, "queue")) < set(listed)
     assert set(named(launch, "lumberjack", "queue")) == set(listed)
+
+
+def test_the_rows_of_many_gateways_are_listed(launch: Launcher) -> None:
+    listed = named(launch, "scale")
+    for text in (
+        "batch plan, 1000 Flight endpoints",
+        "commit which moves 100 gateways",
+        "bridge over 10 gateways: a start after kill -9",
+        "network: a question and its answer",
+    ):
+        assert any(text in line for line in listed), text
 
 
 def test_an_unknown_subject_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

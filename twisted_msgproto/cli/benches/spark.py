@@ -259,7 +259,7 @@ class Writing(threading.Thread):
         self._writer.close()
 
 
-def started(queue: Path, table: Path, *options: str) -> subprocess.Popen[str]:
+def started(queue: Path | str, table: Path, *options: str) -> subprocess.Popen[str]:
     """A bridge, as users start it."""
     return subprocess.Popen(
         [
