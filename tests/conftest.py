@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -75,3 +76,17 @@ def temporary_names(request: pytest.FixtureRequest) -> None:
         directory = request.getfixturevalue("tmp_path")
         numbers = itertools.count()
         request.instance.mktemp = lambda: str(directory / f"temporary-{next(numbers)}")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One session a test process: each costs some ten seconds."""
+    pytest.importorskip("pyspark")
+    from twisted_msgproto.spark import register
+    from twisted_msgproto.spark.session import spark_session
+
+    scratch = tmp_path_factory.mktemp("spark")
+    with spark_session("local[2]", scratch, {}) as session:
+        register(session)
+        session.scratch = scratch
+        yield session

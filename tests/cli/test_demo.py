@@ -54,7 +54,13 @@ def test_the_report_says_where_the_table_is(
     told = capsys.readouterr().out
     assert re.search(r"lumberjack\s+1,234\s+1,234\s+1,234\n", told)
     assert "sent = acknowledged = landed: 1,234" in told
-    assert f'spark.read.parquet("{tmp_path}/table")' in told
+    assert f'spark.read.format("msgproto-table").load("{tmp_path}/table")' in told
+
+
+def test_every_reader_must_see_the_same() -> None:
+    assert Count(5, 5, 5, 5).agrees
+    assert not Count(5, 5, 5, 4).agrees
+    assert not Count(5, 5, 4, 5).agrees
 
 
 def test_rows_of_an_earlier_run_or_another_gateway_do_not_count(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
-"""``msgproto queue ls|verify|dump|trim``: what an operator sees."""
+"""``msgproto queue ls|verify|dump|consumers|trim``: what an operator sees."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +16,7 @@ from tests.tools.queues import batch, put
 from twisted_msgproto.cli import main
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue.flight import QueueFlightServer
 
 
 @pytest.fixture
@@ -227,3 +232,115 @@ def test_a_disk_error_is_one_line(
 
     with pytest.raises(BrokenPipeError):
         module.run(argparse.Namespace(action="ls", directory=directory, json=False))
+
+
+# -- consumers ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["directory", "flight"])
+def place(request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
+    """Where the queue is found: its directory, or its running gateway."""
+    if request.param == "directory":
+        yield str(directory)
+        return
+    server = QueueFlightServer(str(directory), "grpc://127.0.0.1:0")
+    yield server.address
+    server.close()
+
+
+def consumers(place: str, *options: str) -> int:
+    return main(["queue", "consumers", place, *options])
+
+
+def test_consumers_are_listed_with_when_they_moved(
+    directory: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert consumers(place) == 0
+    assert "has no consumer; nothing of it is trimmed" in capsys.readouterr().out
+    reader = QueueReader(directory)
+    reader.commit("done", 9)
+    reader.commit("dead", 5)
+    for name in ("done", "dead"):
+        os.utime(directory / "consumers" / name, (1_700_000_100, 1_700_000_100))
+    assert consumers(place) == 0
+    dead, done = capsys.readouterr().out.splitlines()
+    assert done == "consumer done has committed 9, 0 behind, last moved 2023-11-14 22:15:00+00:00"
+    assert dead.startswith("consumer dead has committed 5, 4 behind, last moved 2023-11-14 22:15")
+    assert "; stands still for " in dead
+    assert consumers(place, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["queue_id"] == reader.queue_id
+    assert [(one["name"], one["offset"], one["behind"]) for one in facts["consumers"]] == [
+        ("dead", 5, 4),
+        ("done", 9, 0),
+    ]
+    assert [one["moved"] for one in facts["consumers"]] == [1_700_000_100_000_000] * 2
+    assert facts["consumers"][1]["waits_seconds"] == 0.0
+
+
+def test_a_dead_consumer_is_forgotten_while_the_gateway_writes(
+    directory: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TB-12: it could only be forgotten with the gateway stopped, and filled the disk meanwhile."""
+    writer = QueueWriter(directory, segment_bytes=1)
+    reader = QueueReader(directory)
+    reader.register("dead")
+    reader.commit("live", 9)
+    assert consumers(place, "--forget", "dead") == 0
+    assert capsys.readouterr().out.startswith("consumer live has committed 9, 0 behind")
+    put(writer, batch(100))
+    writer.close()
+    assert reader.begin() == 9
+    assert consumers(place, "--forget", "dead") == 2
+    assert "no consumer 'dead'" in capsys.readouterr().err
+    # One which lives makes itself known again.
+    assert consumers(place, "--forget", "live") == 0
+    reader.commit("live", 10)
+    assert reader.consumers() == {"live": 10}
+
+
+def test_a_consumer_is_set_to_an_offset_which_the_queue_has(
+    directory: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader = QueueReader(directory)
+    reader.commit("spark", 9)
+    assert consumers(place, "--reset", "spark", "4") == 0
+    assert "consumer spark has committed 4, 5 behind" in capsys.readouterr().out
+    for name, offset, text in (
+        ("spark", "10", "ends at offset 9"),
+        ("spark", "x", "an offset is a number, not 'x'"),
+        ("sparc", "4", "no consumer 'sparc' of the queue .*; there are: spark"),
+    ):
+        assert consumers(place, "--reset", name, offset) == 2
+        assert re.search(text, capsys.readouterr().err)
+    writer = QueueWriter(directory)
+    writer.close()
+    reader.commit("spark", 4)
+    assert main(["queue", "trim", str(directory)]) == 0
+    capsys.readouterr()
+    assert consumers(place, "--reset", "spark", "3") == 2
+    assert "begins at 4" in capsys.readouterr().err
+    assert reader.consumers() == {"spark": 4}
+
+
+def test_what_is_trimmed_while_a_consumer_is_set_back_is_told(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader = QueueReader(directory)
+    reader.commit("spark", 9)
+    commit = QueueReader.commit
+
+    def slow(self: QueueReader, *arguments: Any) -> None:
+        assert main(["queue", "trim", str(directory)]) == 0
+        commit(self, *arguments)
+
+    monkeypatch.setattr(QueueReader, "commit", slow)
+    assert consumers(str(directory), "--reset", "spark", "2") == 2
+    assert "offset 2 of the queue" in capsys.readouterr().err
+
+
+def test_a_gateway_which_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert consumers("grpc://127.0.0.1:1") == 2
+    shown = capsys.readouterr().err
+    assert "is not to be reached" in shown
+    assert shown.count("\n") == 1

@@ -97,9 +97,11 @@ def test_ill_formed_commands_are_dropped_and_change_nothing() -> None:
         for header in ("", "00", "0a", "05", "0500000000000000050161000000", "05 0000000000000005"
                        "01ff00000000", "05 0000000000000005 0161 00000001", "08 00",
                        "06 0000000000000001 02"):  # fmt: skip
+            if peer == writer and header.startswith("05"):
+                continue  # these are rejected: see test_honest_confirm.py
             broker.receive(Channel.DATA, [peer, bytes.fromhex(header), b""])
         assert broker.to(peer) == []
-    assert sum(broker.dropped.values()) == 27
+    assert sum(broker.dropped.values()) == 23
     assert broker.command(writer, *contents(5)) == []
     assert isinstance(broker.events[-1], ContentReceived)
 

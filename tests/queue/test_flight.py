@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,17 @@ import pytest
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
-from twisted_msgproto.queue.flight import ROWS_MAX, QueueFlightServer, _TokenCheck
+from twisted_msgproto.queue import served as served_room
+from twisted_msgproto.queue.flight import (
+    ROWS_MAX,
+    STREAM_IDLE_SECONDS,
+    STREAMS_MAX,
+    QueueFlightServer,
+    _TokenCheck,
+)
+from twisted_msgproto.queue.streams import HUNG_PER_ADDRESS_MAX, Stream, Streams
 
+ACTIONS = ["describe", "place", "check", "register", "commit", "forget"]
 LOCAL = "grpc://127.0.0.1:0"
 
 
@@ -45,6 +55,22 @@ def served(directory: str, location: str = LOCAL, **options: Any) -> Iterator[Qu
         assert server.close()
 
 
+class Context:
+    """What Flight says of a caller."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1234"
+
+
+def without_told(chunks: Iterator[tuple[pa.RecordBatch, bytes | None]]) -> list[pa.RecordBatch]:
+    """The batches with rows; the last chunk has none and tells what was damaged."""
+    *found, (last, told) = chunks
+    assert last.num_rows == 0
+    assert told is not None
+    assert set(json.loads(told)) == {"damaged"}
+    return [batch for batch, _ in found]
+
+
 class Inside:
     """The same calls without the wire, in this thread, where coverage sees them."""
 
@@ -58,8 +84,8 @@ class Inside:
 
     def get(self, **request: Any) -> list[pa.RecordBatch]:
         ticket = flight.Ticket(json.dumps(request).encode())
-        assert isinstance(self.server.do_get(None, ticket), flight.GeneratorStream)
-        return list(self.server.batches(ticket.ticket))
+        assert isinstance(self.server.do_get(Context(), ticket), flight.GeneratorStream)
+        return without_told(self.server.batches(ticket.ticket))
 
 
 class Caller:
@@ -77,20 +103,118 @@ class Caller:
 
     def get(self, **request: Any) -> list[pa.RecordBatch]:
         ticket = flight.Ticket(json.dumps(request).encode())
-        return [chunk.data for chunk in self.client.do_get(ticket, self.options)]
+        chunks = self.client.do_get(ticket, self.options)
+        told = [
+            (chunk.data, chunk.app_metadata and chunk.app_metadata.to_pybytes()) for chunk in chunks
+        ]
+        return without_told(iter(told))
 
 
 def test_a_queue_is_described(directory: str, ask: type) -> None:
     reader = QueueReader(directory)
     with served(directory) as server:
         assert server.queue_id == reader.queue_id
-        assert ask(server).act("describe") == {
-            "queue_id": reader.queue_id,
-            "epoch": 0,
-            "begin": 0,
-            "end": 100,
-            "damaged": [],
-        }
+        caller = ask(server)
+        assert caller.act("describe") == jsoned(reader.describe())
+        caller.act("register", {"queue_id": reader.queue_id, "consumer": "spark"})
+        landed = reader.place(37)
+        described = caller.act("describe", {"queue_id": reader.queue_id, "landed": asdict(landed)})
+        assert described == jsoned(reader.describe(landed))
+        assert served_room.described(described) == reader.describe(landed)
+        with pytest.raises(KeyError):
+            served_room.described({"queue_id": reader.queue_id, "end": 5})
+        assert described["consumers"] == {"spark": 0}
+        assert described["oldest"] == 1_700_000_000_000_030
+        assert 0 < described["waiting_octets"] < described["octets"]
+
+
+def jsoned(described: Any) -> Any:
+    return json.loads(json.dumps(asdict(described)))
+
+
+def test_places_are_told_and_checked(directory: str, ask: type) -> None:
+    reader = QueueReader(directory)
+    with served(directory) as server:
+        caller, own = ask(server), {"queue_id": server.queue_id}
+        for offset in (0, 1, 37, 100):
+            landed = caller.act("place", own | {"offset": offset})
+            assert landed == asdict(reader.place(offset))
+            assert caller.act("check", own | {"landed": landed}) == {}
+        told = {name: value for name, value in landed.items() if name == "offset"}
+        assert caller.act("check", own | {"landed": told}) == {}
+        with pytest.raises(flight.FlightServerError, match=r"QueueMismatch: queue .* ends at"):
+            caller.act("place", own | {"offset": 101})
+
+
+WRONG = [{"incarnation": 5}, {"witness": 5}, {"offset": 101}]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_not_its_history_is_refused_by_every_call(
+    directory: str, ask: type, wrong: dict[str, int]
+) -> None:
+    """TB-06, over Flight."""
+    landed = asdict(QueueReader(directory).place(37)) | wrong
+    with served(directory) as server:
+        caller, claim = ask(server), {"queue_id": server.queue_id, "landed": landed}
+        for call in (
+            lambda: caller.act("describe", claim),
+            lambda: caller.act("check", claim),
+            lambda: caller.act("commit", claim | {"consumer": "spark", "offset": 37}),
+            lambda: caller.get(**claim, lo=37, hi=100),
+        ):
+            with pytest.raises(flight.FlightServerError, match=r"QueueMismatch: .*table rewind"):
+                call()
+    assert QueueReader(directory).consumers() == {}
+
+
+def test_another_queue_behind_the_address_is_neither_read_nor_trimmed(
+    directory: str, ask: type, tmp_path: Path
+) -> None:
+    """TB-07: only DoGet named the queue; the other queue's rows were trimmed unread."""
+    with served(directory) as server:
+        caller, own = ask(server), {"queue_id": server.queue_id}
+        caller.act("register", own | {"consumer": "spark"})
+        landed = caller.act("place", own | {"offset": 50})
+        Path(directory).rename(tmp_path / "away")
+        writer = QueueWriter(directory)
+        put(writer, batch(0, 100))
+        writer.close()
+        other = QueueReader(directory)
+        other.register("spark")
+        for call in (
+            lambda: caller.act("describe", own),
+            lambda: caller.act("describe", own | {"landed": landed}),
+            lambda: caller.act("place", own | {"offset": 50}),
+            lambda: caller.act("check", own | {"landed": landed}),
+            lambda: caller.act("register", own | {"consumer": "another"}),
+            lambda: caller.act("commit", own | {"consumer": "spark", "offset": 50}),
+            lambda: caller.act("forget", own | {"consumer": "spark"}),
+            lambda: caller.get(**own, lo=0, hi=10),
+        ):
+            with pytest.raises(flight.FlightServerError, match="QueueMismatch: this is queue"):
+                call()
+        assert other.consumers() == {"spark": 0}
+        assert caller.act("describe")["queue_id"] == other.queue_id
+        for name in ("place", "check", "register", "commit", "forget"):
+            with pytest.raises(flight.FlightServerError, match="needs the text 'queue_id'"):
+                caller.act(name, {"consumer": "spark", "offset": 50, "landed": landed})
+
+
+def test_a_consumer_is_forgotten_while_the_gateway_writes(directory: str, ask: type) -> None:
+    """TB-12: a dead consumer filled the disk until the gateway was stopped."""
+    writer = QueueWriter(directory, segment_bytes=1)
+    with served(directory) as server:
+        caller, own = ask(server), {"queue_id": server.queue_id}
+        caller.act("register", own | {"consumer": "dead"})
+        caller.act("commit", own | {"consumer": "live", "offset": 50})
+        assert writer._log.trim() == 0
+        assert caller.act("forget", own | {"consumer": "dead"}) == {}
+        assert writer._log.trim() == 5
+        assert caller.act("describe")["consumers"] == {"live": 50}
+        with pytest.raises(flight.FlightServerError, match="no consumer 'dead'"):
+            caller.act("forget", own | {"consumer": "dead"})
+    writer.close()
 
 
 def test_a_range_comes_as_batches_of_the_table(directory: str, ask: type) -> None:
@@ -114,16 +238,44 @@ def test_no_number_of_rows_or_too_many_is_what_is_usual_or_allowed(
         actions = [action.type for action in caller.client.list_actions(caller.options)]
         assert [name for name, _ in server.list_actions(None)] == actions
     assert [one.num_rows for one in batches] == [100]
-    assert actions == ["describe", "register", "commit"]
+    assert actions == ACTIONS
 
 
 def test_a_consumer_registers_and_commits(directory: str, ask: type) -> None:
     with served(directory) as server:
-        caller = ask(server)
-        assert caller.act("register", {"consumer": "spark"}) == {"offset": 0}
-        assert caller.act("commit", {"consumer": "spark", "offset": 42}) == {}
-        assert caller.act("register", {"consumer": "spark"}) == {"offset": 42}
+        caller, consumer = ask(server), {"queue_id": server.queue_id, "consumer": "spark"}
+        landed = asdict(QueueReader(directory).place(42))
+        assert caller.act("register", consumer) == {"offset": 0}
+        assert caller.act("commit", consumer | {"offset": 42, "landed": landed}) == {}
+        assert caller.act("register", consumer) == {"offset": 42}
     assert QueueReader(directory).consumers() == {"spark": 42}
+
+
+def test_damage_is_told_with_the_rows_behind_it_and_at_the_end(directory: str) -> None:
+    for first in (20, 60, 90):
+        path = Path(directory) / f"{first:020d}.segment"
+        octets = bytearray(path.read_bytes())
+        octets[-9] ^= 1
+        path.write_bytes(octets)
+    with served(directory) as server:
+        request = {"queue_id": server.queue_id, "lo": 25, "hi": 95, "rows": 1}
+        client = Caller(server)
+        stream = client.client.do_get(flight.Ticket(json.dumps(request).encode()), client.options)
+        told = [
+            (
+                chunk.data.column("offset").to_pylist()[:1],
+                chunk.app_metadata and json.loads(chunk.app_metadata.to_pybytes())["damaged"],
+            )
+            for chunk in stream
+        ]
+    assert told == [
+        ([30], [[25, 30]]),
+        ([40], None),
+        ([50], None),
+        ([70], [[25, 30], [60, 70]]),
+        ([80], None),
+        ([], [[25, 30], [60, 70], [90, 95]]),
+    ]
 
 
 def test_damage_met_while_serving_is_described_from_then_on(directory: str, ask: type) -> None:
@@ -133,10 +285,11 @@ def test_damage_met_while_serving_is_described_from_then_on(directory: str, ask:
     path.write_bytes(octets)
     with served(directory) as server:
         caller = ask(server)
-        batches = caller.get(queue_id=server.queue_id, lo=0, hi=100)
+        own = {"queue_id": server.queue_id}
+        batches = caller.get(**own, lo=0, hi=100)
         assert sum(one.num_rows for one in batches) == 90
         assert caller.act("describe")["damaged"] == [[20, 30]]
-        caller.act("commit", {"consumer": "spark", "offset": 100})
+        caller.act("commit", own | {"consumer": "spark", "offset": 100})
         writer = QueueWriter(directory)
         assert writer._log.trim() == 9
         writer.close()
@@ -170,7 +323,7 @@ def test_a_wrong_range_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("name", "body", "refusal"),
     [
-        ("explode", {}, "unknown action 'explode'; known: describe, register, commit"),
+        ("explode", {}, "unknown action 'explode'; known: describe, place, check"),
         ("describe", b"{", "a request is a JSON object"),
         ("describe", b"[" * 4000, "a request is a JSON object"),
         ("describe", b"[]", "a request is a JSON object"),
@@ -180,6 +333,11 @@ def test_a_wrong_range_is_refused_in_one_line(
         ("commit", {"consumer": "spark", "offset": 101}, "QueueMismatch: 'spark' commits"),
         ("commit", {"consumer": "../up", "offset": 1}, "a consumer's name is"),
         ("register", {"consumer": ".x"}, "a consumer's name is"),
+        ("forget", {"consumer": "../identity"}, "a consumer's name is"),
+        ("check", {}, "a request needs the place 'landed'"),
+        ("check", {"landed": 5}, "a place is a JSON object"),
+        ("check", {"landed": {}}, "needs the number 'offset'"),
+        ("describe", {"landed": {"offset": 1, "witness": -1}}, "needs the number 'witness'"),
     ],
 )
 def test_a_wrong_action_is_refused_in_one_line(
@@ -187,6 +345,8 @@ def test_a_wrong_action_is_refused_in_one_line(
 ) -> None:
     with served(directory) as server:
         with pytest.raises(flight.FlightServerError, match=refusal) as caught:
+            if isinstance(body, dict):
+                body = {"queue_id": server.queue_id} | body
             ask(server).act(name, body)
         assert "Traceback" not in str(caught.value)
 
@@ -194,11 +354,11 @@ def test_a_wrong_action_is_refused_in_one_line(
 def test_a_fault_of_ours_tells_its_name_only(
     directory: str, ask: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: QueueReader) -> int:
+    def broken(self: QueueReader, landed: object) -> int:
         raise ZeroDivisionError("secret detail")
 
     with served(directory) as server:
-        monkeypatch.setattr(QueueReader, "begin", broken)
+        monkeypatch.setattr(QueueReader, "describe", broken)
         with pytest.raises(flight.FlightInternalError, match="ZeroDivisionError") as caught:
             ask(server).act("describe")
         assert "secret detail" not in str(caught.value)
@@ -218,7 +378,111 @@ def test_streams_are_bounded_and_abandoned_ones_do_not_count(directory: str) -> 
         with pytest.raises(flight.FlightUnavailableError, match="too many streams"):
             Caller(server).get(**request)
         under_way.close()
-        assert sum(one.num_rows for one in stream(ticket)) == 100
+        assert sum(one.num_rows for one, _ in stream(ticket)) == 100
+
+
+class Clock:
+    """Seconds which pass when a test says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def long_queue(tmp_path: Path) -> str:
+    """More than the buffers of a connection hold."""
+    writer = QueueWriter(tmp_path / "long")
+    put(writer, *[batch(number * 100, 100, octets=50_000) for number in range(10)])
+    writer.close()
+    return str(tmp_path / "long")
+
+
+def test_readers_which_stall_do_not_lock_others_out(long_queue: str) -> None:
+    """NB-14: 16 readers which take nothing locked the 17th out for good."""
+    clock = Clock()
+    with served(long_queue, clock=clock) as server:
+        caller = Caller(server)
+        ticket = {"queue_id": server.queue_id, "lo": 0, "hi": 1000, "rows": 10}
+        stalled = []
+        for _ in range(STREAMS_MAX):
+            octets = flight.Ticket(json.dumps(ticket).encode())
+            stalled.append(caller.client.do_get(octets, caller.options))
+            stalled[-1].read_chunk()
+        with pytest.raises(flight.FlightUnavailableError, match="too many streams"):
+            caller.get(**ticket)
+        rows = None
+        while rows is None:  # until they all have filled the buffers and wait
+            clock.now += STREAM_IDLE_SECONDS
+            with suppress(flight.FlightUnavailableError):
+                rows = sum(one.num_rows for one in caller.get(**ticket))
+        assert rows == 1000
+        told = 0
+        for stream in stalled:
+            try:
+                for _ in stream:
+                    pass
+            except flight.FlightUnavailableError as error:
+                assert "nothing was taken of this stream for too long" in str(error)
+                told += 1
+        assert told >= 1
+
+
+def test_the_reader_which_waits_longest_loses_its_place_and_no_other() -> None:
+    clock = Clock()
+    streams = Streams(2, 30.0, clock)
+    first, second = streams.begin("a"), streams.begin("a")
+    assert isinstance(first, Stream)
+    assert isinstance(second, Stream)
+    assert streams.begin("b") == "too many streams at once; try again"  # they work
+    first.give()
+    clock.now = 10.0
+    second.give()
+    clock.now = 29.9
+    assert isinstance(streams.begin("b"), str)
+    clock.now = 30.0
+    third = streams.begin("b")
+    assert isinstance(third, Stream)
+    assert isinstance(streams.begin("b"), str)
+    assert second.taken()
+    assert not first.taken()
+    first.end()
+    first.end()
+    third.end()
+    assert isinstance(streams.begin("b"), Stream)
+
+
+def test_what_hangs_is_bounded_by_address() -> None:
+    clock = Clock()
+    streams = Streams(1, 30.0, clock)
+    hung = []
+    for _ in range(HUNG_PER_ADDRESS_MAX + 1):
+        stream = streams.begin("a")
+        assert isinstance(stream, Stream)
+        stream.give()
+        hung.append(stream)
+        clock.now += 30.0
+    assert streams.begin("a") == f"{HUNG_PER_ADDRESS_MAX} streams to a hang; end them first"
+    assert isinstance(streams.begin("b"), Stream)
+    hung[0].end()
+    hung[1].end()
+    assert streams.begin("a") == "too many streams at once; try again"
+
+
+def test_a_stream_which_lost_its_place_ends_in_one_line(directory: str) -> None:
+    clock = Clock()
+    with served(directory, streams_max=1, clock=clock) as server:
+        request = {"queue_id": server.queue_id, "lo": 0, "hi": 100, "rows": 1}
+        ticket = json.dumps(request).encode()
+        first = server.batches(ticket)
+        next(first)
+        clock.now = STREAM_IDLE_SECONDS
+        second = server.batches(ticket)
+        next(second)
+        with pytest.raises(flight.FlightUnavailableError, match="read on from the last row"):
+            next(first)
+        assert sum(one.num_rows for one, _ in second) == 90
 
 
 def test_the_token_check_refuses_what_is_not_the_token() -> None:

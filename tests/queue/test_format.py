@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from twisted_msgproto.queue.format import (
+    END_LINEAGE_OCTETS,
     END_OCTETS,
     FRAME_HEADER_OCTETS,
     FRAME_MARKER,
@@ -102,16 +103,27 @@ def test_a_segment_header_comes_back_and_is_none_when_cut_or_damaged() -> None:
 
 
 def test_a_published_end_comes_back_and_is_none_when_cut_or_damaged() -> None:
-    published = Published(2**40, 2**39, 12345, 6)
+    published = Published(2**40, 2**39, 12345, 6, 2**62, 2**61, 77)
+    without = Published(2**40, 2**39, 12345, 6)
     octets = published.packed()
-    assert len(octets) == END_OCTETS == 48
+    assert (END_OCTETS, len(octets)) == (48, 48 + END_LINEAGE_OCTETS)
     assert Published.unpacked(octets) == published
-    for wrong in flipped(octets):
-        assert Published.unpacked(wrong) is None
+    for wrong in flipped(octets[:END_OCTETS]):
+        assert Published.unpacked(wrong + octets[END_OCTETS:]) is None
+    for wrong in flipped(octets[END_OCTETS:]):
+        assert Published.unpacked(octets[:END_OCTETS] + wrong) == without
     for length in range(len(octets)):
-        assert Published.unpacked(octets[:length]) is None
-    other = b"OTHER..\n" + octets[8:-4]
+        cut = Published.unpacked(octets[:length])
+        assert cut == (None if length < END_OCTETS else without)
+    other = b"OTHER..\n" + octets[8 : END_OCTETS - 4]
     assert Published.unpacked(other + crc32(other).to_bytes(4, "little")) is None
+
+
+def test_what_an_older_program_publishes_leaves_nothing_of_the_lineage() -> None:
+    before = Published(1, 0, 200, 0, 5, 6, 7).packed()
+    after = Published(2, 0, 300, 0)
+    octets = after.packed()[:END_OCTETS] + before[END_OCTETS:]
+    assert Published.unpacked(octets) == after
 
 
 def test_segment_names_sort_by_offset_and_other_names_are_none() -> None:

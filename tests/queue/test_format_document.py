@@ -43,6 +43,11 @@ def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
     end_file = (directory / "end").read_bytes()
     assert end_file[:8] == bytes.fromhex("934D5051454E440A")
     assert number(end_file, 44) == crc32(end_file[:44])
+    assert number(end_file, 72) == crc32(end_file[48:72], crc32(end_file[:44]))
+    assert len(end_file) == 76
+    starts = [line(text) for text in (directory / "lineage").read_bytes().splitlines()]
+    assert [word for word, _, _ in starts] == ["start"] * len(starts)
+    before = (0, 0)
     end = number(end_file, 8, 8)
     assert line((directory / "epoch").read_bytes()) == ["epoch", str(number(end_file, 32, 8))]
     found: list[dict[str, Any]] = []
@@ -64,9 +69,18 @@ def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
             assert number(octets, at + 8) == crc32(payload)
             assert number(octets, at + 16, 8) == len(found)
             count, runs_octets = number(octets, at + 24), number(octets, at + 28)
-            found += messages(payload, runs_octets, count)
+            if at == 64:
+                assert (count, runs_octets) == (0, 0)
+                assert (number(payload, 0, 8), number(payload, 8, 8)) == before
+            else:
+                found += messages(payload, runs_octets, count)
+                incarnation = [int(new) for _, first, new in starts if int(first) < len(found)][-1]
+                before = incarnation, crc32(payload) * 2**31 + count - 1
+                assert before[1] < 2**63
             at += 32 + len(payload)
     assert len(found) == end
+    assert (number(end_file, 48, 8), number(end_file, 56, 8)) == before
+    assert number(end_file, 64, 8) == 32 + len(payload)
     return [{"gateway": queue_id, "offset": n} | row for n, row in enumerate(found)]
 
 
@@ -100,8 +114,8 @@ def messages(payload: bytes, runs_octets: int, count: int) -> list[dict[str, Any
 
 
 def test_a_queue_can_be_read_by_the_page_alone(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path / "q", segment_bytes=600)
     for n in range(5):
+        writer = QueueWriter(tmp_path / "q", segment_bytes=700)
         assert (
             put(
                 writer,
@@ -115,7 +129,8 @@ def test_a_queue_can_be_read_by_the_page_alone(tmp_path: Path) -> None:
             )
             == [None] * 3
         )
-    writer.close()
+        if n < 4:
+            writer.close()
     reader = QueueReader(tmp_path / "q")
     ours = pa.Table.from_batches(reader.read(0, reader.end()))
     times = ours.schema.get_field_index("received_at")
@@ -124,6 +139,7 @@ def test_a_queue_can_be_read_by_the_page_alone(tmp_path: Path) -> None:
     assert ours.num_rows == 25
     assert len(list((tmp_path / "q").glob("*.segment"))) > 2
     assert ours.to_pylist() == theirs
+    writer.close()
 
 
 def test_the_page_s_own_numbers_are_the_code_s() -> None:
@@ -135,6 +151,7 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"marker `{format.FRAME_MARKER.hex(' ').upper()}`" in page
     assert f"Header, {format.SEGMENT_HEADER_OCTETS} octets" in page
     assert f"`end`, {format.END_OCTETS} octets" in page
+    assert f"and then {format.END_LINEAGE_OCTETS} more" in page
     rows = re.findall(r"^\| (\d) \| `(\w+)` \| (.+?)[.|] ?", page, re.MULTILINE)
     named = [(int(bit), name) for bit, name, _ in rows]
     assert named == [(bit.bit_length() - 1, name) for bit, name, _ in schema.STORED]

@@ -15,7 +15,7 @@ from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import consumers as consumers_room
 from twisted_msgproto.queue.columns import Encoded
-from twisted_msgproto.queue.format import Published, seal
+from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Published, seal
 
 DIRECTORY = "/queue"
 
@@ -149,9 +149,9 @@ def spoiled(disk: SimulatedDisk, at: int, *, first: int = 0) -> None:
 def test_damage_met_while_reading_is_passed_over_and_remembered() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [2, 2, 2])
-    marker = b"\x93MPF"
     octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
-    second = octets.find(marker, octets.find(marker) + 1)
+    first = octets.find(b"\x93MPF", EMPTY_SEGMENT_OCTETS)
+    second = octets.find(b"\x93MPF", first + 1)
     for at in (second + 5, second + 60):
         spoiled(disk, at)
         reader = a_reader(disk)
@@ -193,7 +193,7 @@ def test_only_the_part_of_a_damaged_range_which_was_asked_for_is_remembered() ->
     disk = SimulatedDisk()
     a_queue(disk, [1, 5, 1])
     octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
-    spoiled(disk, octets.find(b"\x93MPF", 70))
+    spoiled(disk, octets.find(b"\x93MPF", EMPTY_SEGMENT_OCTETS + 6))
     reader = a_reader(disk)
     assert [one.num_rows for one in reader.read(2, 4)] == []
     assert reader.damaged() == [(2, 4)]
@@ -202,7 +202,7 @@ def test_only_the_part_of_a_damaged_range_which_was_asked_for_is_remembered() ->
 def test_what_the_writer_noted_is_known_to_every_reader() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [2, 2]).close()
-    spoiled(disk, 100)
+    spoiled(disk, 150)
     SegmentLog(DIRECTORY, disk=disk).close()
     assert a_reader(disk).damaged() == [(0, 2)]
     disk.spoil(f"{DIRECTORY}/damaged", disk.octets_of(f"{DIRECTORY}/damaged") + b"damaged 5 x\n")
@@ -351,7 +351,7 @@ def test_on_a_full_disk_a_known_consumer_can_commit_so_that_it_can_be_trimmed() 
     disk.capacity = None
     disk.fail_next("rename", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        reader.commit("spark", 4)
+        reader.commit("spark", 3)
 
 
 def test_a_consumer_of_another_queue_has_committed_nothing() -> None:

@@ -12,6 +12,7 @@ from tests.tools.queues import frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.format import (
+    EMPTY_SEGMENT_OCTETS,
     SEGMENT_HEADER_OCTETS,
     Identity,
     Published,
@@ -45,7 +46,7 @@ def frames(disk: SimulatedDisk, path: str = FIRST) -> list[tuple[int, int]]:
     segment = Segment(disk.open(path), identity.frame_seed, 0)
     return [
         (item.position, item.end_position)  # type: ignore[misc]
-        for item in segment.walk(SEGMENT_HEADER_OCTETS, 0)
+        for item in segment.walk(EMPTY_SEGMENT_OCTETS, 0)
     ]
 
 
@@ -153,7 +154,7 @@ def test_a_record_written_but_not_synced_by_a_killed_process_survives_power_loss
     # The process is killed between write and sync: the octets are with the system only.
     group = frame(0, 2)
     pieces, _ = log._framed([group])
-    content.change("write", SEGMENT_HEADER_OCTETS, b"".join(map(bytes, pieces)))
+    content.change("write", EMPTY_SEGMENT_OCTETS, b"".join(map(bytes, pieces)))
     disk.crash()
     assert reopened(disk).end == 2
     disk.lose_power(random.Random(1))
@@ -209,7 +210,9 @@ def test_every_flipped_bit_costs_its_own_record_and_is_told_once() -> None:
             line = f"queue {queue_id} offsets {hit[0][0]} to {hit[0][1]} ("
             assert sum(line in text for text in log.recovery.lines) == 1
         else:
-            assert "damaged segment header" in log.recovery.lines[0]
+            head = "damaged segment header" if at < SEGMENT_HEADER_OCTETS else "48 damaged octets"
+            assert head in log.recovery.lines[0]
+            assert "no message is lost" in log.recovery.lines[0]
         goes_on(disk, log, *hit)
 
 
@@ -299,7 +302,7 @@ def test_a_damaged_last_record_with_the_rest_in_place_does_not_raise_the_epoch()
 
 def test_damage_in_an_older_segment_is_found_up_to_its_end() -> None:
     path = f"{DIRECTORY}/{2:020d}.segment"
-    for kept, more in ((SEGMENT_HEADER_OCTETS, 0), (-1, 0), (SEGMENT_HEADER_OCTETS, 300), (0, 0)):
+    for kept, more in ((EMPTY_SEGMENT_OCTETS, 0), (-1, 0), (EMPTY_SEGMENT_OCTETS, 300), (0, 0)):
         disk = SimulatedDisk()
         a_queue(disk, segment_bytes=1)
         disk.spoil(path, disk.octets_of(path)[:kept] + b"\0" * more)
@@ -420,9 +423,9 @@ def test_more_damage_later_is_told_with_its_own_range_only() -> None:
 
 
 def frames_of(octets: bytes | bytearray) -> list[int]:
-    """Where frames begin, by their marker alone."""
+    """Where frames of messages begin, by their marker alone."""
     places = []
-    place = octets.find(b"\x93MPF")
+    place = octets.find(b"\x93MPF", EMPTY_SEGMENT_OCTETS)
     while place >= 0:
         places.append(place)
         place = octets.find(b"\x93MPF", place + 1)

@@ -27,7 +27,8 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import PACKED_MIN, PackedOctets
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
-from twisted_msgproto.queue.format import FRAME_HEADER_OCTETS, SEGMENT_HEADER_OCTETS
+from twisted_msgproto.queue.consumers import Watch
+from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS
 from twisted_msgproto.queue.writer import ENCODED_AT_ONCE_MESSAGES
 
 DIRECTORY = "/queue"
@@ -762,6 +763,44 @@ def test_a_busy_writer_trims_too() -> None:
             QueueReader(DIRECTORY, disk=disk).commit("spark", number)
 
 
+@pytest.mark.usefixtures("short_idle")
+def test_a_consumer_which_does_not_move_is_named_once_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TB-12: nobody said who keeps the disk full."""
+    monkeypatch.setattr(writer_room, "WATCH_S", 0.0)
+    disk = SimulatedDisk()
+    told: list[str] = []
+    with a_writer(disk, report=told.append) as writer:
+        put(writer, batch(0))
+        reader = QueueReader(DIRECTORY, disk=disk)
+        reader.register("dead")
+        reader.commit("live", 1)
+        writer._watch = Watch(patience=0.0)
+        wait_until(lambda: len(told) == 1)
+        assert put(writer, batch(1)) == [None]
+        assert "the consumer 'dead' has not moved for 0.0 h" in told[0]
+        assert f"msgproto queue consumers {DIRECTORY} --forget dead" in told[0]
+        wait_until(lambda: writer.statistics()["consumers_standing_still"] == 2)
+        reader.forget("dead")
+        reader.commit("live", 2)
+        wait_until(lambda: writer.statistics()["consumers_standing_still"] == 0)
+    assert [line.split("'")[1] for line in told] == ["dead", "live"]
+
+
+def test_only_who_is_behind_and_does_not_move_stands_still() -> None:
+    watch = Watch(patience=10.0)
+    assert watch.look({"a": 0, "b": 5}, 5, 0.0) == []
+    assert watch.look({"a": 0, "b": 5}, 5, 9.0) == []
+    assert watch.look({"a": 0, "b": 5}, 6, 10.0) == ["a"]  # b has had nothing to do
+    assert watch.still == {"a": 10.0}
+    assert watch.look({"a": 0, "b": 5}, 6, 19.0) == []
+    assert watch.look({"a": 1, "b": 5}, 6, 20.0) == ["b"]
+    assert watch.still == {"b": 10.0}
+    assert watch.look({"a": 1}, 6, 29.0) == []
+    assert watch.look({"a": 1}, 6, 30.0) == ["a"]
+
+
 def test_what_the_start_has_found_is_told_before_anything_else() -> None:
     """Damage is reported once, by its range, and what was cut away too; a whole queue says
     nothing."""
@@ -773,7 +812,7 @@ def test_what_the_start_has_found_is_told_before_anything_else() -> None:
         damaged = writer.queue_id
     path = f"{DIRECTORY}/{0:020d}.segment"
     octets = bytearray(disk.octets_of(path))
-    octets[SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + 20] ^= 1
+    octets[EMPTY_SEGMENT_OCTETS + FRAME_HEADER_OCTETS + 20] ^= 1
     disk.spoil(path, bytes(octets) + b"torn")
     assert told == []
     with a_writer(disk, report=told.append) as writer:

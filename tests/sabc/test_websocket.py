@@ -193,6 +193,36 @@ class Served(TestCase):
         self.assertEqual(large, 1009)
         self.assertIn("error-code::400", small)
 
+    async def test_more_than_twice_the_limit_is_answered_and_not_stored(self):
+        """HO-20, SA-22: as on TCP."""
+        seen = []
+
+        class Seeing(SabcServer):
+            def requestReceived(self, message):
+                seen.append(message)
+
+        await self.listen(server=Seeing, limits={"message-octets": 1000})
+
+        def talk():
+            async def client():
+                async with websockets.connect(self.ws, proxy=None) as socket:
+                    await socket.send("CONNECT\r\nclient-id::me\r\n\r\n\0")
+                    session = (await socket.recv()).split("session-id::")[1].split("\r\n")[0]
+                    head = f"MESSAGE\r\nsession-id::{session}\r\nmsg-id::1\r\n\r\n"
+                    await socket.send(head + "x" * 3000 + "\r\n\r\n\0")
+                    answer = await socket.recv()
+                    try:
+                        await socket.recv()
+                    except websockets.ConnectionClosed as closed:
+                        return answer, closed.rcvd.code
+
+            return asyncio.run(client())
+
+        answer, code = await deferToThread(talk)
+        self.assertIn("error-code::413", answer)
+        self.assertEqual(code, 1009)
+        self.assertEqual(seen, [])
+
     async def test_browser_pages_of_other_origins_are_refused(self):
         """FAULTS: allowedOrigins."""
         await self.listen(origins=["https://example.org"])

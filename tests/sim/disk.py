@@ -29,6 +29,7 @@ class Content:
         self.durable = bytearray()
         # ("write", position, octets) and ("truncate", size), oldest first.
         self.unsynced: list[tuple[Any, ...]] = []
+        self.modified = 0
 
     @staticmethod
     def apply(octets: bytearray, change: tuple[Any, ...]) -> None:
@@ -100,6 +101,7 @@ class SimulatedFile:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 octets = octets[:fitting]
             self._content.change("write", position, octets)
+            self._content.modified = self._disk.now
             return len(octets)
 
     def truncate(self, size: int) -> None:
@@ -130,6 +132,8 @@ class SimulatedDisk:
         self.capacity = capacity
         self.mutex = threading.RLock()
         self.life = 0
+        self.now = 0
+        """The time which files are given when they are written, µs since 1970 UTC."""
         self.process = 1
         """Who takes locks; another number is another process."""
         self.journal: deque[tuple[str, str]] = deque(maxlen=10_000)
@@ -281,6 +285,11 @@ class SimulatedDisk:
             if write and name not in self._directory(directory):
                 self._change(directory, [(name, Content())])
             return SimulatedFile(self, path, self._content(path))
+
+    def modified(self, path: str) -> int:
+        with self.mutex:
+            self.note("modified", path)
+            return self._content(path).modified
 
     def rename(self, old: str, new: str) -> None:
         with self.mutex:

@@ -80,7 +80,11 @@ class GatewayProcess:
     ) -> None:
         self.clock = ProcessClock(clock)
         self.log = SegmentLog(
-            DIRECTORY, disk=disk, segment_bytes=20_000, make_identity=make_identity
+            DIRECTORY,
+            disk=disk,
+            segment_bytes=20_000,
+            make_identity=make_identity,
+            make_incarnation=lambda: disk.life + 1,
         )
         self.writer = SimulatedWriter(self.log, self.clock, lambda: source.random() * fsync_seconds)
         self.sink = DurableSink.over(self.writer, self.clock)  # type: ignore[arg-type]

@@ -364,7 +364,7 @@ def what_follows_lost_content_is_taken() -> AbstractContextManager[object]:
     def careless(self: Server, place: Any, now: float) -> list[Any]:
         flow, end = place
         for settled in flow.window.made_safe(end):
-            self._confirm_or_reject(flow, Reject(settled.last_sequence, True))
+            self._confirm_or_reject(flow, Reject(settled.sequences[-1], True))
         return []
 
     return mock.patch.object(Server, "not_safe", careless)

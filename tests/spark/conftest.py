@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,6 @@ import pytest
 
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One session a test process: each costs some ten seconds."""
-    pytest.importorskip("pyspark")
-    from twisted_msgproto.spark import register
-    from twisted_msgproto.spark.session import spark_session
-
-    scratch = tmp_path_factory.mktemp("spark")
-    with spark_session("local[2]", scratch, {}, []) as session:
-        register(session)
-        session.scratch = scratch
-        yield session
 
 
 def messages(first: int, count: int, **changes: Any) -> MessageBatch:

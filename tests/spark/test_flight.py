@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import itertools
 import json
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +18,19 @@ import pyarrow.flight as flight
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.endpoints import endpoints
 from tests.tools.processes import Launcher
-from twisted_msgproto.core.errors import ConfigurationError, QueueError, QueueMismatch
-from twisted_msgproto.queue import SCHEMA, QueueReader
+from tests.tools.queues import batch, put
+from twisted_msgproto.core.errors import (
+    ConfigurationError,
+    QueueAway,
+    QueueError,
+    QueueMismatch,
+)
+from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue.flight import REQUEST_OCTETS_MAX, QueueFlightServer
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue.streams import Stream
 from twisted_msgproto.spark.flight import FlightQueue
 from twisted_msgproto.spark.source import Access, open_queues
 from twisted_msgproto.spark.table import LandedTable
@@ -82,6 +93,123 @@ def test_damaged_rows_are_left_out_and_told(queue: Path, served: Served) -> None
     far = FlightQueue(served.location)
     offsets = [row["offset"] for row in rows(far.read(0, 1500))]
     assert offsets == [*range(600), *range(900, 1500)]
+    near = QueueReader(queue)
+    for lo, hi, damaged in (
+        (0, 1500, [(600, 900)]),
+        (700, 800, [(700, 800)]),
+        (0, 600, []),
+        (850, 1500, [(850, 900)]),
+    ):
+        told, expected = far.read(lo, hi, 50), near.read(lo, hi, 50)
+        assert rows(told) == rows(expected)
+        assert told.damaged == expected.damaged == damaged
+    assert far.describe().damaged == ((600, 900),)
+
+
+class Breaks:
+    """A connection whose first stream breaks after ``chunks``."""
+
+    def __init__(self, client: Any, chunks: int) -> None:
+        self._client = client
+        self.chunks = chunks
+
+    def do_get(self, *arguments: Any) -> Iterator[Any]:
+        for chunk in self._client.do_get(*arguments):
+            yield chunk
+            self.chunks -= 1
+            if not self.chunks:
+                raise flight.FlightUnavailableError("the connection broke")
+
+
+def test_damage_is_told_also_when_the_stream_broke_behind_it(
+    queue: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows behind it came, the stream's end which tells all damage did not."""
+    from twisted_msgproto.spark import flight as client
+
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.0)
+    damage_record(queue, b'{"n":777}')
+    for chunks in (1, 2, 3, 4):
+        far = FlightQueue(served.location)
+        broken = Breaks(far._client, chunks)
+        monkeypatch.setattr(far, "_client", broken)
+        found = far.read(0, 1500, 100)
+        offsets = [row["offset"] for row in rows(found)]
+        assert broken.chunks <= 0
+        assert offsets == [*range(600), *range(900, 1500)]
+        assert found.damaged == [(600, 900)]
+
+
+def test_it_describes_and_proves_like_the_directory(queue: Path, served: Served) -> None:
+    near, far = QueueReader(queue), FlightQueue(served.location)
+    far.register("night")
+    for offset in (0, 1, 700, 1500):
+        landed = far.place(offset)
+        assert landed == near.place(offset)
+        far.check(landed)
+        assert far.describe(landed) == near.describe(landed)
+        assert rows(far.read(offset, 1500, landed=landed)) == rows(near.read(offset, 1500))
+        far.commit("night", offset, landed)
+        assert near.consumers() == {"night": offset}
+    assert far.describe() == near.describe()
+    far.forget("night")
+    assert near.consumers() == {}
+    with pytest.raises(QueueError, match="no consumer 'night'"):
+        far.forget("night")
+
+
+@pytest.mark.parametrize("wrong", [Landed(700, 5), Landed(700, 0, 5), Landed(1501)])
+def test_what_is_not_its_history_is_refused(queue: Path, served: Served, wrong: Landed) -> None:
+    """TB-06, over Flight."""
+    far = FlightQueue(served.location)
+    for call in (
+        lambda: far.describe(wrong),
+        lambda: far.check(wrong),
+        lambda: far.commit("night", 700, wrong),
+        lambda: list(far.read(700, 710, landed=wrong)),
+    ):
+        with pytest.raises(QueueMismatch, match="table rewind") as caught:
+            call()
+        assert str(caught.value).startswith(served.location)
+    assert QueueReader(queue).consumers() == {}
+
+
+def test_another_queue_behind_the_address_is_neither_read_nor_trimmed(
+    queue: Path, tmp_path: Path
+) -> None:
+    """TB-07: 600 rows of another queue were trimmed unread."""
+    write(tmp_path / "other", messages(0, 600))
+    with Served(queue) as first:
+        location = first.location
+        far = FlightQueue(location)
+        far.register("spark")
+    with Served(tmp_path / "other", location):
+        QueueReader(tmp_path / "other").register("spark")
+        for bound in (far, FlightQueue(location, queue_id=far.queue_id)):
+            for call in (
+                lambda bound=bound: bound.describe(),
+                lambda bound=bound: bound.end(),
+                lambda bound=bound: bound.place(5),
+                lambda bound=bound: bound.check(Landed(5)),
+                lambda bound=bound: bound.register("spark"),
+                lambda bound=bound: bound.commit("spark", 600),
+                lambda bound=bound: bound.forget("spark"),
+                lambda bound=bound: list(bound.read(0, 10)),
+            ):
+                bound._described_at = float("-inf")
+                with pytest.raises(QueueMismatch, match="this is queue"):
+                    call()
+        assert QueueReader(tmp_path / "other").consumers() == {"spark": 0}
+
+
+def test_a_gateway_of_another_version_is_one_line(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = {"queue_id": "f" * 32, "epoch": 0, "begin": 0, "end": 5, "damaged": []}
+    actions = served.server._served.actions
+    monkeypatch.setitem(actions, "describe", ("as it was", lambda request: old))
+    with pytest.raises(QueueError, match="have to be of one version"):
+        FlightQueue(served.location)
 
 
 def test_what_the_queue_does_not_have_is_one_line(queue: Path, served: Served) -> None:
@@ -92,16 +220,82 @@ def test_what_the_queue_does_not_have_is_one_line(queue: Path, served: Served) -
         far.commit("night", 1501)
     with pytest.raises(QueueError, match=r": a consumer's name is 1 to 64"):
         far.register("a/b")
-    far.queue_id = "f" * 32
+    far = FlightQueue(served.location, queue_id="f" * 32)
     with pytest.raises(QueueMismatch, match="this is queue"):
         list(far.read(0, 1))
 
 
-def test_a_gateway_that_is_away_is_waited_for_and_then_told() -> None:
-    with pytest.raises(QueueError, match="is not to be reached") as caught:
-        FlightQueue("grpc://127.0.0.1:1", patience=0.0)
+def test_a_gateway_that_is_away_is_told_at_once() -> None:
+    """TB-09: planning waited 60 s for one gateway, and then all of them were given up."""
+    with pytest.raises(QueueAway, match="is not to be reached") as caught:
+        FlightQueue("grpc://127.0.0.1:1")
     assert "\n" not in str(caught.value)
     assert "Detail" not in str(caught.value)
+    known = FlightQueue("grpc://127.0.0.1:1", queue_id="f" * 32, patience=0.0)
+    for call in (
+        known.describe,
+        known.begin,
+        lambda: known.place(1),
+        lambda: known.register("x"),
+        lambda: known.commit("x", 1),
+        lambda: known.forget("x"),
+        lambda: next(known.read(0, 1)),
+    ):
+        with pytest.raises(QueueAway, match="is not to be reached"):
+            call()
+
+
+def test_a_gateway_which_takes_calls_and_never_answers_is_left_after_the_limit() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        location = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(QueueAway, match="is not to be reached"):
+            FlightQueue(location, limit=0.1)
+
+
+def test_a_stream_which_hangs_is_begun_again_after_its_time(
+    long_queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from twisted_msgproto.spark import flight as client
+
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.0)
+    with Served(long_queue) as served:
+        streamed = served.server._served.stream
+        hangs = [threading.Event()]
+
+        def hanging(ticket: bytes, address: str) -> Iterator[Any]:
+            for number, chunk in enumerate(streamed(ticket, address)):
+                if number == 3 and hangs:
+                    hangs.pop().wait(60)
+                yield chunk
+
+        monkeypatch.setattr(served.server._served, "stream", hanging)
+        monkeypatch.setattr(client, "STREAM_SECONDS_MAX", 1.0)
+        far = FlightQueue(served.location)
+        event = hangs[0]
+        found = [row["offset"] for row in rows(far.read(0, 1000, 100))]
+        event.set()
+    assert found == list(range(1000))
+
+
+@pytest.fixture
+def long_queue(tmp_path: Path) -> Path:
+    """More than the buffers of a connection hold."""
+    writer = QueueWriter(tmp_path / "long")
+    put(writer, *[batch(number * 100, 100, octets=50_000) for number in range(10)])
+    writer.close()
+    return tmp_path / "long"
+
+
+def test_a_reader_which_stalled_reads_on_when_it_wakes_up(long_queue: Path) -> None:
+    """NB-14: its place was given away meanwhile; no row is lost or comes twice."""
+    times = itertools.count(0.0, 1000.0)
+    with Served(long_queue, streams_max=1, clock=lambda: next(times)) as served:
+        slow, fast = FlightQueue(served.location), FlightQueue(served.location)
+        stalled = slow.read(0, 1000, 10)
+        found = [row["offset"] for row in rows(iter([next(stalled)]))]
+        assert len(rows(fast.read(0, 1000))) == 1000
+        found += [row["offset"] for row in rows(stalled)]
+    assert found == list(range(1000))
 
 
 def test_a_server_that_comes_back_is_taken_up_again(queue: Path) -> None:
@@ -129,24 +323,19 @@ def test_a_busy_server_is_waited_for(queue: Path, monkeypatch: pytest.MonkeyPatc
     from twisted_msgproto.spark import flight as client
 
     with Served(queue, streams_max=1) as served:
-        first = FlightQueue(served.location).read(0, 1500, 100)
-        next(first)
+        place = served.server._served._streams.begin("elsewhere")
+        assert isinstance(place, Stream)
+        with pytest.raises(QueueAway, match="too many streams at once"):
+            list(FlightQueue(served.location, patience=0.0).read(0, 10))
         waited = []
 
         def pause(seconds: float) -> None:
             waited.append(seconds)
-            for _ in first:
-                pass
+            place.end()
 
         monkeypatch.setattr(client.time, "sleep", pause)
         assert len(rows(FlightQueue(served.location).read(0, 1500))) == 1500
-        # A short range may have left the server before it was read.
-        assert len(waited) <= 1
-        impatient = FlightQueue(served.location, patience=0.0)
-        served.server._served._streams.acquire()
-        with pytest.raises(QueueError, match="too many streams at once"):
-            list(impatient.read(0, 10))
-        served.server._served._streams.release()
+        assert waited == [client.PAUSE_SECONDS]
 
 
 @pytest.mark.parametrize("location", ["bad://x", "grpc://", "127.0.0.1:1"])
@@ -170,7 +359,8 @@ def test_what_is_no_request_is_refused(served: Served) -> None:
             client.do_get(flight.Ticket(json.dumps(ticket).encode())).read_all()
     with pytest.raises(flight.FlightError, match="unknown action"):
         list(client.do_action(flight.Action("erase", b"")))
-    assert [action.type for action in client.list_actions()] == ["describe", "register", "commit"]
+    actions = [action.type for action in client.list_actions()]
+    assert actions == ["describe", "place", "check", "register", "commit", "forget"]
 
 
 # -- who may --------------------------------------------------------------------------------------
@@ -301,3 +491,13 @@ def test_spark_lands_a_far_queue_and_a_near_one_in_one_table(
     table = LandedTable(tmp_path / "table")
     assert table.offsets() == {identity(queue): [(0, 1500)], identity(near): [(0, 40)]}
     assert "both" in QueueReader(queue).consumers()
+
+
+def test_many_gateways_of_few_processes_are_each_their_own(tmp_path: Path) -> None:
+    with endpoints(tmp_path, 20, rows=3) as locations:
+        queues = [FlightQueue(location) for location in locations]
+        assert len({far.queue_id for far in queues}) == 20
+        assert {far.describe().end for far in queues} == {3}
+        with pytest.raises(QueueMismatch, match="this is queue"):
+            list(FlightQueue(locations[0], queue_id=queues[1].queue_id).read(0, 3))
+        assert sum(len(rows(far.read(0, 3))) for far in queues) == 60

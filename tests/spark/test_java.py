@@ -192,7 +192,7 @@ def test_spark_starts_with_nothing_but_the_wheel(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from twisted_msgproto.spark.session import spark_session\n"
-        "with spark_session('local[1]', Path(sys.argv[1]), {}, []) as spark:\n"
+        "with spark_session('local[1]', Path(sys.argv[1]), {}) as spark:\n"
         "    version = spark.sparkContext._jvm.System.getProperty('java.home')\n"
         "    print('sum', spark.range(100).selectExpr('sum(id)').collect()[0][0], version)\n"
     )

@@ -1,12 +1,12 @@
 """Places, ranges and shares; what does not fit is one line that says what to do."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from twisted_msgproto.core.errors import QueueMismatch
+from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.spark.offsets import (
     Place,
     Places,
@@ -15,6 +15,7 @@ from twisted_msgproto.spark.offsets import (
     check_places,
     initial_places,
     latest_places,
+    places_at,
     rows_between,
     share,
 )
@@ -26,7 +27,8 @@ class FakeQueue:
     first: int = 0
     last: int = 1000
     epoch: int = 0
-    committed: dict[str, int] = field(default_factory=dict)
+    incarnation: int = 0
+    witness: int = 0
 
     def begin(self) -> int:
         return self.first
@@ -34,17 +36,16 @@ class FakeQueue:
     def end(self) -> int:
         return self.last
 
-    def read(self, lo: int, hi: int, rows: int = 10_000) -> Iterator[Any]:
-        return iter(())
+    def place(self, offset: int) -> Landed:
+        return Landed(offset, self.incarnation, self.witness)
 
-    def damaged(self) -> list[tuple[int, int]]:
-        return []
-
-    def commit(self, consumer: str, offset: int) -> None:
-        self.committed[consumer] = offset
-
-    def register(self, consumer: str) -> int:
-        return self.first
+    def damaged(self) -> Any: ...
+    def describe(self, landed: Landed | None = None) -> Any: ...
+    def check(self, landed: Landed) -> None: ...
+    def read(self, lo: int, hi: int, rows: int = 0, *, landed: Landed | None = None) -> Any: ...
+    def register(self, consumer: str) -> Any: ...
+    def commit(self, consumer: str, offset: int, landed: Landed | None = None) -> None: ...
+    def forget(self, consumer: str) -> None: ...
 
 
 def at(offset: int, epoch: int = 0, since: int | None = None) -> Place:
@@ -65,7 +66,30 @@ def run(
 
 def test_a_new_stream_begins_at_the_earliest_offset() -> None:
     queues = {"q1": FakeQueue(first=64, epoch=2)}
-    assert initial_places(queues) == {"q1": at(64, 2)}
+    assert initial_places(queues) == {"q1": at(64, 2, since=64)}
+
+
+def test_the_first_batch_says_where_it_began() -> None:
+    """Repeated after a kill it would ask ``startingOffsets`` again, and ``latest`` has moved on."""
+    queues = {"q1": FakeQueue(first=5, last=100)}
+    start = places_at(queues, {"q1": 40})
+    end, ranges = run(queues, start)
+    assert end == {"q1": at(100, since=40)}
+    later = places_at(queues, {"q1": 90})
+    assert batch_ranges(queues, later, end) == ranges == [Range("q1", 40, 100)]
+    queues["q1"].last = 110
+    assert run(queues, end) == ({"q1": at(110)}, [Range("q1", 100, 110)])
+
+
+def test_a_first_batch_without_rows_keeps_the_place_it_began_at() -> None:
+    queues = {"q1": FakeQueue(first=5, last=100)}
+    start = places_at(queues, {"q1": 100})
+    end, ranges = run(queues, start)
+    assert (end, ranges) == (start, [])
+    queues["q1"].last = 150
+    following, ranges = run(queues, end)
+    assert ranges == [Range("q1", 100, 150)]
+    assert batch_ranges(queues, places_at(queues, {"q1": 150}), following) == ranges
 
 
 def test_a_batch_takes_everything_or_no_more_than_allowed() -> None:
@@ -161,6 +185,34 @@ def test_a_checkpoint_of_another_queue_fails_loudly() -> None:
     text = refused(FakeQueue("q2"), at(0))
     assert "belongs to queue q1, not to q2" in text
     assert "--retired q1" in text
+
+
+def test_places_prove_their_history_and_tasks_check_it_again() -> None:
+    """TB-06, TB-07 in a stream of one's own."""
+    queues = {"q1": FakeQueue(incarnation=7, witness=11)}
+    end, ranges = run(queues, {"q1": at(10)})
+    assert end == {"q1": {"offset": 1000, "epoch": 0, "incarnation": 7, "witness": 11}}
+    assert ranges == [Range("q1", 10, 1000, Landed(1000, 7, 11))]
+    queues["q1"].last = 1010
+    assert run(queues, end)[1] == [Range("q1", 1000, 1010, Landed(1010, 7, 11))]
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [({"incarnation": 8}, "restored from an older copy"), ({"witness": 12}, "set back to a snap")],
+)
+def test_another_history_of_the_same_queue_is_refused(changed: dict[str, int], text: str) -> None:
+    """TB-06: same id, same epoch, written past the checkpoint."""
+    place: Place = {"offset": 900, "epoch": 0, "incarnation": 7, "witness": 11}
+    other = FakeQueue(**{"incarnation": 7, "witness": 11, **changed})
+    line = refused(other, place)
+    assert "row 899 of queue q1 is not the one which was read" in line and text in line
+    with pytest.raises(QueueMismatch, match=text):
+        latest_places({"q1": other}, {"q1": place})
+    with pytest.raises(QueueMismatch, match=text):
+        batch_ranges({"q1": other}, {"q1": at(10)}, {"q1": place})
+    check_places({"q1": other}, {"q1": place}, accept_loss=True)
+    check_places({"q1": FakeQueue()}, {"q1": place})  # a queue of before: nothing to compare
 
 
 def test_accepting_a_loss_does_not_accept_another_queue() -> None:

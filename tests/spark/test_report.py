@@ -7,48 +7,50 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.test_offsets import FakeQueue, at
+from twisted_msgproto.queue.lineage import Description, Landed
 from twisted_msgproto.spark.report import (
+    Aside,
     Batch,
     Lag,
     Progress,
+    Report,
     StatusFiles,
+    lag,
     progress_line,
     read_statuses,
     status_path,
 )
 
 
-def test_damaged_rows_are_the_offsets_which_did_not_arrive() -> None:
-    progress = Progress()
-    assert progress.add(Batch(0, 90, 0.5, 10.0), {"q": at(100)}, {"q": at(0)}) == 10
-    assert progress.add(Batch(1, 50, 0.5, 11.0), {"q": at(150)}, {"q": at(100)}) == 0
-    assert (progress.rows, progress.skipped, progress.batches) == (140, 10, 2)
-    assert progress.landed == {"q": at(150)}
+def progressed() -> Progress:
+    progress = Progress({"q": Landed(100)})
+    progress.add(Batch(7, 90, 0.5, 10.0), skipped=10)
+    return progress
 
 
-def test_a_report_without_a_batch_counts_nothing() -> None:
+def test_figures_add_up() -> None:
     progress = Progress()
-    assert progress.add(Batch(3, 0, 0.0, 10.0), {"q": at(100)}, {"q": at(100)}) == 0
-    assert (progress.batches, progress.last) == (0, None)
+    progress.add(Batch(1, 90, 0.5, 10.0), skipped=10)
+    progress.add(Batch(2, 50, 0.5, 11.0), dropped=3)
+    assert (progress.rows, progress.skipped, progress.dropped) == (140, 10, 3)
+    assert (progress.batches, progress.last) == (2, Batch(2, 50, 0.5, 11.0))
 
 
 def test_the_rate_is_taken_over_the_last_seconds() -> None:
     progress = Progress()
     assert progress.rate(0.0) == 0.0
-    progress.add(Batch(0, 500, 0.5, 100.0), {"q": at(500)}, {"q": at(0)})
+    progress.add(Batch(1, 500, 0.5, 100.0))
     assert progress.rate(100.0) == 1000.0
-    progress.add(Batch(1, 300, 0.5, 102.0), {"q": at(800)}, {"q": at(500)})
+    progress.add(Batch(2, 300, 0.5, 102.0))
     assert progress.rate(103.0) == pytest.approx(100.0)
     assert progress.rate(200.0) == 0.0
 
 
 def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
-    progress = Progress()
-    progress.add(Batch(7, 90, 0.5, 10.0), {"q": at(100)}, {"q": at(0)})
-    about = {"table": "/t", "format": "parquet", "checkpoint": "/c"}
-    files = StatusFiles({"q": tmp_path}, "night", about, clock=lambda: 12.0)
-    files.write("running", progress, {"q": Lag(5, 1.25)})
+    files = StatusFiles({"q": tmp_path}, "night", {"table": "/t"}, clock=lambda: 12.0)
+    away = Aside("grpc://a:1", "", "away", "refused", 3.25)
+    report = Report("running", progressed(), {"q": Lag(5, 1.25)}, 2, (away,), (("q", "dead"),))
+    files.write(report)
     path = status_path(tmp_path, "night")
     assert path == tmp_path / "bridges" / "night.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -58,8 +60,6 @@ def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
         "pid": os.getpid(),
         "started_at": 12.0,
         "table": "/t",
-        "format": "parquet",
-        "checkpoint": "/c",
         "queue": "q",
         "state": "running",
         "updated_at": 12.0,
@@ -69,16 +69,47 @@ def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
         "rows": 90,
         "rows_per_second": 180.0,
         "skipped_rows": 10,
+        "dropped_rows": 0,
         "batches": 1,
+        "failed_batches": 0,
         "last_batch": {"batch": 7, "rows": 90, "seconds": 0.5, "at": 10.0},
+        "gateways": 2,
+        "away": [
+            {
+                "location": "grpc://a:1",
+                "queue": None,
+                "state": "away",
+                "error": "refused",
+                "seconds": 3.2,
+            }
+        ],
+        "standing_consumers": [{"queue": "q", "consumer": "dead"}],
         "error": None,
     }
     assert read_statuses(tmp_path) == [json.loads(path.read_text())]
 
 
+def test_the_whole_bridge_has_a_status_of_all_its_queues(tmp_path: Path) -> None:
+    files = StatusFiles({}, "night", {}, whole=tmp_path / "b" / "status.json")
+    files.write(Report("running", progressed(), {"p": Lag(1, 0.5), "q": Lag(5, 1.25)}))
+    status = json.loads((tmp_path / "b" / "status.json").read_text())
+    assert status["queues"] == {
+        "p": {"offset": None, "lag_rows": 1, "oldest_age_seconds": 0.5},
+        "q": {"offset": 100, "lag_rows": 5, "oldest_age_seconds": 1.25},
+    }
+
+
+def test_one_place_which_cannot_be_written_does_not_keep_the_others(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    files = StatusFiles({"p": tmp_path / "file", "q": tmp_path / "q"}, "night", {})
+    with pytest.raises(OSError):
+        files.write(Report("running", progressed()))
+    assert read_statuses(tmp_path / "q")[0]["offset"] == 100
+
+
 def test_a_status_before_the_first_batch_and_after_a_failure(tmp_path: Path) -> None:
     files = StatusFiles({"q": tmp_path}, "spark", {})
-    files.write("failed", Progress(), {}, "no Java")
+    files.write(Report("failed", Progress(), error="no Java"))
     status = read_statuses(tmp_path)[0]
     assert (status["offset"], status["lag_rows"], status["last_batch"]) == (None, None, None)
     assert (status["state"], status["error"]) == ("failed", "no Java")
@@ -93,18 +124,27 @@ def test_unreadable_statuses_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_line_for_people() -> None:
-    progress = Progress()
     lags = {"a": Lag(3, 0.5), "b": Lag(4, 2.0)}
-    assert progress_line(progress, lags, 0.0).startswith("no batch yet, 0 rows in all")
-    progress.add(Batch(7, 90, 0.5, 10.0), {"q": at(100)}, {"q": at(0)})
-    assert progress_line(progress, lags, 10.0) == (
+    line = progress_line(Report("running", Progress(), lags), 0.0)
+    assert line.startswith("no batch yet, 0 rows in all")
+    assert progress_line(Report("running", progressed(), lags), 10.0) == (
         "batch 7: 90 rows in 0.50 s, 90 rows in all, 180 rows/s, lag 7 rows, oldest 2.0 s, "
         "10 damaged rows skipped"
     )
 
 
-def test_nothing_lags_when_all_has_landed() -> None:
-    from twisted_msgproto.spark.report import lag
+def test_the_line_names_who_is_away__TB_09() -> None:
+    away = tuple(Aside(f"grpc://{n}:1", "", "away", "refused", 1.0) for n in range(7))
+    line = progress_line(Report("running", progressed(), aside=away), 10.0)
+    shown = ", ".join(f"grpc://{n}:1" for n in range(5))
+    assert line.endswith(f", away: {shown} and 2 more")
 
-    assert lag(FakeQueue(last=100), {"q1": at(100)}, 5.0) == Lag(0, 0.0)
-    assert lag(FakeQueue(first=10, last=100), {}, 5.0) == Lag(90, 0.0)
+
+def described(begin: int, end: int, oldest: int | None) -> Description:
+    return Description("q", 0, begin, end, Landed(end), 0, oldest, 0, (), {}, {})
+
+
+def test_the_lag_is_what_the_gateway_said_last() -> None:
+    assert lag(Landed(100), described(0, 100, None), 5.0) == Lag(0, 0.0)
+    assert lag(None, described(10, 100, 3_000_000), 5.0) == Lag(90, 2.0)
+    assert lag(Landed(40), described(10, 100, 9_000_000), 5.0) == Lag(60, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import pickle
 import re
@@ -15,12 +16,13 @@ import pyarrow.dataset
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from twisted_msgproto.core.errors import ConfigurationError, QueueError, QueueMismatch
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch
 from twisted_msgproto.queue import SCHEMA, QueueReader
 
 pytest.importorskip("pyspark")
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import datasource as sql
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -36,7 +38,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from twisted_msgproto.spark import need_spark, source
+from twisted_msgproto.spark import need_spark, ranges, source
+from twisted_msgproto.spark.ranges import Piece
 from twisted_msgproto.spark.source import (
     QueueBatchReader,
     QueueRange,
@@ -92,15 +95,24 @@ def reader(queue: Path, **options: Any) -> QueueStreamReader:
     return QueueStreamReader({"queue": str(queue), **{k: str(v) for k, v in options.items()}})
 
 
+def proof(queue: Path, offset: int) -> dict[str, int]:
+    """What a place in Spark's checkpoint proves its history with."""
+    landed = QueueReader(queue).place(offset)
+    assert landed.witness
+    numbers = {"incarnation": landed.incarnation, "witness": landed.witness}
+    return {name: number for name, number in numbers.items() if number}
+
+
 def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
     stream = reader(queue, numPartitions=2, minPartitionRows=1)
     name = identity(queue)
     start = stream.initialOffset()
-    assert start == {name: {"offset": 0, "epoch": 0}}
+    assert start == {name: {"offset": 0, "epoch": 0, "since": 0}}
     first = stream.latestOffset(start, ReadMaxRows(400))
-    assert first == {name: {"offset": 400, "epoch": 0}}
+    assert first == {name: {"offset": 400, "epoch": 0, "since": 0, **proof(queue, 400)}}
     rest = stream.latestOffset(first, ReadAllAvailable())
-    assert rest == stream.reportLatestOffset() == {name: {"offset": 1500, "epoch": 0}}
+    assert rest == stream.reportLatestOffset()
+    assert rest == {name: {"offset": 1500, "epoch": 0, **proof(queue, 1500)}}
     parts = stream.partitions(start, first)
     assert [(part.lo, part.hi) for part in parts] == [(0, 200), (200, 400)]
     worker = pickle.loads(pickle.dumps(stream))
@@ -127,16 +139,62 @@ def test_draining_ends_where_the_queue_ended_at_the_start(queue: Path) -> None:
     assert latest[identity(queue)]["offset"] == 1500
 
 
-def test_only_a_named_consumer_holds_the_queue_and_commits_its_mark(queue: Path) -> None:
-    """commit() publishes the low-water mark and trims nothing."""
-    reader(queue).commit({identity(queue): {"offset": 900, "epoch": 0}})
+def test_only_a_named_consumer_holds_the_queue_and_spark_moves_no_mark(queue: Path) -> None:
+    """TB-15: when Spark commits a batch nothing of it was synced, so nothing may be trimmed."""
+    place = {identity(queue): {"offset": 900, "epoch": 0}}
+    reader(queue).commit(place)
     assert QueueReader(queue).consumers() == {}
     stream = reader(queue, consumer="night")
     stream.initialOffset()
     assert QueueReader(queue).consumers() == {"night": 0}
-    stream.commit({identity(queue): {"offset": 900, "epoch": 0}, "gone": {"offset": 1, "epoch": 0}})
+    stream.commit({**place, "gone": {"offset": 1, "epoch": 0}})
+    stream.latestOffset(place, ReadAllAvailable())
+    assert QueueReader(queue).consumers() == {"night": 0}
+
+
+def test_the_mark_follows_as_late_as_the_option_says(
+    queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-15: with ``releaseAfter`` a mark moves only when its batch is that old."""
+    clock = [1000.0]
+    monkeypatch.setattr(source.time, "monotonic", lambda: clock[0])
+    name = identity(queue)
+    stream = reader(queue, consumer="night", releaseAfter="10m")
+    stream.initialOffset()
+    stream.commit({name: {"offset": 600, "epoch": 0}})
+    clock[0] += 300
+    stream.commit({name: {"offset": 900, "epoch": 0}})
+    assert QueueReader(queue).consumers() == {"night": 0}
+    clock[0] += 300
+    stream.latestOffset({name: {"offset": 900, "epoch": 0}}, ReadAllAvailable())
+    assert QueueReader(queue).consumers() == {"night": 600}
+    clock[0] += 300
+    stream.commit({name: {"offset": 1500, "epoch": 0}, "gone": {"offset": 1, "epoch": 0}})
     assert QueueReader(queue).consumers() == {"night": 900}
     assert QueueReader(queue).begin() == 0
+
+
+def test_a_gateway_that_is_away_for_a_while_holds_a_stream_up_and_does_not_end_it(
+    queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [QueueAway("gw1 does not answer")] * 3
+
+    def away(self: QueueReader) -> int:
+        if answers:
+            raise answers.pop()
+        return 1500
+
+    monkeypatch.setattr(ranges, "PAUSE_SECONDS", 0.0)
+    stream = reader(queue)
+    start = stream.initialOffset()
+    monkeypatch.setattr(QueueReader, "end", away)
+    latest = stream.latestOffset(start, ReadAllAvailable())
+    assert latest[identity(queue)]["offset"] == 1500 and answers == []
+    answers.append(QueueAway("gw1 does not answer"))
+    assert stream.reportLatestOffset() is None
+    answers += [QueueAway("gw1 does not answer")] * 3
+    with pytest.raises(QueueAway, match="gw1 does not answer"):
+        ranges.patiently(QueueReader(queue).end, patience=0.0)
 
 
 def test_a_pause_file_keeps_new_batches_from_being_planned(queue: Path, tmp_path: Path) -> None:
@@ -154,6 +212,16 @@ def test_a_pause_file_keeps_new_batches_from_being_planned(queue: Path, tmp_path
         ({"queue": "q", "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is a whole number from 1"),
         ({"queue": "q", "numPartitions": "two"}, "numPartitions is a whole number"),
         ({"queue": "q", "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"queue": "q", "startingOffsets": "soon"}, "startingOffsets is earliest, latest or JSON"),
+        ({"queue": "q", "startingOffsets": '{"a": -3}'}, "startingOffsets has -3 for queue a"),
+        ({"queue": "q", "startingOffsets": '{"a": true}'}, "startingOffsets has True"),
+        ({"queue": "q", "startingOffsets": "{a"}, "startingOffsets is JSON as"),
+        ({"queue": "q", "startingTimestamp": "noon"}, "startingTimestamp is milliseconds since"),
+        ({"queue": "q", "startingOffsetsByTimestampStrategy": "x"}, "is error or latest, not x"),
+        ({"queue": "q", "endingOffsets": "latest"}, "endingOffsets is for batch reads"),
+        ({"queue": "q", "endingTimestamp": "0"}, "endingTimestamp is for batch reads"),
+        ({"queue": "q", "releaseAfter": "10m"}, "releaseAfter needs the option consumer"),
+        ({"queue": "q", "consumer": "c", "releaseAfter": "10"}, "releaseAfter is a duration as"),
     ],
 )
 def test_a_wrong_option_is_one_line(options: dict[str, str], text: str) -> None:
@@ -176,7 +244,7 @@ def test_another_queue_at_the_place_of_the_first_is_noticed_by_the_worker(
 ) -> None:
     part = QueueRange(str(queue), identity(queue), 0, 10)
     assert offsets_read(list(read_range(part))) == list(range(10))
-    source._opened.clear()
+    ranges._opened.clear()
     shutil.rmtree(queue)
     write(queue, messages(0, 20))
     with pytest.raises(QueueMismatch, match="the stream reads"):
@@ -199,7 +267,7 @@ def test_damaged_rows_are_left_out_and_reported_once_a_task(
     queue: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     damage_record(queue, b'{"n":777}')
-    source._opened.clear()
+    ranges._opened.clear()
     rows = offsets_read(list(read_range(QueueRange(str(queue), identity(queue), 100, 1200))))
     assert rows == [*range(100, 600), *range(900, 1200)]
     assert capfd.readouterr().err == (
@@ -221,6 +289,143 @@ def test_a_look_at_the_queue_covers_all_of_it(queue: Path) -> None:
     parts = batch.partitions()
     assert len(parts) == 2
     assert offsets_read([b for part in parts for b in batch.read(part)]) == list(range(1500))
+
+
+# -- where reading begins and ends ----------------------------------------------------------------
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Path:
+    """Ten groups of ten rows, received at the seconds 1000, 1001, … 1009."""
+    directory = tmp_path / "timed"
+    groups = [messages(10 * n, 10, received_at=(1000 + n) * SECOND) for n in range(10)]
+    write(directory, *groups)
+    return directory
+
+
+def begun(queue: Path, **options: Any) -> int:
+    place = reader(queue, **options).initialOffset()[identity(queue)]
+    assert place["since"] == place["offset"]
+    return int(place["offset"])
+
+
+def looked(queue: Path, *filters: Any, **options: Any) -> list[int]:
+    batch = QueueBatchReader({"queue": str(queue), **{k: str(v) for k, v in options.items()}})
+    assert list(batch.pushFilters(list(filters))) == list(filters)
+    copy = pickle.loads(pickle.dumps(batch))
+    return offsets_read([b for part in batch.partitions() for b in copy.read(part)])
+
+
+def test_a_stream_begins_where_the_options_say(timed: Path) -> None:
+    name = identity(timed)
+    assert begun(timed) == begun(timed, startingOffsets="earliest") == 0
+    assert begun(timed, startingOffsets="latest") == 100
+    for given, offset in ((23, 23), (-2, 0), (-1, 100), (100, 100)):
+        assert begun(timed, startingOffsets=json.dumps({name: given})) == offset
+    assert begun(timed, startingOffsets="{}") == 0
+    assert begun(timed, startingTimestamp=1_004_000) == 40
+    assert begun(timed, startingTimestamp=1_003_001) == 40
+    assert begun(timed, startingTimestamp="1970-01-01T00:16:44Z") == 40
+    assert begun(timed, startingTimestamp="1970-01-01T01:16:44+01:00") == 40
+    assert begun(timed, startingTimestamp=0, startingOffsets="latest") == 0
+    assert begun(timed, startingOffsetsByTimestamp=json.dumps({name: 1_009_000})) == 90
+
+
+def test_a_queue_which_the_options_do_not_name_begins_at_its_earliest_offset(
+    timed: Path, queue: Path
+) -> None:
+    options = {"queue": f"{timed},{queue}", "startingOffsets": json.dumps({identity(timed): 7})}
+    places = QueueStreamReader(options).initialOffset()
+    assert {name: place["offset"] for name, place in places.items()} == {
+        identity(timed): 7,
+        identity(queue): 0,
+    }
+
+
+def test_a_time_after_the_last_row_is_one_line_or_the_end(timed: Path) -> None:
+    late = {"startingTimestamp": "1970-01-01T00:16:49.001Z"}
+    with pytest.raises(ConfigurationError, match=r"no row .* after 1970-01-01T00:16:49\.001Z"):
+        begun(timed, **late)
+    assert begun(timed, **late, startingOffsetsByTimestampStrategy="latest") == 100
+    assert looked(timed, endingTimestamp=9_999_999) == list(range(100))
+
+
+def test_an_offset_which_the_queue_does_not_have_is_refused_unless_loss_is_accepted(
+    timed: Path,
+) -> None:
+    beyond = json.dumps({identity(timed): 101})
+    with pytest.raises(QueueMismatch, match=r"asks for offset 101 .* which has 0 to 100"):
+        begun(timed, startingOffsets=beyond)
+    assert begun(timed, startingOffsets=beyond, failOnDataLoss=False) == 100
+    with pytest.raises(ConfigurationError, match="name queue other, which is not among"):
+        begun(timed, startingOffsets='{"other": 1}')
+
+
+def test_a_look_covers_what_the_options_say(timed: Path) -> None:
+    name = identity(timed)
+    assert looked(timed) == list(range(100))
+    assert looked(
+        timed, startingOffsets=json.dumps({name: 20}), endingOffsets=json.dumps({name: 35})
+    ) == list(range(20, 35))
+    assert looked(timed, startingTimestamp=1_002_000, endingTimestamp=1_004_000) == list(
+        range(20, 40)
+    )
+    assert looked(timed, endingOffsetsByTimestamp=json.dumps({name: 1_001_000})) == list(range(10))
+    assert looked(timed, startingOffsets="latest") == []
+
+
+def test_a_time_is_found_beside_damaged_rows(timed: Path) -> None:
+    damage_record(timed, b'{"n":40}')
+    assert begun(timed, startingTimestamp=1_004_000) in range(40, 51)
+    assert looked(timed, startingTimestamp=1_004_000) == list(range(50, 100))
+    assert begun(timed, startingTimestamp=1_003_000) == 30
+
+
+def test_filters_on_offsets_and_gateways_narrow_what_is_read(timed: Path) -> None:
+    name = identity(timed)
+    batch = QueueBatchReader({"queue": str(timed)})
+    asked = [sql.GreaterThan(("offset",), 41), sql.LessThanOrEqual(("offset",), 55)]
+    batch.pushFilters(asked)
+    assert [(part.lo, part.hi) for part in batch.partitions()] == [(42, 56)]
+    assert looked(timed, *asked) == list(range(42, 56))
+    assert looked(timed, sql.In(("offset",), (3, 9))) == [3, 9]
+    assert looked(timed, sql.EqualTo(("gateway",), name)) == list(range(100))
+    batch.pushFilters([sql.EqualTo(("gateway",), "another")])
+    assert batch.partitions() == []
+    batch.pushFilters([sql.EqualTo(("offset",), 1000)])
+    assert batch.partitions() == []
+
+
+def test_filters_on_columns_leave_rows_out_before_spark_has_them(timed: Path) -> None:
+    write(timed, messages(0, 5, protocol="umq", destination=["a", None, "b", "c", None]))
+    at = dt.datetime.fromtimestamp(1004, dt.UTC)
+    assert looked(timed, sql.EqualTo(("protocol",), "umq")) == list(range(100, 105))
+    assert looked(timed, sql.EqualTo(("received_at",), at)) == list(range(40, 50))
+    assert looked(timed, sql.LessThan(("received_at",), at)) == list(range(40))
+    assert looked(timed, sql.In(("destination",), ("a", "c", None))) == [100, 103]
+    assert looked(timed, sql.Not(sql.EqualTo(("protocol",), "umq"))) == list(range(100))
+    # Null-safe: a row without a destination is not equal to "a", and stays.
+    assert looked(
+        timed,
+        sql.EqualTo(("protocol",), "umq"),
+        sql.Not(sql.EqualNullSafe(("destination",), "a")),
+    ) == [101, 102, 103, 104]
+    assert looked(timed, sql.StringStartsWith(("protocol",), "um")) == list(range(100, 105))
+    assert looked(timed, sql.EqualTo(("unknown",), 1)) == list(range(105))
+
+
+def test_exactly_the_ranges_asked_for_are_read_one_task_each(timed: Path, queue: Path) -> None:
+    tasks = [
+        [Piece(str(timed), identity(timed), 5, 8), Piece(str(queue), identity(queue), 0, 2)],
+        [Piece(str(queue), identity(queue), 700, 702)],
+    ]
+    batch = QueueBatchReader({"ranges": ranges.packed(tasks)})
+    parts = batch.partitions()
+    assert [offsets_read(list(batch.read(part))) for part in parts] == [[5, 6, 7, 0, 1], [700, 701]]
+    with pytest.raises(ConfigurationError, match="the option ranges is JSON"):
+        QueueBatchReader({"ranges": "[[1]]"}).partitions()
 
 
 # -- with Spark -----------------------------------------------------------------------------------

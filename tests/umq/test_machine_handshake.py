@@ -75,7 +75,7 @@ def test_hello_with_attachments_is_welcomed_when_they_are_there():
 
 def test_hello_is_bounded_before_anybody_is_authorised():
     """UM-06, UM-20: 64 KiB, no attachments unless an option allows them, and H alone."""
-    refused(Server(), "A1:H1:x", code=1, reason="hello-attachments")
+    refused(Server(), "A5:H1:x", code=1, reason="hello-attachments")
     refused(Server(), "H1:" + "x" * 65537, reason="hello-characters")
     assert feed(Server(), "H1:" + "x" * 65536)
     machine = Server(limits(hello_attachments=1))

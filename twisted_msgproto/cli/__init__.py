@@ -5,7 +5,8 @@ the module of the sub-command asked for is imported, so ``msgproto queue ls`` st
 ``msgproto send`` no Spark.
 
 What an operator did wrong (:class:`~twisted_msgproto.core.errors.ConfigurationError`, a
-:class:`~twisted_msgproto.core.errors.QueueError`, an extra which is not installed) is one line on
+:class:`~twisted_msgproto.core.errors.QueueError`, a
+:class:`~twisted_msgproto.core.errors.TableError`, an extra which is not installed) is one line on
 stderr and exit status 2, never a traceback.
 """
 
@@ -21,7 +22,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from twisted_msgproto import __version__
-from twisted_msgproto.core.errors import ConfigurationError, QueueError
+from twisted_msgproto.core.errors import ConfigurationError, QueueError, TableError
 
 COMMANDS: Mapping[str, str] = {
     "gateway": "twisted_msgproto.cli.gateway",
@@ -30,6 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "recv": "twisted_msgproto.cli.recv",
     "bench": "twisted_msgproto.cli.bench",
     "queue": "twisted_msgproto.cli.queue",
+    "table": "twisted_msgproto.cli.table",
     "flight": "twisted_msgproto.cli.flight",
     "check": "twisted_msgproto.cli.check",
     "demo": "twisted_msgproto.cli.demo",
@@ -136,7 +138,7 @@ def chosen(words: Sequence[str]) -> int:
         )
         module.configure(parser)
         return int(module.run(parser.parse_args(words[1:])))
-    except (ConfigurationError, QueueError) as error:
+    except (ConfigurationError, QueueError, TableError) as error:
         return fail(name, str(error))
     except ModuleNotFoundError as error:
         text = missing_extra(error)

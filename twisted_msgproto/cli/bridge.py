@@ -1,7 +1,7 @@
-"""The Spark bridge process: queue → Structured Streaming → table.
+"""The Spark bridge process: queues → a Delta table, one Spark job a batch.
 
-Runs until SIGTERM or Ctrl-C, which let the running batch end (a second one does not wait), and
-exits 0.  A table, its checkpoint and a consumer's name belong to one bridge at a time.
+Runs until SIGTERM or Ctrl-C, which let the running batch end (for two seconds; a second signal
+does not wait), and exits 0.  A gateway's rows reach a table through one bridge at a time.
 """
 
 from __future__ import annotations
@@ -11,12 +11,20 @@ import re
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-SUMMARY = "land a queue in a table, with Spark"
+SUMMARY = "land queues in a Delta table, with Spark"
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
 
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 """A unit, by its first letter but for milliseconds, → its seconds."""
+
+GONE = {
+    "--format": "a table is a Delta table now, which every Delta reader knows",
+    "--checkpoint": "the table itself says how far it has landed, there is no other checkpoint",
+    "--accept-loss": "a gateway which the table does not know begins with --start begin",
+    "--retired": "a gateway which is gone is no longer named with --queue, and that is all",
+}
+"""Options of the first design, and what to do instead."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,32 +37,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="a queue's directory, or grpc://HOST:PORT of a gateway; repeatable",
     )
-    add("--table", metavar="DIR", required=True, help="the table's directory")
-    add("--format", default="parquet", metavar="parquet|delta", help="default: parquet")
-    add("--checkpoint", metavar="DIR", help="default: TABLE/_checkpoint")
+    add(
+        "--table",
+        metavar="LOCATION",
+        required=True,
+        help="the table: a directory, or what delta-rs reads (s3://BUCKET/NAME)",
+    )
+    add(
+        "--storage",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of delta-rs for a table in an object store; repeatable",
+    )
+    add(
+        "--partition-by",
+        metavar="COLUMNS",
+        help="day or protocol,day; default: what the table has, day for a new one",
+    )
     add(
         "--trigger",
         metavar="DURATION",
-        default="0",
-        help="least time from one batch to the next, like 500ms, 10s or 2m; default: the next "
-        "batch begins when the last one ends",
+        default="1s",
+        help="least time from one batch to the next, like 500ms, 10s or 2m; 0: the next batch "
+        "begins when the last one ends; default: 1s",
     )
     add("--once", action="store_true", help="land what is there, then exit 0")
-    add("--consumer", metavar="NAME", default="spark", help="default: spark")
+    add("--consumer", metavar="NAME", help="default: spark- and 8 digits of the table's id")
+    add(
+        "--start",
+        metavar="begin",
+        choices=["begin"],
+        help="take a gateway which the table does not know from the first row it still holds",
+    )
+    add(
+        "--transform",
+        metavar="MODULE:FUNCTION",
+        help="a PySpark function DataFrame → DataFrame for every batch",
+    )
     add("--master", metavar="URL", default="local[*]", help="Spark's master; default: local[*]")
     add("--max-rows", metavar="N", type=int, help="rows of one batch at most")
-    add(
-        "--accept-loss",
-        action="store_true",
-        help="go on when the queue no longer has what the checkpoint asks for",
-    )
-    add(
-        "--retired",
-        metavar="QUEUE-ID",
-        action="append",
-        default=[],
-        help="a queue of the checkpoint which is gone for good; repeatable",
-    )
     add("--token-file", metavar="FILE", help="the token for queues at grpc://HOST:PORT")
     add("--tls-ca", metavar="FILE", help="who signed the certificates of grpc+tls://HOST:PORT")
     add(
@@ -64,27 +86,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a setting of Spark; repeatable",
     )
+    for option in GONE:
+        add(option, nargs="?", const="", dest=f"gone_{option[2:]}", help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the bridge.  Raises ConfigurationError or QueueError, one line, when it cannot run."""
+    """Runs the bridge.  Raises MsgprotoError, one line, when it cannot run."""
     from twisted_msgproto.spark.bridge import BridgeOptions, run_bridge
+    from twisted_msgproto.table.plan import ROWS_MAX
 
+    for option, instead in GONE.items():
+        if getattr(arguments, f"gone_{option[2:]}") is not None:
+            raise ConfigurationError(f"{option} is no more: {instead}")
     if arguments.max_rows is not None and arguments.max_rows < 1:
         raise ConfigurationError("--max-rows is a whole number from 1")
     return run_bridge(
         BridgeOptions(
             queues=[part for text in arguments.queue for part in text.split(",") if part],
             table=arguments.table,
-            format=arguments.format,
-            checkpoint=arguments.checkpoint,
+            partition_by=None
+            if arguments.partition_by is None
+            else [part.strip() for part in arguments.partition_by.split(",")],
             trigger=read_duration(arguments.trigger),
             once=arguments.once,
             consumer=arguments.consumer,
+            start_begin=arguments.start == "begin",
+            transform=arguments.transform,
             master=arguments.master,
-            rows_max=arguments.max_rows,
-            accept_loss=arguments.accept_loss,
-            retired=arguments.retired,
+            rows_max=arguments.max_rows or ROWS_MAX,
+            storage=read_pairs("--storage", arguments.storage),
             settings=read_settings(arguments.conf),
             token_file=arguments.token_file,
             authority=arguments.tls_ca,
@@ -107,11 +137,19 @@ def read_duration(text: str) -> float:
 
 
 def read_settings(words: list[str]) -> dict[str, str]:
+    """Settings of Spark; ConfigurationError for a word that is none."""
+    for word in words:
+        if not word.startswith("spark.") or "=" not in word:
+            raise ConfigurationError(f"--conf takes spark.KEY=VALUE, not {word!r}")
+    return read_pairs("--conf", words)
+
+
+def read_pairs(option: str, words: list[str]) -> dict[str, str]:
     """``KEY=VALUE`` words as a dictionary; ConfigurationError for a word that is none."""
-    settings = {}
+    pairs = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise ConfigurationError(f"--conf takes spark.KEY=VALUE, not {word!r}")
-        settings[key] = value
-    return settings
+        if not equals or not key:
+            raise ConfigurationError(f"{option} takes KEY=VALUE, not {word!r}")
+        pairs[key] = value
+    return pairs

@@ -73,11 +73,15 @@ class Count:
     sent: int = 0
     acknowledged: int = 0
     landed: int = 0
+    """As Spark reads the table."""
+    read_again: int | None = None
+    """As pyarrow reads the table; None when nobody asked it."""
 
     @property
     def agrees(self) -> bool:
-        """All were acknowledged and all landed."""
-        return self.sent == self.acknowledged == self.landed > 0
+        """All were acknowledged and all landed, whoever reads the table."""
+        everywhere = self.read_again is None or self.read_again == self.landed
+        return everywhere and self.sent == self.acknowledged == self.landed > 0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -339,9 +343,15 @@ class Demo:
             count.sent += told["sent"]
             count.acknowledged += told["acknowledged"]
             self.progress.say(f"  {label}: {told['sent']:,} sent, {told['acknowledged']:,} acked")
+        self.progress.say("table: read back by Spark (some seconds to start) and by pyarrow")
+        scratch = self.logs / "spark"
+        scratch.mkdir(exist_ok=True)
+        by_spark = landed_by_spark(self.table, scratch, queue_id, first)
         table = LandedTable(self.table)
-        for name, landed in landed_since(table, queue_id, first).items():
-            counts.setdefault(name, Count()).landed = landed
+        by_pyarrow = landed_since(table, queue_id, first)
+        for name in {*by_spark, *by_pyarrow}:
+            count = counts.setdefault(name, Count())
+            count.landed, count.read_again = by_spark.get(name, 0), by_pyarrow.get(name, 0)
         return counts, len(table.duplicates())
 
 
@@ -356,6 +366,20 @@ def landed_since(table: LandedTable, gateway: str, first: int) -> dict[str, int]
     grouped = rows.filter(mine).group_by("protocol").aggregate([([], "count_all")])
     names, numbers = grouped.column("protocol"), grouped.column("count_all")
     return dict(zip(names.to_pylist(), numbers.to_pylist(), strict=True))
+
+
+def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> dict[str, int]:
+    """The same as :func:`landed_since`, by a Spark session of its own; its logs are in ``scratch``.
+
+    Raises ConfigurationError when Spark does not start.
+    """
+    from twisted_msgproto.spark import read_table
+    from twisted_msgproto.spark.session import spark_session
+
+    with spark_session("local[2]", scratch.resolve(), {}) as spark:
+        rows = read_table(spark, table)
+        mine = rows.where((rows["gateway"] == gateway) & (rows["offset"] >= first))
+        return {row["protocol"]: row["count"] for row in mine.groupBy("protocol").count().collect()}
 
 
 def failed(child: Child, what: str) -> DemoFailed:
@@ -378,15 +402,18 @@ def report(directory: Path, counts: dict[str, Count], twice: int) -> int:
     agrees = bool(counts) and all(count.agrees for count in counts.values()) and twice == 0
     if agrees:
         print(f"sent = acknowledged = landed: {total.sent:,}, each exactly once")
+        print("(by Spark and by pyarrow, which read the table on their own)")
     else:
         print(f"the counts do NOT agree; {twice} offsets stand in the table more than once")
     table = directory / "table"
-    code = f"from twisted_msgproto.spark.table import LandedTable; print(LandedTable({str(table)!r}"
+    code = f"from deltalake import DeltaTable; print(DeltaTable({str(table)!r}"
     print(
-        f"\ntable: {table} (Parquet), logs: {directory / 'logs'}\n"
-        "query it with Spark:\n"
-        f'  spark.read.parquet("{table}").groupBy("protocol", "kind").count().show()\n'
+        f"\ntable: {table} (Delta), logs: {directory / 'logs'}\n"
+        "query it with Spark (no package of Delta's is needed):\n"
+        "  from twisted_msgproto.spark import register; register(spark)\n"
+        f'  spark.read.format("msgproto-table").load("{table}")'
+        '.groupBy("protocol", "kind").count().show()\n'
         "or without:\n"
-        f'  {sys.executable} -c "{code}).read())"'
+        f'  {sys.executable} -c "{code}).to_pyarrow_table())"'
     )
     return 0 if agrees else FAILED

@@ -1,4 +1,4 @@
-"""Look into a durable queue: list it, check it, print its messages, trim it.
+"""Look into a durable queue: list it, check it, print its messages, its consumers, trim it.
 
 Reading a queue never needs its lock; only ``trim`` takes it, and refuses while a gateway writes.
 """
@@ -17,9 +17,10 @@ from typing import Any
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.message import Message
 
+from . import consumers
 from .rows import row
 
-SUMMARY = "look into a queue: ls, verify, dump, trim"
+SUMMARY = "look into a queue: ls, verify, dump, consumers, trim"
 
 DAMAGED = 1
 """Exit status of ``verify`` when something is damaged."""
@@ -27,7 +28,9 @@ DAMAGED = 1
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(dest="action", metavar="ls|verify|dump|trim", required=True)
+    actions = parser.add_subparsers(
+        dest="action", metavar="ls|verify|dump|consumers|trim", required=True
+    )
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
         known = actions.add_parser(name, help=text, description=text)
@@ -42,6 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     dump.add_argument("--from", dest="lo", metavar="OFFSET", type=int, help="default: the first")
     dump.add_argument("--to", dest="hi", metavar="OFFSET", type=int, help="exclusive; default: end")
     dump.add_argument("--count", metavar="N", type=int, help="end after N messages")
+    text = "who reads the queue and how far; forget or reset them, also while a gateway writes"
+    consumers.configure(actions.add_parser("consumers", help=text, description=text))
     trim = action("trim", "remove the segments which every consumer has committed")
     trim.add_argument(
         "--forget", metavar="CONSUMER", help="first forget this consumer and what it still needs"
@@ -176,5 +181,11 @@ def _trim(arguments: argparse.Namespace) -> int:
     return 0
 
 
-ACTIONS = {"ls": _ls, "verify": _verify, "dump": _dump, "trim": _trim}
+ACTIONS = {
+    "ls": _ls,
+    "verify": _verify,
+    "dump": _dump,
+    "consumers": consumers.run,
+    "trim": _trim,
+}
 """What each action does."""

@@ -10,11 +10,16 @@
     │   └── TimedOut            the peer did not answer in time
     ├── ConnectionClosed        the connection ended before the work was done
     ├── LimitExceeded           the caller's own work is above a limit; nothing was sent
+    ├── TableError              the table cannot do what was asked: one line, exit status 2
+    │   ├── Overtaken           another writer has landed rows of the same gateway
+    │   ├── TableChanged        schema, partitioning or protocol are not what this writer knows
+    │   └── RewindNeeded        the table was taken back or rewritten since its last own commit
     └── QueueError              the durable queue
         ├── QueueFull           max-bytes or the disk is used up; resumes by itself
         ├── QueueLocked         another process writes this queue
         ├── QueueClosed         submitted after close
         ├── QueueMismatch       an offset or checkpoint belongs to another queue, or to lost data
+        ├── QueueAway           the gateway of a queue elsewhere does not answer in time
         └── QueueCorrupt        records are damaged; reads say which
 
 A peer's fault never travels as an exception inside a machine: machines report it as their last
@@ -86,8 +91,38 @@ class QueueMismatch(QueueError):
     """An offset does not belong to this queue as it is now."""
 
 
+class QueueAway(QueueError):
+    """The gateway which serves a queue did not answer in time; another try may succeed."""
+
+
 class QueueCorrupt(QueueError):
     """Damage in the queue's files, with the range of offsets which it costs."""
+
+
+class TableError(MsgprotoError):
+    """The Delta table cannot do what was asked; one line says why and what to do."""
+
+
+class Overtaken(TableError):
+    """Another writer has moved a gateway's place in the table; our rows were not committed.
+
+    ``host``, ``pid`` and ``run`` name the writer as its commit does; they are empty and 0 when
+    the commit is not one of this package.
+    """
+
+    def __init__(self, text: str, *, host: str = "", pid: int = 0, run: str = "") -> None:
+        super().__init__(text)
+        self.host = host
+        self.pid = pid
+        self.run = run
+
+
+class TableChanged(TableError):
+    """The table's schema, partitioning, protocol or identity is not the one this writer knows."""
+
+
+class RewindNeeded(TableError):
+    """The table's rows may not be what its offsets say; ``msgproto table rewind`` mends that."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -6,18 +6,24 @@ reads them as Arrow record batches with the columns of :data:`SCHEMA`.  The file
 """
 
 from .disk import OS_DISK, Disk
+from .lineage import Description, Landed
 from .log import SegmentLog
 from .reader import QueueReader
 from .recovery import Recovery
 from .schema import SCHEMA
+from .source import Queue, Rows
 from .writer import QueueWriter
 
 __all__ = [
     "OS_DISK",
     "SCHEMA",
+    "Description",
     "Disk",
+    "Landed",
+    "Queue",
     "QueueReader",
     "QueueWriter",
     "Recovery",
+    "Rows",
     "SegmentLog",
 ]

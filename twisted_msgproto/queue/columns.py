@@ -378,6 +378,24 @@ def _origins(text: bytes) -> list[list[str | None]]:
     return origins
 
 
+def received_at(head: memoryview, place: int) -> int | None:
+    """When the message at ``place`` of a frame was received, by its runs; None if they are damaged.
+
+    In µs since 1970 UTC.
+    """
+    try:
+        _, runs, _, _ = RUNS.unpack_from(head)
+        counts = struct.unpack_from(f"<{runs}I", head, RUNS.size + 8 * runs)
+        for run, count in enumerate(counts):
+            place -= count
+            if place < 0:
+                time: int = struct.unpack_from("<q", head, RUNS.size + 8 * run)[0]
+                return time
+    except struct.error:
+        pass
+    return None
+
+
 @dataclass(slots=True)
 class _Part:
     columns: int

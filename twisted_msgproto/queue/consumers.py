@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 
 from twisted_msgproto.core.errors import QueueError
 
@@ -15,6 +16,12 @@ from .format import OFFSET_MAX, seal, unseal
 
 DIRECTORY = "consumers"
 DEFAULT_CONSUMER = "spark"
+
+STANDS_STILL_SECONDS = 3600.0
+"""How long a consumer which has rows to commit may not move before it is named.
+
+A bridge commits every few seconds; an hour without is one that is gone, and the disk fills.
+"""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 _TEXT = re.compile(r"offset (\d{20}) queue ([0-9a-f]{32})", re.ASCII)
@@ -51,6 +58,8 @@ def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int)
     if not 0 <= offset <= OFFSET_MAX:
         raise QueueError(f"no offset: {offset}")
     octets = seal(f"offset {offset:020d} queue {queue_id}")
+    if read_whole(disk, path) == octets:
+        return  # the time of the file says when its offset last changed
     try:
         replace_whole(disk, path, octets)
     except OSError as error:
@@ -73,6 +82,14 @@ def remove(disk: Disk, directory: str, consumer: str) -> None:
     disk.sync_directory(os.path.join(directory, DIRECTORY))
 
 
+def moved(disk: Disk, directory: str, consumer: str) -> int | None:
+    """When ``consumer``'s offset last changed, µs since 1970 UTC; None without a file."""
+    try:
+        return disk.modified(_path(directory, consumer))
+    except FileNotFoundError:
+        return None
+
+
 def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
     """Every consumer's committed offset, by name."""
     try:
@@ -86,3 +103,30 @@ def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
             if offset is not None:
                 found[name] = offset
     return found
+
+
+class Watch:
+    """Notices consumers which have rows to commit and do not move.  Times are in seconds."""
+
+    def __init__(self, patience: float = STANDS_STILL_SECONDS) -> None:
+        self._patience = patience
+        self._since: dict[str, tuple[int, float]] = {}
+        self.still: dict[str, float] = {}
+        """Who stands still, and for how long."""
+
+    def look(self, committed: Mapping[str, int], end: int, now: float) -> list[str]:
+        """The names of those who stand still since this look; each is given once."""
+        behind = {name: offset for name, offset in committed.items() if offset < end}
+        self._since = {
+            name: known
+            if (known := self._since.get(name)) is not None and known[0] == offset
+            else (offset, now)
+            for name, offset in behind.items()
+        }
+        before = self.still
+        self.still = {
+            name: now - since
+            for name, (_, since) in self._since.items()
+            if now - since >= self._patience
+        }
+        return [name for name in self.still if name not in before]

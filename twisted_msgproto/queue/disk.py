@@ -70,6 +70,9 @@ class Disk(Protocol):
     def open(self, path: str, *, write: bool = False) -> File:
         """Open a file; with ``write`` it is made (mode 0600) if it is not there."""
 
+    def modified(self, path: str) -> int:
+        """When a file was last written, µs since 1970 UTC; FileNotFoundError if there is none."""
+
     def rename(self, old: str, new: str) -> None:
         """Give a file a new name, in place of what may have had it."""
 
@@ -201,6 +204,10 @@ class OSDisk:
         """See :class:`Disk`."""
         flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
         return OSFile(os.open(path, flags, FILE_MODE), self._sync, self._write_at)
+
+    def modified(self, path: str) -> int:
+        """See :class:`Disk`."""
+        return os.stat(path).st_mtime_ns // 1000
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`Disk`."""

@@ -28,11 +28,16 @@ SEGMENT_HEADER = struct.Struct("<8sII16s8sQQI")
 FRAME_HEADER = struct.Struct("<4sIIIQII")
 FRAME_CHECKED = struct.Struct("<IIQII")
 END = struct.Struct("<8sQQQQI")
+END_LINEAGE = struct.Struct("<QQQ")
+LINEAGE = struct.Struct("<QQ")
 CHECKSUM = struct.Struct("<I")
 
 SEGMENT_HEADER_OCTETS = SEGMENT_HEADER.size + CHECKSUM.size
 FRAME_HEADER_OCTETS = FRAME_HEADER.size
+EMPTY_SEGMENT_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + LINEAGE.size
+"""A segment without messages: its header and the frame which says whose row comes before it."""
 END_OCTETS = END.size + CHECKSUM.size
+END_LINEAGE_OCTETS = END_LINEAGE.size + CHECKSUM.size
 
 ALIGNMENT = 8
 SEGMENT_SUFFIX = ".segment"
@@ -159,11 +164,21 @@ class Published:
     octets: int
     """How long that segment was at that time."""
     epoch: int
+    incarnation: int = 0
+    """Of row ``offset`` - 1, with its witness; 0 when it is not known (see ``lineage.py``)."""
+    witness: int = 0
+    frame_octets: int = 0
+    """Octets of the frame which ends at ``octets``; 0 when it is not known."""
 
     def packed(self) -> bytes:
         """The content of the file ``end``."""
         octets = END.pack(END_MAGIC, self.offset, self.segment, self.octets, self.epoch, 0)
-        return octets + CHECKSUM.pack(crc32(octets))
+        checksum = crc32(octets)
+        # Begun with the first checksum: a program of format version 1 which writes the first part
+        # alone leaves a second part that is not taken for its own.
+        lineage = END_LINEAGE.pack(self.incarnation, self.witness, self.frame_octets)
+        lineage_checksum = CHECKSUM.pack(crc32(lineage, checksum))
+        return octets + CHECKSUM.pack(checksum) + lineage + lineage_checksum
 
     @classmethod
     def unpacked(cls, octets: bytes) -> Published | None:
@@ -174,7 +189,19 @@ class Published:
         if CHECKSUM.unpack_from(octets, END.size)[0] != crc32(head):
             return None
         magic, offset, segment, length, epoch, _ = END.unpack(head)
-        return cls(offset, segment, length, epoch) if magic == END_MAGIC else None
+        if magic != END_MAGIC:
+            return None
+        return cls(offset, segment, length, epoch, *cls._lineage(octets, crc32(head)))
+
+    @staticmethod
+    def _lineage(octets: bytes, checksum: int) -> tuple[int, ...]:
+        """The second part, or nothing if it does not belong to the first."""
+        lineage = octets[END_OCTETS : END_OCTETS + END_LINEAGE.size]
+        found = octets[END_OCTETS + END_LINEAGE.size :][: CHECKSUM.size]
+        if found != CHECKSUM.pack(crc32(lineage, checksum)):
+            return ()
+        numbers: tuple[int, ...] = END_LINEAGE.unpack(lineage)
+        return numbers
 
 
 def pack_frame_header(
@@ -185,9 +212,25 @@ def pack_frame_header(
     return FRAME_MARKER + CHECKSUM.pack(crc32(checked, frame_seed)) + checked
 
 
+def pack_lineage_frame(frame_seed: int, *, first: int, incarnation: int, witness: int) -> bytes:
+    """The frame of no messages at the head of a segment: what proves the row ``first`` - 1."""
+    payload = LINEAGE.pack(incarnation, witness)
+    return (
+        pack_frame_header(
+            frame_seed,
+            payload_crc=crc32(payload),
+            octets=len(payload),
+            first=first,
+            count=0,
+            runs=0,
+        )
+        + payload
+    )
+
+
 @dataclass(slots=True)
 class Record:
-    """One frame: ``count`` messages from the offset ``first`` on."""
+    """One frame: ``count`` messages from the offset ``first`` on (0 in a frame of lineage)."""
 
     position: int
     first: int
@@ -254,13 +297,22 @@ class Segment:
     """A reading view of one segment file.
 
     ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be looked
-    at.  Octets which the disk cannot read any more are zeros; other errors raise OSError.
+    at, ``window`` how much is read at a time, both in octets.  Octets which the disk cannot read
+    any more are zeros; other errors raise OSError.
     """
 
-    def __init__(self, file: File, frame_seed: int, first: int, size: int | None = None) -> None:
+    def __init__(
+        self,
+        file: File,
+        frame_seed: int,
+        first: int,
+        size: int | None = None,
+        window: int = WINDOW_OCTETS,
+    ) -> None:
         self.file = file
         self.first = first
         self.size = file.size() if size is None else size
+        self._window_octets = window
         self._frame_seed = frame_seed
         self._window = memoryview(b"")
         self._window_position = 0
@@ -276,7 +328,7 @@ class Segment:
             return memoryview(b"")
         start = position - self._window_position
         if start < 0 or start + octets > len(self._window):
-            wanted = min(max(octets, WINDOW_OCTETS), self.size - position)
+            wanted = min(max(octets, self._window_octets), self.size - position)
             self._window = memoryview(read_readable(self.file, position, wanted))
             self._window_position = position
             start = 0
@@ -309,7 +361,7 @@ class Segment:
         stop = self.size if stop is None else stop
         while position < stop:
             # One look at a window, however many false markers are in it: peers choose the bodies.
-            window = bytes(self.octets(position, WINDOW_OCTETS))
+            window = bytes(self.octets(position, self._window_octets))
             found = window.find(FRAME_MARKER)
             while found >= 0 and position + found < stop:
                 record = self.record_at(position + found, expected)
@@ -328,7 +380,7 @@ class Segment:
         """
         position, first = SEGMENT_HEADER_OCTETS, self.first
         stop = self.size
-        while stop - position > WINDOW_OCTETS:
+        while stop - position > self._window_octets:
             middle = (position + stop) // 2
             record = self.next_record(middle, self.first, stop)
             if record is None or record.first > offset:
@@ -345,7 +397,7 @@ class Segment:
         """
         unpack, seed = FRAME_HEADER.unpack_from, self._frame_seed
         while True:
-            window = self.octets(position, WINDOW_OCTETS)
+            window = self.octets(position, self._window_octets)
             available = len(window) - FRAME_HEADER_OCTETS
             at = 0
             while at <= available and expected < bound:

@@ -16,19 +16,22 @@ from typing import Any
 
 from twisted_msgproto.core.errors import QueueError, QueueFull
 
-from . import consumers, damage, recovery
+from . import consumers, damage, lineage, recovery
 from .columns import Encoded
 from .disk import NO_ROOM, OS_DISK, Disk, File
 from .format import (
+    EMPTY_SEGMENT_OCTETS,
     FORMAT_VERSION,
     FRAME_HEADER_OCTETS,
-    SEGMENT_HEADER_OCTETS,
     Identity,
     Published,
     SegmentHeader,
     pack_frame_header,
+    pack_lineage_frame,
     segment_name,
 )
+from .lineage import Landed, Lineage
+from .places import Places
 
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
@@ -39,6 +42,11 @@ CHECK_OCTETS = 256 << 20
 def new_identity() -> Identity:
     """A random queue id and seed."""
     return Identity(secrets.token_hex(16), secrets.token_bytes(8))
+
+
+def new_incarnation() -> int:
+    """A random number of 63 bits for one start of a writer; never 0."""
+    return secrets.randbits(lineage.NUMBER_BITS) or 1
 
 
 class SegmentLog:
@@ -60,6 +68,7 @@ class SegmentLog:
         check_octets: int = CHECK_OCTETS,
         disk: Disk = OS_DISK,
         make_identity: Callable[[], Identity] = new_identity,
+        make_incarnation: Callable[[], int] = new_incarnation,
     ) -> None:
         self.directory = os.path.abspath(os.fspath(directory))
         self._disk = disk
@@ -71,12 +80,15 @@ class SegmentLog:
         self._sizes: dict[int, int] = {}
         # The segment's name is not durable yet: its first group syncs the directory too.
         self._nameless = False
+        # Nor is its head, which says whose row comes before it.
+        self._headless = False
+        self._frame_octets = 0
         self.publish_failures = 0
         """Ends which could not be published at once; the next one publishes them too."""
         self.trimmed_segments = 0
         self._unlock: Callable[[], None] | None = None
         try:
-            self._open(check_octets, make_identity)
+            self._open(check_octets, make_identity, make_incarnation)
         except OSError as error:
             self.close()
             raise QueueError(f"cannot open the queue {self.directory}: {error}") from error
@@ -84,7 +96,12 @@ class SegmentLog:
             self.close()
             raise
 
-    def _open(self, check_octets: int, make_identity: Callable[[], Identity]) -> None:
+    def _open(
+        self,
+        check_octets: int,
+        make_identity: Callable[[], Identity],
+        make_incarnation: Callable[[], int],
+    ) -> None:
         disk, directory = self._disk, self.directory
         disk.make_directory(directory)
         self._unlock = disk.lock(
@@ -92,6 +109,7 @@ class SegmentLog:
         )
         disk.make_directory(os.path.join(directory, consumers.DIRECTORY))
         self._end_file = disk.open(os.path.join(directory, "end"), write=True)
+        before = recovery.read_published(disk, directory)
         found = recovery.recover(
             disk, directory, make_identity=make_identity, check_octets=check_octets
         )
@@ -111,7 +129,12 @@ class SegmentLog:
         self.recovery = found.recovery
         """What was found at start."""
         self._first = next(reversed(self._sizes), self.end)
-        if found.appendable:
+        self.incarnation = make_incarnation()
+        """Drawn anew at every start; the rows which this writer appends have it."""
+        self._start(before, make_incarnation)
+        # What has neither messages nor a whole head gets one; nothing was trimmed before it.
+        used = self._sizes.get(self._first, 0)
+        if found.appendable and (self.end > self._first or used >= EMPTY_SEGMENT_OCTETS):
             self._file = disk.open(self._path(self._first), write=True)
         else:
             try:
@@ -124,12 +147,59 @@ class SegmentLog:
         self._publish()
         self._end_file.sync()
 
+    def _start(self, before: Published | None, make_incarnation: Callable[[], int]) -> None:
+        """Note this start in the lineage, before anything of it can be published.
+
+        ``before`` is what was published before the recovery.
+        """
+        places = Places(self._disk, self.directory, self.identity)
+        firsts = list(self._sizes)
+        here = Published(self.end, self._first, self._sizes.get(self._first, 0), self.epoch)
+        known = lineage.read(self._disk, self.directory)
+        if known is None:
+            # Rows which are there have a number from now on, unless they had one which was lost.
+            lost = before is not None and before.incarnation != 0
+            if lost:
+                self.recovery.lines.append(
+                    f"the lineage of the queue {self.directory} was damaged: which start of the "
+                    "gateway wrote what is not known of the messages which are there"
+                )
+            starts = ((0, 0 if lost or not self.end else make_incarnation()),)
+            known = Lineage(starts, places.witnesses(firsts, here))
+        self._tail = places.landed(self.end, firsts, here, known)
+        if not self._tail.witness and before is not None and before.offset == self.end:
+            incarnation = self._tail.incarnation or before.incarnation
+            self._tail = Landed(self.end, incarnation, before.witness)
+        self._lineage = known.started(self.end, self.incarnation).trimmed(self.begin)
+        self._lineage_durable = False
+        try:
+            self._write_lineage()
+        except QueueFull as error:
+            # As below: appending tries again, and publishes nothing before.
+            self.recovery.lines.append(str(error))
+
+    def _write_lineage(self) -> None:
+        """Make the lineage durable if it is not; QueueFull if there is no room for it."""
+        if self._lineage_durable:
+            return
+        try:
+            lineage.write(self._disk, self.directory, self._lineage)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise QueueFull(f"no room on the disk of {self.directory}: {error}") from error
+            raise
+        self._lineage_durable = True
+
     # -- what there is ----------------------------------------------------------------------------
 
     @property
     def segments(self) -> int:
         """How many segments there are."""
         return len(self._sizes)
+
+    def committed(self) -> dict[str, int]:
+        """What each consumer has committed.  Raises OSError."""
+        return consumers.read_all(self._disk, self.directory, self.queue_id)
 
     @property
     def damaged(self) -> list[damage.Range]:
@@ -152,6 +222,7 @@ class SegmentLog:
         octets = sum(FRAME_HEADER_OCTETS + encoded.octets for encoded in group)
         try:
             self._make_room(octets)
+            self._write_lineage()
             file = self._writable(octets)
             position = self._sizes[self._first]
             pieces, end = self._framed(group)
@@ -159,6 +230,7 @@ class SegmentLog:
                 self._cut_back()
                 raise QueueFull(f"no room on the disk of {self.directory}")
             file.sync()
+            self._headless = False
             if self._nameless:
                 self._disk.sync_directory(self.directory)
                 self._nameless = False
@@ -171,6 +243,9 @@ class SegmentLog:
         self._sizes[self._first] = position + octets
         self.octets += octets
         self.end = end
+        last = group[-1]
+        self._tail = Landed(end, self.incarnation, lineage.witness(last.crc, last.count - 1))
+        self._frame_octets = FRAME_HEADER_OCTETS + last.octets
         self._publish()
         return end
 
@@ -195,26 +270,28 @@ class SegmentLog:
 
     def _make_room(self, octets: int) -> None:
         """Trim if ``octets`` more would be above the limit; QueueFull if that is not enough."""
+        if self._file is None or self._ends_before(octets):
+            octets += EMPTY_SEGMENT_OCTETS
         if self.octets + octets <= self._max_octets:
             return
         self.trim(ending=True)
         if self.octets + octets <= self._max_octets or self.begin == self.end:
             return
-        kept = consumers.read_all(self._disk, self.directory, self.queue_id)
+        kept = self.committed()
         slowest = min(kept, key=lambda name: kept[name], default=None)
         why = "no consumer is registered" if slowest is None else f"waiting for {slowest!r}"
         raise QueueFull(
             f"the queue {self.directory} holds {self.octets} of {self._max_octets} octets; {why}"
         )
 
+    def _ends_before(self, octets: int) -> bool:
+        """Whether the segment has messages and no more room for ``octets``."""
+        used = self._sizes.get(self._first, 0)
+        return used > EMPTY_SEGMENT_OCTETS and used + octets > self._segment_octets
+
     def _writable(self, octets: int) -> File:
         """The file to append ``octets`` to, a new one if the segment is given up or at its end."""
-        used = self._sizes.get(self._first, 0)
-        if (
-            self._file is not None
-            and used > SEGMENT_HEADER_OCTETS
-            and used + octets > self._segment_octets
-        ):
+        if self._file is not None and self._ends_before(octets):
             self._end_segment()
         if self._file is None:
             self._begin_segment()
@@ -227,13 +304,21 @@ class SegmentLog:
         Raises QueueFull when there is no room for it, OSError when the disk fails.
         """
         header = SegmentHeader(FORMAT_VERSION, self.identity, self.end, self.epoch).packed()
+        header += pack_lineage_frame(
+            self.identity.frame_seed,
+            first=self.end,
+            incarnation=self._tail.incarnation,
+            witness=self._tail.witness,
+        )
         no_room = f"no room on the disk of {self.directory}"
         file: File | None = None
         try:
             file = self._disk.open(self._path(self.end), write=True)
-            file.truncate(0)
+            # Over what may be there, not after it is gone: the head may be all that says whose
+            # row comes before the queue's first one.
             if file.write(0, [header]) < len(header):
                 raise QueueFull(no_room)
+            file.truncate(len(header))
         except (OSError, QueueFull) as error:
             if file is not None:
                 file.close()
@@ -244,7 +329,8 @@ class SegmentLog:
         self._first = self.end
         self.octets += len(header) - self._sizes.get(self.end, 0)
         self._sizes[self.end] = len(header)
-        self._nameless = True
+        self._frame_octets = 0
+        self._nameless = self._headless = True
 
     def _end_segment(self) -> None:
         """Close the segment; the published end is made durable now and then, here."""
@@ -279,7 +365,13 @@ class SegmentLog:
     def _publish(self) -> None:
         """Let readers go up to the end.  A failure only keeps them from it until the next time."""
         published = Published(
-            self.end, self._first, self._sizes.get(self._first, 0), self.epoch
+            self.end,
+            self._first,
+            self._sizes.get(self._first, 0),
+            self.epoch,
+            self._tail.incarnation,
+            self._tail.witness,
+            self._frame_octets,
         ).packed()
         assert self._end_file is not None
         try:
@@ -297,7 +389,7 @@ class SegmentLog:
         """
         if len(self._sizes) == 1 and not ending:
             return 0
-        committed = consumers.read_all(self._disk, self.directory, self.queue_id)
+        committed = self.committed()
         low = min(committed.values(), default=0)
         if ending and low >= self.end > self._first:
             self._end_segment()
@@ -306,7 +398,7 @@ class SegmentLog:
         firsts = list(self._sizes)
         removed = 0
         for first, following in pairwise(firsts):
-            if following > low:
+            if following > low or (following == self._first and not self._head_durable()):
                 break
             self._disk.remove(self._path(first))
             self.octets -= self._sizes.pop(first)
@@ -317,7 +409,25 @@ class SegmentLog:
             self.trimmed_segments += removed
             known = self._found.damaged
             self._found.damaged = {one: why for one, why in known.items() if one[1] > self.begin}
+            self._trim_lineage()
         return removed
+
+    def _head_durable(self) -> bool:
+        """Make the newest segment's head durable: it alone will say whose row came before."""
+        if self._headless:
+            if self._file is None:
+                return False  # given up; the next one which is begun has a head again
+            self._file.sync()
+            self._headless = False
+        return True
+
+    def _trim_lineage(self) -> None:
+        """Drop the starts of which no row is left; without room for that, at another time."""
+        kept = self._lineage.trimmed(self.begin)
+        if kept != self._lineage:
+            self._lineage, self._lineage_durable = kept, False
+        with contextlib.suppress(OSError, QueueFull):
+            self._write_lineage()
 
     def check_older(self) -> list[str]:
         """Check one older segment which the start left out; lines for the log.

@@ -7,24 +7,36 @@ it finds damaged it passes over and remembers (:meth:`QueueReader.damaged`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
 
-from . import consumers, damage, recovery
+from . import consumers, damage, lineage, recovery
 from .checksum import crc32
 from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk, read_whole
 from .format import Published, Record, Segment, segment_name
+from .lineage import Description, Landed
+from .places import Places
+from .source import Rows
 
 READ_ROWS = 10_000
 READ_OCTETS = 32 << 20
 """A batch is given out at this weight, however few rows it has."""
 END_READS_MAX = 100
 """How often the published end is read again when a read meets a write."""
+LOOKS_MAX = 100
+"""How often a look at the directory begins again because a segment was trimmed meanwhile."""
+
+Look = TypeVar("Look")
+Note = Callable[[int, int, str], None]
+"""Told of each range lo ≤ offset < hi which a read meets as damaged, and why."""
+
+NOTHING_PUBLISHED = Published(0, 0, 0, 0)
 
 
 class QueueReader:
@@ -47,6 +59,8 @@ class QueueReader:
         self.queue_id = identity.queue_id
         """Names this queue for good: the table's ``gateway``."""
         self._met: dict[Range, str] = {}
+        self._places = Places(disk, self.directory, identity)
+        self._sizes: dict[int, int] = {}
 
     @property
     def epoch(self) -> int:
@@ -84,26 +98,197 @@ class QueueReader:
 
         What the writer has found and noted, and what this reader has come across.
         """
-        begin = self.begin()
+        return self._damaged_from(self.begin())
+
+    def _damaged_from(self, begin: int) -> list[Range]:
         known = [*damage.read(self._disk, self.directory), *self._met]
         return damage.merged((lo, hi) for lo, hi in known if hi > begin)
 
+    # -- history ----------------------------------------------------------------------------------
+
+    def describe(self, landed: Landed | None = None) -> Description:
+        """All that a plan needs, of the rows from ``landed`` (default: from the first one) on.
+
+        Costs a few small reads, whatever the queue holds.  Raises QueueMismatch if ``landed`` is
+        not this queue's history, OSError from the disk.
+        """
+
+        def look(published: Published, firsts: Sequence[int]) -> Description:
+            known = self._lineage()
+            if landed is not None:
+                self._check(landed, published, firsts, known)
+            begin = firsts[0] if firsts else published.offset
+            start = begin if landed is None else landed.offset
+            sizes = self._octets(published, firsts)
+            oldest, waiting = self._waiting(start, published, firsts, sizes)
+            standing = consumers.read_all(self._disk, self.directory, self.queue_id)
+            moved = {
+                name: time
+                for name in standing
+                if (time := consumers.moved(self._disk, self.directory, name)) is not None
+            }
+            return Description(
+                self.queue_id,
+                published.epoch,
+                begin,
+                published.offset,
+                self._landed(published.offset, published, firsts, known),
+                sum(sizes.values()),
+                oldest,
+                waiting,
+                tuple(self._damaged_from(begin)),
+                standing,
+                moved,
+            )
+
+        return self._looked(look)
+
+    def place(self, offset: int) -> Landed:
+        """``offset`` with the incarnation and the witness of row ``offset`` - 1.
+
+        Raises QueueMismatch for an offset which was trimmed or is beyond the published end.
+        """
+
+        def look(published: Published, firsts: Sequence[int]) -> Landed:
+            self._check_bounds(Landed(offset), published, firsts)
+            return self._landed(offset, published, firsts, self._lineage())
+
+        return self._looked(look)
+
+    def check(self, landed: Landed) -> None:
+        """Raise QueueMismatch, saying why and what to do, if ``landed`` is not its history."""
+        self._looked(
+            lambda published, firsts: self._check(landed, published, firsts, self._lineage())
+        )
+
+    def _looked(self, look: Callable[[Published, Sequence[int]], Look]) -> Look:
+        """What ``look`` finds in the published end and the segments which belong together."""
+        self._check_identity()
+        for _ in range(LOOKS_MAX):
+            published = self._published() or NOTHING_PUBLISHED
+            firsts = recovery.segment_offsets(self._disk, self.directory)
+            if firsts and firsts[0] > published.offset:
+                continue  # it was trimmed up to an end which was published in between
+            try:
+                return look(published, firsts)
+            except FileNotFoundError:
+                continue  # a segment was trimmed meanwhile
+        raise QueueCorrupt(
+            f"the segments of the queue {self.directory} and its published end do not fit; "
+            "the gateway mends it when it starts"
+        )
+
+    def _check_identity(self) -> None:
+        """Raise QueueMismatch if another queue was put in the place of this one."""
+        now = recovery.read_identity(self._disk, self.directory)
+        if now is not None and now != self.identity:
+            raise QueueMismatch(
+                f"{self.directory} holds the queue {now.queue_id} now, not {self.queue_id}: "
+                "another queue was put in its place"
+            )
+
+    def _lineage(self) -> lineage.Lineage:
+        return lineage.read(self._disk, self.directory) or lineage.Lineage()
+
+    def _check(
+        self,
+        landed: Landed,
+        published: Published,
+        firsts: Sequence[int],
+        known: lineage.Lineage,
+    ) -> None:
+        self._check_bounds(landed, published, firsts)
+        here = self._landed(landed.offset, published, firsts, known)
+        lineage.check_proof(self.queue_id, landed, here)
+
+    def _check_bounds(self, landed: Landed, published: Published, firsts: Sequence[int]) -> None:
+        begin = firsts[0] if firsts else published.offset
+        lineage.check_bounds(self.queue_id, landed, begin, published.offset)
+
+    def _landed(
+        self, offset: int, published: Published, firsts: Sequence[int], known: lineage.Lineage
+    ) -> Landed:
+        """The lineage of an offset within bounds; that of the end is published with it."""
+        if offset == published.offset and published.incarnation:
+            if published.frame_octets:
+                segment, end = published.segment, published.octets
+                self._places.remember(offset - 1, segment, end - published.frame_octets)
+                self._places.remember(offset, segment, end)
+            return Landed(offset, published.incarnation, published.witness)
+        return self._places.landed(offset, firsts, published, known)
+
+    def _octets(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
+        """The octets of each segment; those which another follows are looked at once."""
+        sizes = {}
+        for first in firsts:
+            if first == published.segment:
+                size = published.octets
+            else:
+                known = self._sizes.get(first)
+                size = self._size(first) if known is None else known
+            sizes[first] = size
+        # The last one may still grow.
+        self._sizes = {first: sizes[first] for first in firsts[:-1] if first != published.segment}
+        return sizes
+
+    def _size(self, first: int) -> int:
+        file = self._disk.open(os.path.join(self.directory, segment_name(first)))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _waiting(
+        self, start: int, published: Published, firsts: Sequence[int], sizes: dict[int, int]
+    ) -> tuple[int | None, int]:
+        """When the first message at or above ``start`` came, and the octets from there on."""
+        placed = self._places.at(start, firsts, published) if start < published.offset else None
+        if placed is None or placed.record.first >= published.offset:
+            return None, 0
+        oldest = self._places.received_at(placed, start, published)
+        later = sum(octets for first, octets in sizes.items() if first > placed.segment)
+        return oldest, sizes[placed.segment] - placed.record.position + later
+
+    # -- rows -------------------------------------------------------------------------------------
+
     def read(
-        self, lo: int, hi: int, rows: int = READ_ROWS, octets: int = READ_OCTETS
-    ) -> Iterator[pa.RecordBatch]:
+        self,
+        lo: int,
+        hi: int,
+        rows: int = READ_ROWS,
+        octets: int = READ_OCTETS,
+        *,
+        landed: Landed | None = None,
+    ) -> Rows:
         """The messages lo ≤ offset < hi in the columns of SCHEMA, about ``rows`` a batch.
 
         Batches hold whole groups where that is possible and never more than 2 × ``rows``, unless
-        a group does.  Damaged messages are missing from them.  Raises QueueMismatch if ``lo`` was
-        trimmed or ``hi`` is beyond the published end, OSError from the disk.
+        a group does.  Damaged messages are missing from them; :attr:`Rows.damaged` says which.
+        The first batch raises QueueMismatch if ``landed`` is not this queue's history, ``lo`` was
+        trimmed or ``hi`` is beyond the published end; any may raise OSError from the disk.
         """
+        met: list[Range] = []
+
+        def note(first: int, last: int, why: str) -> None:
+            self._met[first, last] = why
+            met.append((max(first, lo), min(last, hi)))
+
+        return Rows(self._batches(lo, hi, rows, octets, landed, note), met)
+
+    def _batches(
+        self, lo: int, hi: int, rows: int, octets: int, landed: Landed | None, note: Note
+    ) -> Iterator[pa.RecordBatch]:
+        if landed is not None:
+            self.check(landed)
+        else:
+            self._check_identity()
         end = self.end()
         if not 0 <= lo <= hi <= end:
             raise QueueMismatch(
                 f"offsets {lo} to {hi} asked of the queue {self.queue_id}, which ends at {end}"
             )
         assembly = Assembly(self.queue_id)
-        for segment, record in self._records(lo, hi):
+        for segment, record in self._records(lo, hi, note):
             first, last = max(record.first, lo), min(record.end, hi)
             payload = segment.payload(record)
             try:
@@ -111,14 +296,14 @@ class QueueReader:
                     raise QueueCorrupt("checksum")
                 assembly.add(payload, record.runs, record.first, record.count, first, last)
             except QueueCorrupt as error:
-                self._met[record.first, record.end] = str(error)
+                note(record.first, record.end, str(error))
                 continue
             if assembly.rows >= rows or assembly.octets >= octets:
                 yield assembly.finish()
         if assembly.rows:
             yield assembly.finish()
 
-    def _records(self, lo: int, hi: int) -> Iterator[tuple[Segment, Record]]:
+    def _records(self, lo: int, hi: int, note: Note) -> Iterator[tuple[Segment, Record]]:
         """The records which hold lo ≤ offset < hi; what is missing is noted as damaged."""
         while lo < hi:
             firsts = recovery.segment_offsets(self._disk, self.directory)
@@ -137,13 +322,14 @@ class QueueReader:
             try:
                 segment = Segment(file, self.identity.frame_seed, first)
                 stop = min(hi, following)
-                for record in self._segment_records(segment, lo, stop):
+                for record in self._segment_records(segment, lo, stop, note):
                     yield segment, record
             finally:
                 file.close()
             lo = stop
 
-    def _segment_records(self, segment: Segment, lo: int, stop: int) -> Iterator[Record]:
+    @staticmethod
+    def _segment_records(segment: Segment, lo: int, stop: int, note: Note) -> Iterator[Record]:
         """One segment's records which hold lo ≤ offset < stop, by their headers."""
         position, expected = segment.locate(lo)
         for item in segment.walk(position, expected, check=False):
@@ -153,10 +339,10 @@ class QueueReader:
                 if isinstance(item, Record):
                     yield item
                 else:
-                    self._met[max(item.lo, lo), min(expected, stop)] = item.reason
+                    note(max(item.lo, lo), min(expected, stop), item.reason)
             if expected >= stop:
                 return
-        self._met[max(expected, lo), stop] = "records missing"
+        note(max(expected, lo), stop, "records missing")
 
     # -- consumers --------------------------------------------------------------------------------
 
@@ -175,12 +361,14 @@ class QueueReader:
             self.commit(consumer, begin)
         return begin
 
-    def commit(self, consumer: str, offset: int) -> None:
+    def commit(self, consumer: str, offset: int, landed: Landed | None = None) -> None:
         """Make durable that ``consumer`` needs nothing below ``offset`` any more.
 
-        Raises QueueMismatch for an offset beyond the published end, QueueError for an impossible
-        name, OSError from the disk.
+        Raises QueueMismatch if ``landed`` is not this queue's history and for an offset beyond
+        the published end, QueueError for an impossible name, OSError from the disk.
         """
+        if landed is not None:
+            self.check(landed)
         end = self.end()
         if offset > end:
             raise QueueMismatch(
@@ -188,6 +376,14 @@ class QueueReader:
                 f"which ends at {end}"
             )
         consumers.write(self._disk, self.directory, consumer, self.queue_id, offset)
+
+    def forget(self, consumer: str) -> None:
+        """Forget ``consumer`` and what it still needs; the gateway may go on writing.
+
+        A consumer which still lives makes itself known again with its next commit.  Raises
+        QueueError if there is none of this name.
+        """
+        consumers.remove(self._disk, self.directory, consumer)
 
     def consumers(self) -> dict[str, int]:
         """Every registered consumer's committed offset."""

@@ -28,6 +28,7 @@ from twisted_msgproto.core.packed import kept_packed
 
 from . import log as segment_log
 from .columns import Encoded, encode
+from .consumers import Watch
 from .damage import Range
 from .disk import OS_DISK, Disk
 from .log import SegmentLog
@@ -42,6 +43,8 @@ RETRY_DELAY_S = 0.25
 USUAL_SYNC = "fdatasync"
 IDLE_S = 1.0
 """How often a writer with nothing to do looks for something to trim."""
+WATCH_S = 60.0
+"""How often a writer looks whether its consumers move."""
 CLOSE_TIMEOUT_S = 4.0
 GIVE_UP_S = 1.0
 """How long a closing writer waits for a disk which does not answer."""
@@ -144,6 +147,8 @@ class QueueWriter:
         self._idle = False  # the thread waits for something to do
         self._closing = False
         self._trim_at = 0.0
+        self._watch_at = 0.0
+        self._watch = Watch()
         self._give_up = threading.Event()
         self._failure: BaseException | None = None
         self._groups = 0
@@ -236,6 +241,7 @@ class QueueWriter:
             "damaged_messages": sum(hi - lo for lo, hi in self._log.damaged),
             "truncated_octets": self.recovery.truncated_octets,
             "trimmed_segments": self._log.trimmed_segments,
+            "consumers_standing_still": len(self._watch.still),
         }
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
@@ -337,9 +343,23 @@ class QueueWriter:
         """Remove what every consumer has behind it."""
         try:
             self._log.trim()
+            self._look_at_consumers()
         except OSError as error:
             self._disk_errors += 1
             self._report(f"queue {self.directory}: {error}")
+
+    def _look_at_consumers(self) -> None:
+        """Name those which do not move: what they need is kept, and fills the disk."""
+        now = time.monotonic()
+        if now < self._watch_at:
+            return
+        self._watch_at = now + WATCH_S
+        for name in self._watch.look(self._log.committed(), self._log.end, now):
+            self._report(
+                f"queue {self.directory}: the consumer {name!r} has not moved for "
+                f"{self._watch.still[name] / 3600:.1f} h; what it needs is kept. If it is gone: "
+                f"msgproto queue consumers {self.directory} --forget {name}"
+            )
 
     def _tidy(self) -> None:
         """Nothing waits: trim, and check one segment which the start left out."""

@@ -13,7 +13,6 @@ from ..core.errors import Fault
 
 REQUEST = "request"
 SEND_ONLY = "send-only"
-RESPONSE = "response"
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from ..core.message import Message, MessageBatch
 from ..net.authentication import LOGIN_LIMITS
 from ..net.backpressure import OutputGuard, ReadControl
 from ..net.factory import peer_name
-from ..net.ingest import Delivery
+from ..net.ingest import Delivery, tell_not_stored, tell_unread
 from ..net.timer import MachineTimer
 from ..net.websocket import WEBSOCKET_LIMITS
 from .events import (
@@ -167,7 +167,7 @@ class SabcSession(Verbs):
             self._control,
             factory.clock,
             factory.limits["unread-seconds"],
-            self._abort,
+            self._cutUnread,
             self.outputChanged,
         )
 
@@ -211,14 +211,15 @@ class SabcSession(Verbs):
         self._lost(reason)
         error = self._lossOf(reason)
         streams, self._streams = self._streams, {}
+        # Whoever hears of it may cancel others which wait still: each fires once.
         for done, stream in streams.items():
             stream.stop()
-            if not stream.waiting:
+            if not stream.waiting and not done.called:
                 done.errback(error)
         for event in ended:
             if isinstance(event, WorkLost):
                 for _, waiter in event.work:
-                    waiter.errback(error)
+                    self._fail(waiter, error)
         if self._established:
             self.sessionLost(reason)
 
@@ -248,6 +249,11 @@ class SabcSession(Verbs):
             now = self.factory.clock.seconds()
             self._take(self.machine.receive(frames, now), now)
 
+    def oversized(self) -> None:
+        """A WebSocket message is above twice the limit of a message (``SA-22``)."""
+        if not self._ended:
+            self._take(self.machine.oversized(), self.factory.clock.seconds())
+
     def _take(self, events: list[Event], now: float) -> None:
         for event in events:
             if type(event) is MessagesReceived:
@@ -260,11 +266,10 @@ class SabcSession(Verbs):
 
     def _happened(self, event: Event, now: float) -> None:
         if isinstance(event, RequestFailed):
-            error = Refused(event.text, event.code)
-            self._release(event.waiter).errback(error)
+            self._fail(event.waiter, Refused(event.text, event.code))
         elif isinstance(event, RequestsTimedOut):
             for waiter in event.waiters:
-                self._release(waiter).errback(TimedOut("no answer in time"))
+                self._fail(waiter, TimedOut("no answer in time"))
         elif isinstance(event, ErrorReceived):
             self._guarded(self.errorReceived, event)
         elif isinstance(event, Fault):
@@ -341,7 +346,7 @@ class SabcSession(Verbs):
 
         Going on would leave a gap in what is stored of this session.
         """
-        log.failure("{peer}: not stored", failure, peer=self.peer)
+        tell_not_stored(log, self.peer, failure, self._ended)
         self.factory.counters["unsafe_batches"] += 1
         self._unsafe.add(place)
 
@@ -468,7 +473,15 @@ class SabcSession(Verbs):
         truncated = event.truncated or [False] * len(event.ids)
         columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
         for waiter, body, headers, cut in columns:
-            self._release(waiter).callback(Response(body, headers, cut))
+            answered = self._release(waiter)
+            if not answered.called:  # the callback of another answer may have cancelled it
+                answered.callback(Response(body, headers, cut))
+
+    def _fail(self, waiter: Any, error: Exception) -> None:
+        """A request has failed, unless its caller has cancelled it meanwhile."""
+        failed = self._release(waiter)
+        if not failed.called:
+            failed.errback(error)
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
@@ -501,6 +514,15 @@ class SabcSession(Verbs):
     def _abort(self) -> None:
         self._ended = True
         self.transport.abortConnection()  # type: ignore[union-attr]
+
+    def peerUnreading(self) -> None:
+        """The peer has left unread what we write for too long: a line and a counter."""
+        tell_unread(log, self.factory, self.peer)
+
+    def _cutUnread(self) -> None:
+        if not self._ended:
+            self.peerUnreading()
+        self._abort()
 
     def outputChanged(self, paused: bool) -> None:
         """The peer has stopped reading what we write, or has caught up."""

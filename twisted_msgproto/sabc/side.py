@@ -57,6 +57,8 @@ TOO_LARGE, TOO_MANY, FAILED, UNAVAILABLE = 413, 429, 500, 503
 LENGTH: Final = "length"
 _PIECES_A_MESSAGE = 16  # how finely a message which is still coming is measured against its limit
 
+_MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
+
 _MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
     Connect: RESERVED - {CLIENT_ID, CLIENT_PASSCODE},
     Connected: RESERVED - {SESSION_ID, SESSION_EXPIRY},
@@ -402,26 +404,39 @@ class Side(Speaker[S]):
             self._overgrown(incoming, True, events)
 
     def _overgrown(self, incoming: Incoming, trim: bool, events: list[Event]) -> None:
-        """A message above the limit is cut once, and closes the connection at twice the limit."""
-        if not incoming.muted:
+        """A message above the limit is cut once, or refused; at twice the limit it is refused.
+
+        A cut message is kept until its true end: if it grows on, nothing of it is delivered.
+        """
+        if not incoming.muted and not incoming.cut:
             if self._refuse_oversize and incoming.key is not None:
                 ref = None if incoming.key[0] else incoming.id
                 self._refuse(TOO_LARGE, "the message is too large", events, ref, incoming.id)
+                incoming.mute()
             else:
                 body = b"".join(incoming.parts)
-                self.counters.truncated_messages += 1
-                self._deliver(incoming, whole_characters(body) if trim else body, True, events)
-            incoming.mute()
+                incoming.parts = [whole_characters(body) if trim else body]
+                incoming.cut = True
         if incoming.size > 2 * self._message_octets:
             ref = None if incoming.key is None or incoming.key[0] else incoming.id
-            fault = Fault("message-octets", "the message is more than twice too large")
-            self._fail(TOO_LARGE, fault, events, ref)
+            incoming.mute()
+            self._fail(TOO_LARGE, _MORE_THAN_TWICE, events, ref)
+
+    def oversized(self) -> list[Event]:
+        """More than twice the limit comes in one WebSocket message: ERROR, and no more (``SA-22``).
+
+        The rest of it is not read.
+        """
+        events: list[Event] = []
+        if not self.closed:
+            self._fail(TOO_LARGE, _MORE_THAN_TWICE, events)
+        return events
 
     def _continue(self, octets: bytes, now: float, events: list[Event]) -> None:
         """More of a body: kept as far as the limit reaches, measured and forgotten beyond."""
         incoming = self._current
         incoming.heard = now
-        if not incoming.muted:
+        if not incoming.muted and not incoming.cut:
             room = self._message_octets - incoming.size
             incoming.parts.append(octets if len(octets) <= room else octets[: max(0, room)])
         self._grow(incoming, len(octets), events)
@@ -436,8 +451,11 @@ class Side(Speaker[S]):
             if incoming.size > self._message_octets:
                 # The body is complete: only its end mark is above the limit.
                 self._overgrown(incoming, False, events)
+            if self.closed:
+                return
             if not incoming.muted:
-                self._deliver(incoming, b"".join(incoming.parts), False, events)
+                self.counters.truncated_messages += incoming.cut
+                self._deliver(incoming, b"".join(incoming.parts), incoming.cut, events)
             if key is not None:
                 self._unfinished.pop(key, None)
         elif self._more:

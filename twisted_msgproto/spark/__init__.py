@@ -1,18 +1,27 @@
 """Queues as Structured Streaming sources, and the bridge process from a queue to a table.
 
-Importing this package does not import pyspark; :func:`register` and the bridge do.
+Importing this package does not import pyspark; :func:`register` and the others do.
+
+=================================  ==============================================================
+:func:`register`                   ``format("msgproto")`` and ``format("msgproto-table")``
+:func:`release`                    lets a queue forget what a stream of one's own made durable
+:func:`read_table`                 a landed table as a DataFrame, without the Delta package
+:mod:`~twisted_msgproto.spark.views`  bodies and fields as columns, duplicates of retries removed
+=================================  ==============================================================
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["need_spark", "register"]
+__all__ = ["need_spark", "read_table", "register", "release"]
 
 
 def need_spark() -> None:
@@ -27,13 +36,63 @@ def need_spark() -> None:
     del pyarrow
 
 
-def register(spark: SparkSession) -> None:
-    """Makes ``format("msgproto")`` known to ``spark``, for ``readStream`` and for ``read``.
+def register(spark: SparkSession, *, probe: bool = True) -> None:
+    """Makes ``format("msgproto")`` and ``format("msgproto-table")`` known to ``spark``.
 
-    The workers import this package too: it is installed there, or on their ``PYTHONPATH``.
-    Raises ConfigurationError when pyarrow or a recent pyspark is absent.
+    It also lets the workers find this package.  On one machine (``local[…]``) they run this very
+    Python unless ``PYSPARK_PYTHON`` or Spark's setting ``spark.pyspark.python`` names another.  On
+    a cluster one worker is asked by a small job whether it can run the source (``probe=False``
+    leaves that out); a package which it lacks is sent to it.
+
+    Raises ConfigurationError, one line which says what to set, when pyarrow or a recent pyspark is
+    absent here, or when the cluster's workers cannot run the source.
     """
     need_spark()
-    from .source import QueueSource
+    from .registration import register_sources
 
-    spark.dataSource.register(QueueSource)
+    register_sources(spark, probe=probe)
+
+
+def release(
+    checkpoint: str | os.PathLike[str],
+    queue: str | Sequence[str],
+    consumer: str,
+    *,
+    sync: Callable[[], object] | None = None,
+    token_file: str | None = None,
+    authority: str | None = None,
+    source: int = 0,
+) -> dict[str, int]:
+    """Lets queues forget what a stream has committed and made durable; the released offsets.
+
+    See :func:`twisted_msgproto.spark.releasing.release` for the parameters and the errors.
+    """
+    need_spark()
+    from . import releasing
+
+    return releasing.release(
+        checkpoint,
+        queue,
+        consumer,
+        sync=sync,
+        token_file=token_file,
+        authority=authority,
+        source=source,
+    )
+
+
+def read_table(
+    spark: SparkSession,
+    location: str | os.PathLike[str],
+    *,
+    storage: Mapping[str, str] | None = None,
+    version: int | None = None,
+) -> DataFrame:
+    """The landed table at ``location`` by Spark's own Parquet reader.
+
+    See :func:`twisted_msgproto.spark.tablesource.read_table` for the parameters and the errors.
+    """
+    need_spark()
+    from . import tablesource
+
+    return tablesource.read_table(spark, location, storage=storage, version=version)

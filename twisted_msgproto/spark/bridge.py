@@ -1,57 +1,71 @@
-"""The bridge process: queues → Structured Streaming → a table, until somebody ends it.
+"""The bridge process: queues → one Spark job a batch → a Delta table, until somebody ends it.
 
-What happens between the rows and the table is Spark's: batches, retries, the checkpoint.  The
-bridge looks after what Spark does not:
-
-* everything that can be wrong is looked at before Java starts, and said in one line;
-* one bridge a checkpoint and one a consumer's name (locks);
-* SIGTERM and SIGINT let the running batch end, a second one does not wait;
-* the low-water mark, after which the gateway may trim, is published when the landed files are
-  durable, and also after the last batch;
-* progress lines and the status file.
+Three threads: the main one takes signals and waits, so that it can end the process whatever hangs
+(TB-10); the loop (``loop.py``) plans, lands and commits; the marks (``marks.py``) go to the
+gateways and the status to its files.  Everything that can be wrong is looked at before Java starts
+and said in one line.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import signal
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..core.errors import ConfigurationError, MsgprotoError
+import pyarrow as pa
+
+from ..core.errors import (
+    ConfigurationError,
+    QueueAway,
+    QueueError,
+    QueueMismatch,
+)
+from ..table import starting
+from ..table.actions import Run
+from ..table.compact import Compactions
+from ..table.landing import TABLE_SCHEMA, Target
+from ..table.log import Table
+from ..table.plan import ROWS_MAX
+from ..table.storage import LocalStorage
 from . import need_spark
-from .checkpoint import PRIVATE, check_sink, is_remote, locked, newest_done, newest_planned
-from .durable import BatchSync, sync_delta, sync_files
-from .mend import Mark, boot_id, mend, write_mark
-from .offsets import Places, Source, check_places, initial_places
-from .report import Batch, Lag, Progress, StatusFiles, lag, lock_path, progress_line
-from .session import first_line, spark_session
-from .table import DELTA_LOG, SINK_LOG, open_delta
+from .gateways import AWAY, NEW, REFUSED, Gateways
+from .jobs import Runner, SparkRunner
+from .locks import locked
+from .loop import AWAY_SECONDS, Loop, Pace
+from .marks import Marks
+from .opening import is_remote, open_queue
+from .options import Access
+from .report import Batch, Progress, Report, StatusFiles, lock_path, progress_line
+from .session import first_line, spark_session, within
 
-FORMATS = ("parquet", "delta")
+TRIGGER_SECONDS = 1.0
+"""The least time from one batch to the next, unless somebody says otherwise."""
 
-ROWS_MAX = {"parquet": 1_000_000, "delta": 200_000}
-"""Rows of one batch at most: bounds its time and, for Delta, the memory of this process."""
+PRIVATE = "_bridge"
+"""The bridges' own directory below a table; readers and vacuum pass over such names."""
 
 LOOK_SECONDS = 0.1
-"""How often the bridge looks at the stream."""
+"""How often the main thread looks for signals and for the end of the loop."""
 
-REPORT_SECONDS = 1.0
-"""How often status file and low-water mark are written, and a progress line at most."""
+GRACE_SECONDS = 2.0
+"""After SIGTERM the running batch has so long to end; then it is cancelled and lands next time."""
 
-OWN_ERROR = re.compile(r"twisted_msgproto\.core\.errors\.\w+: (.+)")
-"""One of our errors in what a Python worker sent through Java."""
+CANCEL_SECONDS = 0.5
+"""How long a cancelled batch may take to end before nobody waits for it any more."""
 
-PYTHON_ERROR = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
-"""The last line of a worker's traceback, which says what it was."""
+MARKS_SECONDS = 1.0
+"""How long the last marks and the last status may take."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,45 +74,60 @@ class BridgeOptions:
 
     ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one
     batch to the next in seconds (0: the next begins when the last ends); ``once`` drains what is
-    there and ends; ``rows_max`` bounds a batch (None: by format).  ``accept_loss`` goes on after
-    what is lost, ``retired`` names queues which are gone for good; ``settings`` are Spark's;
-    ``token_file`` and ``authority`` are files for queues on other machines.
+    there and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None
+    for what the table has; ``start_begin`` takes gateways which the table does not know though
+    they have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's,
+    ``storage`` delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines.
     """
 
     queues: Sequence[str]
     table: str
-    format: str = "parquet"
-    checkpoint: str | None = None
-    trigger: float = 0.0
+    partition_by: Sequence[str] | None = None
+    trigger: float = TRIGGER_SECONDS
     once: bool = False
-    consumer: str = "spark"
+    consumer: str | None = None
+    start_begin: bool = False
+    transform: str | None = None
     master: str = "local[*]"
-    rows_max: int | None = None
-    accept_loss: bool = False
-    retired: Sequence[str] = ()
+    rows_max: int = ROWS_MAX
+    storage: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     token_file: str | None = None
     authority: str | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigurationError(f"--format is {' or '.join(FORMATS)}, not {self.format!r}")
-        if not re.fullmatch(r"\w[\w.-]{0,63}", self.consumer, re.ASCII):
+        if self.consumer is not None and not re.fullmatch(
+            r"\w[\w.-]{0,63}", self.consumer, re.ASCII
+        ):
             raise ConfigurationError(
                 f"--consumer is 1 to 64 letters, digits, - . and _, not {self.consumer!r}"
             )
-        if self.format == "delta" and is_remote(self.table):
-            raise ConfigurationError("--format delta writes to directories on this machine")
+        if self.partition_by is not None:
+            starting.check_partitioning(self.partition_by)
+        if self.master.startswith("sc://"):
+            raise ConfigurationError(
+                "--master takes a Spark master (local[2], spark://…), not sc://"
+            )
+
+        places: dict[str, str] = {}
+        for location in self.locations:
+            place = location if is_remote(location) else os.path.realpath(location)
+            if place in places:
+                raise ConfigurationError(f"{places[place]} and {location} are the same queue")
+            places[place] = location
 
     @property
-    def checkpoint_location(self) -> str:
-        """Where the checkpoint is: as given, else ``TABLE/_checkpoint``."""
-        return self.checkpoint or f"{self.table.rstrip('/')}/_checkpoint"
+    def access(self) -> Access:
+        """What opens the queues of other machines."""
+        return Access(self.token_file, self.authority)
 
-
-def local_path(location: str) -> Path | None:
-    """The absolute path of a place on this machine; None for one elsewhere."""
-    return None if is_remote(location) else Path(location.removeprefix("file://")).absolute()
+    @property
+    def locations(self) -> list[str]:
+        """The queues, directories as absolute paths: workers have other working directories."""
+        return [
+            queue if is_remote(queue) else os.path.abspath(queue.removeprefix("file://"))
+            for queue in self.queues
+        ]
 
 
 class Ending:
@@ -108,9 +137,24 @@ class Ending:
 
     def __init__(self) -> None:
         self.wishes = 0
+        self._interrupts = False
 
     def _wish(self, number: int, frame: FrameType | None) -> None:
+        # Nothing more: what a lock protects must not be touched in a signal's function.
         self.wishes += 1
+        if self._interrupts:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """In here a wish does not wait: nothing is under way that would have to end in order."""
+        self._interrupts = True
+        try:
+            if self.wishes:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._interrupts = False
 
     def install(self) -> None:
         """Takes the signals; again after pyspark has put its own function there."""
@@ -121,9 +165,9 @@ class Ending:
 def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None) -> int:
     """Runs a bridge until it is told to end (or has drained, ``once``); returns 0.
 
-    ``say`` gets each line for the operator (default: stdout, flushed).  Raises ConfigurationError
-    or QueueError, one line, for everything that keeps it from running.  Takes the process's
-    signals, and its own session if it can.
+    ``say`` gets each line for the operator (default: stdout, flushed).  Raises MsgprotoError, one
+    line, for everything that keeps it from running.  Takes the process's signals, and its own
+    session if it can.
     """
     need_spark()
     ending = Ending()
@@ -132,14 +176,14 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
         os.setsid()
     bridge = Bridge(options, ending, say or _say)
     try:
-        with bridge.prepared() as descriptors:
-            return bridge.run(descriptors)
+        bridge.run()
     except KeyboardInterrupt:
-        # pyspark's own function was in place for a moment while its context was made.
-        return 0
+        # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
+        bridge.interrupted()
     except BaseException as error:
         bridge.failed(error)
         raise
+    return 0
 
 
 def _say(line: str) -> None:
@@ -154,320 +198,267 @@ class Bridge:
         self.options = options
         self.ending = ending
         self.say = say
-        self.table = local_path(options.table)
-        self.checkpoint = local_path(options.checkpoint_location)
-        self.locations = [
-            location if (path := local_path(location)) is None else str(path)
-            for location in options.queues
-        ]
-        self.queues: dict[str, Source] = {}
-        self.progress = Progress()
+        self.own_run = Run.new()
+        self.consumer = options.consumer or ""
         self.status: StatusFiles | None = None
-        self._scratch = Path()
-        self._sync = BatchSync(self.table, self.checkpoint)
-        self._seen: tuple[int, str] | None = None
-        self._published: Places = {}
+        self.loop: Loop | None = None
+        self._shown: Batch | None = None
+        self._unnoticed: list[BaseException] = []
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Looks at everything, starts Spark, runs the loop, ends."""
+        if self.options.transform is None:
+            table = self._open_table(None)
+            with (
+                self._prepared(table) as gateways,
+                self._scratch(table) as scratch,
+                self._spark(scratch) as spark,
+            ):
+                runner = SparkRunner(spark, scratch / "spark.log")
+                self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
+            return
+        # The table's columns are the function's, which only Spark can say.
+        with self._scratch(None) as scratch, self._spark(scratch) as spark:
+            from .transform import Transform
+
+            spark_runner = SparkRunner(spark, scratch / "spark.log")
+            transform = Transform(spark_runner, self.options.transform, self.options.access)
+            table = self._open_table(transform.schema)
+            with self._prepared(table) as gateways:
+                self._drive(table, gateways, spark_runner, transform, transform.schema)
+
+    def _open_table(self, schema: pa.Schema | None) -> Table:
+        options = self.options
+        table = starting.open_table(
+            options.table, schema, options.partition_by, options.storage, self.own_run
+        )
+        starting.check_operations(table)
+        self.consumer = options.consumer or starting.consumer_name(table.table_id)
+        return table
 
     @contextlib.contextmanager
-    def prepared(self) -> Iterator[list[int]]:
-        """Looks at everything, takes the locks, registers; gives the locks' descriptors."""
-        from .source import Access, open_queues
-
+    def _prepared(self, table: Table) -> Iterator[Gateways]:
+        """Takes the locks and asks every gateway once, before Java starts."""
         options = self.options
-        if options.format == "delta":
-            _need_delta()
-        self._check_table()
-        access = Access(options.token_file, options.authority)
-        self.queues = open_queues(self.locations, access)
-        directories = {
-            name: path
-            for name, location in zip(self.queues, self.locations, strict=True)
-            if (path := local_path(location)) is not None
-        }
+        said: list[str] = []
+        gateways = Gateways(
+            options.locations,
+            partial(open_queue, access=options.access),
+            self.consumer,
+            partial(starting.check_gateway, table.location, start_begin=options.start_begin),
+            # A start which is refused says one line and nothing else.
+            lambda line: said.append(line) if self.status is None else self.say(line),
+        )
+        directories = [Path(place) for place in options.locations if not is_remote(place)]
         with contextlib.ExitStack() as stack:
-            descriptors = []
-            if self.checkpoint is not None:
-                path = self.checkpoint / PRIVATE
-                what = f"the checkpoint {self.checkpoint}"
-                descriptors.append(stack.enter_context(locked(path / "lock", what)))
-            for directory in directories.values():
-                path = lock_path(directory, options.consumer)
-                what = f"the consumer {options.consumer!r} of {directory}"
-                descriptors.append(stack.enter_context(locked(path, what)))
-            self._scratch = self._make_scratch(stack)
-            self._check_checkpoint()
-            for queue in self.queues.values():
-                queue.register(options.consumer)
-            about = {
-                "table": options.table,
-                "format": options.format,
-                "checkpoint": options.checkpoint_location,
-            }
-            self.status = StatusFiles(directories, options.consumer, about)
-            self._write_status("starting")
-            yield descriptors
+            for directory in directories:
+                if not directory.is_dir():
+                    continue  # the gateway's own answer says it better
+                what = f"the consumer {self.consumer!r} of {directory}"
+                stack.enter_context(locked(lock_path(directory, self.consumer), what))
+            check_answers(gateways, table, self.ending)
+            self.status = self._status_files(table, gateways)
+            for line in said:
+                self.say(line)
+            self._write(Report("starting", Progress(landed=table.landed())))
+            yield gateways
 
-    def _check_table(self) -> None:
-        if self.table is None:
-            return
-        other = DELTA_LOG if self.options.format == "parquet" else SINK_LOG
-        if (self.table / other).is_dir():
-            found = "delta" if other == DELTA_LOG else "parquet"
-            raise ConfigurationError(f"the table {self.table} is of --format {found}")
-        try:
-            self.table.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigurationError(f"--table {self.table}: {error.strerror}") from None
-
-    def _check_checkpoint(self) -> None:
-        """Whether the stream can go on, and what is in the table already."""
-        if self.checkpoint is None:
-            return
-        for line in mend(self.checkpoint, self.table):
-            self.say(f"bridge: {line}")
-        planned = newest_planned(self.checkpoint)
-        if planned is not None:
-            check_places(
-                self.queues,
-                planned.places,
-                accept_loss=self.options.accept_loss,
-                retired=self.options.retired,
-            )
-        if self.table is not None:
-            check_sink(self.table, self.checkpoint)
-        # What is planned has not landed: its rows must not be published as not needed.
-        done = newest_done(self.checkpoint)
-        self.progress.landed = initial_places(self.queues) if done is None else done.places
-
-    def _make_scratch(self, stack: contextlib.ExitStack) -> Path:
-        """A private directory; what a killed bridge left in it is removed."""
-        if self.checkpoint is None:
-            import tempfile
-
-            return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="msgproto-bridge-")))
-        scratch = self.checkpoint / PRIVATE
-        for name in ("local", "warehouse"):
-            shutil.rmtree(scratch / name, ignore_errors=True)
-        (scratch / "pause").unlink(missing_ok=True)
-        return scratch
-
-    def run(self, descriptors: Sequence[int]) -> int:
-        """Starts Spark and the stream, watches it, ends it."""
-        options = self.options
-        with spark_session(options.master, self._scratch, options.settings, descriptors) as spark:
-            self.ending.install()
-            if self.ending.wishes:
-                self._write_status("ended")
-                return 0
-            query = self._start(spark)
-            self.say(self._running_line())
-            try:
-                self._watch(query)
-            finally:
-                with contextlib.suppress(Exception):
-                    query.stop()
-            error = query.exception()
-            self._take_progress(query)
-            self._publish()
-            if error is not None and not self.ending.wishes:
-                raise self._explained(error)
-            self._write_status("ended")
-            self.say(f"bridge ended: {progress_line(self.progress, self._lags(), time.time())}")
-        return 0
-
-    def _start(self, spark: Any) -> Any:
-        from . import register
-
-        options = self.options
-        register(spark)
-        source = {
-            "queue": ",".join(self.locations),
-            "maxRowsPerTrigger": options.rows_max or ROWS_MAX[options.format],
-            "numPartitions": spark.sparkContext.defaultParallelism,
-            "failOnDataLoss": str(not options.accept_loss).lower(),
-            "retired": ",".join(options.retired),
-            "pauseFile": str(self._scratch / "pause"),
-            "tokenFile": options.token_file or "",
-            "tlsCa": options.authority or "",
+    def _status_files(self, table: Table, gateways: Gateways) -> StatusFiles:
+        local = {
+            one.gateway: Path(one.location)
+            for one in gateways.all
+            if one.gateway and not is_remote(one.location)
         }
-        writer = spark.readStream.format("msgproto").options(**source).load().writeStream
-        writer = writer.option("checkpointLocation", _spark_location(options.checkpoint_location))
-        if options.once:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{int(options.trigger * 1000)} milliseconds")
-        if options.format == "parquet":
-            writer = writer.format("parquet").option("path", _spark_location(options.table))
-        else:
-            assert self.table is not None
-            writer = writer.foreachBatch(DeltaSink(self.table, self.checkpoint))
-        query = writer.start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(LOOK_SECONDS / 5)
-        return query
+        whole = None
+        if isinstance(table.storage, LocalStorage):
+            whole = Path(table.storage.path(PRIVATE)) / self.consumer / "status.json"
+        return StatusFiles(local, self.consumer, {"table": table.location}, whole=whole)
 
-    def _watch(self, query: Any) -> None:
-        """Until the stream ends, or a signal has asked for it and the batch has ended."""
-        next_report = 0.0
-        shown: Batch | None = None
-        while query.isActive:
-            if self.ending.wishes:
-                (self._scratch / "pause").touch()
-                # From the touch on no batch is planned; one that was, keeps the trigger active.
-                if self.ending.wishes > 1 or not query.status["isTriggerActive"]:
-                    break
-            self._take_progress(query)
-            now = time.monotonic()
-            if now >= next_report:
-                next_report = now + REPORT_SECONDS
-                self._publish()
-                lags = self._lags()
-                self._write_status("running", lags)
-                if self.progress.last is not shown:
-                    shown = self.progress.last
-                    self.say(progress_line(self.progress, lags, time.time()))
-            time.sleep(LOOK_SECONDS)
+    @contextlib.contextmanager
+    def _scratch(self, table: Table | None) -> Iterator[Path]:
+        """A private directory for Spark's log and spills; what a killed bridge left goes.
 
-    def _take_progress(self, query: Any) -> None:
-        """Counts the batches which have ended since the last look."""
-        newest = query.lastProgress
-        if newest is None or self._key(newest) == self._seen:
+        It stands below the table where that is on this machine, and else in the system's temporary
+        directory, where it stays when the bridge fails: its log says why.
+        """
+        if table is not None and isinstance(table.storage, LocalStorage):
+            scratch = Path(table.storage.path(PRIVATE)) / self.consumer
+            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in ("local", "warehouse"):
+                shutil.rmtree(scratch / name, ignore_errors=True)
+            yield scratch
             return
-        fresh = []
-        for entry in reversed(query.recentProgress):
-            if self._key(entry) == self._seen:
-                break
-            fresh.append(entry)
-        for entry in reversed(fresh):
-            source = entry.sources[0]
-            end = _places(source.endOffset)
-            if end is None:
-                continue
-            seconds = entry.batchDuration / 1000
-            batch = Batch(entry.batchId, entry.numInputRows, seconds, time.time())
-            missing = self.progress.add(batch, end, _places(source.startOffset))
-            if missing:
-                self.say(
-                    f"bridge skipped {missing} damaged rows in batch {entry.batchId} "
-                    "(msgproto queue verify DIR names them)"
-                )
-        self._seen = self._key(newest)
+        scratch = Path(tempfile.mkdtemp(prefix="msgproto-bridge-"))
+        yield scratch
+        shutil.rmtree(scratch, ignore_errors=True)
 
-    @staticmethod
-    def _key(entry: Any) -> tuple[int, str]:
-        return entry.batchId, entry.timestamp
+    @contextlib.contextmanager
+    def _spark(self, scratch: Path) -> Iterator[Any]:
+        session = spark_session(self.options.master, scratch, self.options.settings)
+        with contextlib.ExitStack() as stack:
+            with self.ending.interrupting():  # Java takes its time to start
+                spark = stack.enter_context(session)
+            self.ending.install()
+            yield spark
 
-    def _publish(self) -> None:
-        """Makes what has landed durable, then publishes the low-water mark."""
-        landed = self.progress.landed
-        if landed == self._published:
-            return
-        if self.progress.last is not None:
-            batch = self.progress.last.number
-            self._sync.reach(batch)
-            if self.checkpoint is not None:
-                write_mark(self.checkpoint, Mark(batch, boot_id()))
-        for name, queue in self.queues.items():
-            if name in landed and landed.get(name) != self._published.get(name):
-                # After an accepted loss the table may be ahead of the queue for a while.
-                offset = min(landed[name]["offset"], queue.end())
-                queue.commit(self.options.consumer, offset)
-        self._published = landed
+    # -- running ----------------------------------------------------------------------------------
 
-    def _lags(self) -> dict[str, Lag]:
-        now = time.time()
-        lags = {}
-        for name, queue in self.queues.items():
-            # The figures are for people; a queue that cannot be asked just now has none.
-            with contextlib.suppress(MsgprotoError, OSError):
-                lags[name] = lag(queue, self.progress.landed, now)
-        return lags
-
-    def _write_status(
-        self, state: str, lags: Mapping[str, Lag] | None = None, error: str | None = None
+    def _drive(
+        self,
+        table: Table,
+        gateways: Gateways,
+        spark: SparkRunner,
+        runner: Runner,
+        schema: pa.Schema,
     ) -> None:
+        """The loop in its thread, the marks in theirs, until one of them or a signal ends it."""
+        options = self.options
+        stop = threading.Event()
+        marks = Marks(self.consumer, OpenedMarks(gateways, options), self._report, self.say)
+        self.loop = loop = Loop(
+            table,
+            Target(table.location, options.storage, schema, table.partition_by),
+            gateways,
+            marks,
+            runner,
+            self.own_run,
+            Pace(options.trigger, options.once, options.rows_max, cores=spark.cores),
+            stop,
+            access=options.access,
+            say=self.say,
+            maintenance=Maintenance(self.own_run, self.say),
+            check=spark.check,
+        )
+        self.say(self._running_line(table))
+        marks.start()
+        thread = threading.Thread(target=self._caught, args=[loop.run], name="loop", daemon=True)
+        thread.start()
+        self._wait(thread, stop, spark)
+        marks.finish(MARKS_SECONDS)
+        if self._unnoticed and not self.ending.wishes:
+            raise self._unnoticed[0]
+        report = loop.report("ended")
+        self._write(report)
+        self.say(f"bridge ended: {progress_line(report, time.time())}")
+
+    def _caught(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._unnoticed.append(error)
+
+    def _wait(self, thread: threading.Thread, stop: threading.Event, spark: SparkRunner) -> None:
+        """Until the loop has ended, by itself or because a signal asked for it."""
+        deadline = float("inf")
+        while thread.is_alive():
+            thread.join(LOOK_SECONDS)
+            if self.ending.wishes and not stop.is_set():
+                stop.set()
+                deadline = time.monotonic() + GRACE_SECONDS
+            if self.ending.wishes > 1 or time.monotonic() > deadline:
+                cancel = threading.Thread(target=self._caught, args=[spark.cancel], daemon=True)
+                cancel.start()
+                thread.join(CANCEL_SECONDS)
+                return
+
+    def _report(self) -> None:
+        """Called by the marks' thread, once a second: the status, and a line for a new batch."""
+        if self.loop is None:
+            return
+        report = self.loop.report("running")
+        if report.progress.last is not self._shown:
+            self._shown = report.progress.last
+            self.say(progress_line(report, time.time()))
         if self.status is not None:
             with contextlib.suppress(OSError):
-                lags = self._lags() if lags is None else lags
-                self.status.write(state, self.progress, lags, error)
+                self.status.write(report)
+
+    def _write(self, report: Report) -> None:
+        if self.status is not None:
+            # A disk which hangs must not keep the process from its end.
+            within(MARKS_SECONDS, partial(self.status.write, report))
+
+    def interrupted(self) -> None:
+        """The bridge was told to end before it ran."""
+        self._write(Report("ended", Progress()))
 
     def failed(self, error: BaseException) -> None:
         """Notes in the status file why the bridge ended."""
-        self._write_status("failed", error=first_line(error))
+        line = first_line(error)
+        if self.loop is not None:
+            self._write(self.loop.report("failed", line))
+        else:
+            self._write(Report("failed", Progress(), error=line))
 
-    def _running_line(self) -> str:
-        options = self.options
+    def _running_line(self, table: Table) -> str:
+        queues = self.options.queues
+        shown = ", ".join(queues[:3]) + (f" and {len(queues) - 3} more" if len(queues) > 3 else "")
         return (
-            f"bridge running from {', '.join(options.queues)} to {options.table} "
-            f"({options.format}, consumer {options.consumer}, pid {os.getpid()})"
+            f"bridge running from {shown} to {table.location} "
+            f"(consumer {self.consumer}, pid {os.getpid()})"
         )
 
-    def _explained(self, error: BaseException) -> ConfigurationError:
-        log = self._scratch / "spark.log"
-        return ConfigurationError(f"{stream_error(str(error))}; Spark's log: {log}")
+
+def check_answers(gateways: Gateways, table: Table, ending: Ending) -> None:
+    """Asks every gateway, and waits a little for one to answer.
+
+    Raises QueueError, one line: for a gateway which is there and does not fit, for a directory
+    which is no queue, and when not one gateway answers.
+    """
+    deadline = time.monotonic() + AWAY_SECONDS
+    while not ending.wishes:
+        gateways.ask(table.landed())
+        for one in gateways.in_state(AWAY, REFUSED):
+            if one.state == REFUSED:
+                raise QueueMismatch(one.line) from one.error
+            if not isinstance(one.error, QueueAway):
+                raise QueueError(one.line) from one.error
+        if gateways.by_id and not gateways.in_state(NEW):
+            return
+        if time.monotonic() > deadline:
+            if gateways.by_id:
+                return
+            one = gateways.all[0]
+            raise QueueError(one.line or f"{one.location} does not answer") from one.error
+        time.sleep(LOOK_SECONDS)
 
 
-def stream_error(text: str) -> str:
-    """The one line of what Spark says about a failed stream: our own words if they are in it."""
-    own = OWN_ERROR.search(text)
-    if own is not None:
-        return own[1].strip()
-    python = PYTHON_ERROR.search(text)
-    return f"the stream failed: {first_line(Exception(python[1] if python else text))}"
+class OpenedMarks:
+    """The queues of the gateways which answer, opened once more for the marks' threads."""
+
+    def __init__(self, gateways: Gateways, options: BridgeOptions) -> None:
+        self._gateways = gateways
+        self._options = options
+        self._opened: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Any:
+        """The queue ``name``; None while its gateway is away."""
+        one = self._gateways.by_id[name]
+        if one.state in (AWAY, REFUSED):
+            self._opened.pop(name, None)
+            return None
+        queue = self._opened.get(name)
+        if queue is None:
+            queue = open_queue(one.location, self._options.access, queue_id=name)
+            if queue.queue_id != name:
+                return None
+            self._opened[name] = queue
+        return queue
 
 
-class DeltaSink:
-    """Writes each batch to a Delta table with delta-rs, once: its number goes into the commit.
+class Maintenance:
+    """What is done between two batches: checkpoints and the log's cleanup, and compaction.
 
-    Spark calls again with the same number when the process ended between the table's commit and
-    its own; the table then says that it has that number.  The numbers belong to one checkpoint,
-    so they stand under the stream's id, which is the checkpoint's.
+    Compaction has a thread of its own; rows do not wait for it.  What goes wrong with it is told
+    and does not end the bridge, whose own batches it does not touch.
     """
 
-    def __init__(self, table: Path, checkpoint: Path | None) -> None:
-        self._table = table
-        self._checkpoint = checkpoint
+    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
+        self._compactions = Compactions(run, lambda line: say(f"bridge: {line}"))
 
-    def __call__(self, frame: Any, batch: int) -> None:
-        """The function of ``foreachBatch``."""
-        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-
-        session = frame.sparkSession
-        application = session.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if application is None:
-            raise ConfigurationError("Spark did not say which stream this batch is of")
-        exists = DeltaTable.is_deltatable(str(self._table))
-        if exists:
-            done = DeltaTable(str(self._table)).transaction_version(application)
-            if done is not None and done >= batch:
-                return
-        if self._checkpoint is not None:
-            # The plan must outlive a power cut when the batch does, or it is planned differently.
-            sync_files([self._checkpoint / "metadata", self._checkpoint / "offsets" / str(batch)])
-        write_deltalake(
-            str(self._table),
-            frame.toArrow(),
-            mode="append",
-            commit_properties=CommitProperties(app_transactions=[Transaction(application, batch)]),
-        )
-        sync_delta(self._table, DeltaTable(str(self._table)).version())
-
-
-def _need_delta() -> None:
-    try:
-        import deltalake  # noqa: F401
-    except ImportError:
-        open_delta(Path())
-
-
-def _places(text: Any) -> Places | None:
-    """The places in a progress entry, which has them as JSON text or, before any, not at all."""
-    if not text or text == "null":
-        return None
-    places: Places = json.loads(text) if isinstance(text, str) else text
-    return places
-
-
-def _spark_location(location: str) -> str:
-    path = local_path(location)
-    return location if path is None else str(path)
+    def __call__(self, table: Table) -> None:
+        """Called by the loop after every commit."""
+        table.maintain()
+        self._compactions.begin(table)

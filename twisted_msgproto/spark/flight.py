@@ -13,19 +13,30 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from ..core.errors import ConfigurationError, QueueError, QueueMismatch
+from ..core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch
+from ..queue.damage import Range
+from ..queue.lineage import Description, Landed
+from ..queue.served import described
+from ..queue.source import Rows
 
 CALL_SECONDS_MAX = 10.0
-"""How long one small call may take."""
+"""How long one small call may take, unless the caller says less."""
+
+STREAM_SECONDS_MAX = 60.0
+"""How long one stream may last: then it is begun again after the last row that came.
+
+So a server which hangs in the middle of a range is left, however it hangs.
+"""
 
 PATIENCE_SECONDS = 60.0
-"""How long a gateway may be away (it is started again, say) before the stream ends."""
+"""How long a read begins its stream again without a row of it coming."""
 
 PAUSE_SECONDS = 0.5
 """Between two attempts to reach a gateway."""
@@ -38,15 +49,27 @@ AUTHORITY = "MSGPROTO_FLIGHT_CA"
 
 AWAY = (flight.FlightUnavailableError, flight.FlightTimedOutError)
 
-Answer = TypeVar("Answer")
+
+CHANNEL_OPTIONS = [
+    # A gateway which is back is to be found within a second or two, not within two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 250),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A machine which has gone without a word is noticed while a stream waits for it.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
 
 
 class FlightQueue:
     """The queue which is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``).
 
-    Has the methods of :class:`~twisted_msgproto.queue.QueueReader` which a stream needs.  Raises
-    QueueError, one line, when it cannot be reached for ``patience`` seconds or refuses, and
-    QueueMismatch when the queue does not have what was asked.
+    It is a :class:`~twisted_msgproto.queue.source.Queue`, and may be used by several threads.
+    With ``queue_id`` nothing is asked before it is used, and every other queue is refused;
+    without it the queue which stands there now is taken.
+
+    Each small call is tried once and takes at most ``limit`` seconds: QueueAway, one line, says
+    that the gateway did not answer, QueueMismatch that the queue does not have what was asked,
+    QueueError that it refused.  Only :meth:`read` is patient.
     """
 
     def __init__(
@@ -56,6 +79,8 @@ class FlightQueue:
         token_file: str | None = None,
         authority: str | None = None,
         patience: float = PATIENCE_SECONDS,
+        limit: float = CALL_SECONDS_MAX,
+        queue_id: str | None = None,
     ) -> None:
         self.location = location
         self._patience = patience
@@ -65,63 +90,107 @@ class FlightQueue:
         if token_file:
             token = _read(token_file, "token").decode().strip()
             headers = [(b"authorization", f"Bearer {token}".encode())]
-        self._small = flight.FlightCallOptions(timeout=CALL_SECONDS_MAX, headers=headers)
-        self._large = flight.FlightCallOptions(headers=headers)
+        self._small = flight.FlightCallOptions(timeout=limit, headers=headers)
+        self._large = flight.FlightCallOptions(timeout=STREAM_SECONDS_MAX, headers=headers)
         roots = {"tls_root_certs": _read(authority, "certificate authority")} if authority else {}
         try:
-            self._client = flight.connect(location, **roots)
+            self._client = flight.connect(location, generic_options=CHANNEL_OPTIONS, **roots)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigurationError(f"{location}: {_line(error)}") from None
-        self._described: dict[str, Any] = {}
+        self._described: Description | None = None
         self._described_at = float("-inf")
-        self.queue_id: str = self._describe()["queue_id"]
+        self._queue_id = queue_id
+        self._queue_id = self.queue_id
+
+    @property
+    def queue_id(self) -> str:
         """Names the gateway for good."""
+        if self._queue_id is None:
+            self._queue_id = self._fresh().queue_id
+        return self._queue_id
 
     @property
     def epoch(self) -> int:
         """Rises when published rows were lost."""
-        return int(self._describe()["epoch"])
+        return self._fresh().epoch
 
     def begin(self) -> int:
         """The earliest offset kept."""
-        return int(self._describe()["begin"])
+        return self._fresh().begin
 
     def end(self) -> int:
         """The offset after the last durable row."""
-        return int(self._describe()["end"])
+        return self._fresh().end
 
     def damaged(self) -> list[tuple[int, int]]:
         """The ranges which the gateway knows to be lost."""
-        return [(lo, hi) for lo, hi in self._describe()["damaged"]]
+        return list(self._fresh().damaged)
+
+    def describe(self, landed: Landed | None = None) -> Description:
+        """All that a plan needs, of the rows from ``landed`` (default: from the first one) on."""
+        request = _named(self._queue_id, landed)
+        answer = self._act("describe", request)
+        try:
+            return described(answer)
+        except (KeyError, TypeError):
+            raise QueueError(
+                f"{self.location} is served by another version of this program; "
+                "gateway and bridge have to be of one version"
+            ) from None
+
+    def place(self, offset: int) -> Landed:
+        """``offset`` with the incarnation and the witness of row ``offset`` - 1."""
+        return Landed(**self._act("place", _named(self.queue_id) | {"offset": offset}))
+
+    def check(self, landed: Landed) -> None:
+        """Raise QueueMismatch, saying why and what to do, if ``landed`` is not its history."""
+        self._act("check", _named(self.queue_id, landed))
 
     def register(self, consumer: str) -> int:
         """From here on nothing is trimmed which ``consumer`` has not committed; its offset."""
-        return int(self._act("register", {"consumer": consumer})["offset"])
+        return int(self._act("register", self._of(consumer))["offset"])
 
-    def commit(self, consumer: str, offset: int) -> None:
+    def commit(self, consumer: str, offset: int, landed: Landed | None = None) -> None:
         """Publishes that ``consumer`` needs nothing below ``offset``."""
-        self._act("commit", {"consumer": consumer, "offset": offset})
+        self._act("commit", self._of(consumer, landed) | {"offset": offset})
 
-    def read(self, lo: int, hi: int, rows: int = 10_000) -> Iterator[pa.RecordBatch]:
+    def forget(self, consumer: str) -> None:
+        """Forget ``consumer`` and what it still needs."""
+        self._act("forget", self._of(consumer))
+
+    def read(self, lo: int, hi: int, rows: int = 10_000, *, landed: Landed | None = None) -> Rows:
         """Record batches of the rows lo ≤ offset < hi which are not damaged.
 
-        A connection which breaks on the way is taken up again after the last row that came, and
-        so is one which a busy server did not take.
+        A stream which breaks on the way is taken up again after the last row that came, and so is
+        one which a busy server did not take, until no row has come for ``patience`` seconds:
+        then it raises QueueAway.
         """
+        met: list[Range] = []
+        return Rows(self._batches(lo, hi, rows, landed, met), met)
+
+    def _batches(
+        self, lo: int, hi: int, rows: int, landed: Landed | None, met: list[Range]
+    ) -> Iterator[pa.RecordBatch]:
         deadline = time.monotonic() + self._patience
         while lo < hi:
-            request = {"queue_id": self.queue_id, "lo": lo, "hi": hi, "rows": rows}
+            request = _named(self.queue_id, landed) | {"lo": lo, "hi": hi, "rows": rows}
             ticket = flight.Ticket(json.dumps(request).encode())
             try:
                 for chunk in self._client.do_get(ticket, self._large):
+                    if chunk.app_metadata is not None:
+                        told = json.loads(chunk.app_metadata.to_pybytes())["damaged"]
+                        met.extend((first, last) for first, last in told)
                     batch = chunk.data
                     if batch.num_rows:
                         lo = batch.column("offset")[-1].as_py() + 1
-                        deadline = time.monotonic() + self._patience
                         yield batch
+                        # What the caller did meanwhile is no fault of the gateway's.
+                        deadline = time.monotonic() + self._patience
                 return
             except AWAY as error:
-                self._pause(error, deadline)
+                if time.monotonic() >= deadline:
+                    raise self._away(error) from None
+                time.sleep(PAUSE_SECONDS)
             except (flight.FlightError, pa.ArrowException) as error:
                 raise _ours(self.location, error) from None
 
@@ -129,39 +198,35 @@ class FlightQueue:
         """Gives the connection back."""
         self._client.close()
 
-    def _describe(self) -> dict[str, Any]:
-        now = time.monotonic()
-        if now - self._described_at > FRESH_SECONDS:
-            self._described = self._act("describe", {})
+    def _fresh(self) -> Description:
+        """A description which is not older than a few milliseconds."""
+        if self._described is None or time.monotonic() - self._described_at > FRESH_SECONDS:
+            self._described = self.describe()
             self._described_at = time.monotonic()
         return self._described
 
+    def _of(self, consumer: str, landed: Landed | None = None) -> dict[str, Any]:
+        return _named(self.queue_id, landed) | {"consumer": consumer}
+
     def _act(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
         action = flight.Action(name, json.dumps(request).encode())
-
-        def call() -> dict[str, Any]:
+        try:
             [result] = self._client.do_action(action, self._small)
             answer: dict[str, Any] = json.loads(result.body.to_pybytes())
             return answer
+        except AWAY as error:
+            raise self._away(error) from None
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise _ours(self.location, error) from None
 
-        return self._reached(call)
+    def _away(self, error: Exception) -> QueueAway:
+        return QueueAway(f"{self.location} is not to be reached: {_line(error)}")
 
-    def _reached(self, call: Callable[[], Answer]) -> Answer:
-        """``call`` again and again until the gateway is there, or patience ends."""
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                return call()
-            except AWAY as error:
-                self._pause(error, deadline)
-            except (flight.FlightError, pa.ArrowException) as error:
-                raise _ours(self.location, error) from None
 
-    def _pause(self, error: Exception, deadline: float) -> None:
-        """A short wait before the next attempt; QueueError when there is no more patience."""
-        if time.monotonic() >= deadline:
-            raise QueueError(f"{self.location} is not to be reached: {_line(error)}") from None
-        time.sleep(PAUSE_SECONDS)
+def _named(queue_id: str | None, landed: Landed | None = None) -> dict[str, Any]:
+    """What every request carries: which queue is meant, and what has landed of it."""
+    request: dict[str, Any] = {} if queue_id is None else {"queue_id": queue_id}
+    return request if landed is None else request | {"landed": asdict(landed)}
 
 
 def _ours(location: str, error: Exception) -> QueueError:

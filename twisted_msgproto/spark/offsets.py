@@ -2,18 +2,22 @@
 
 Spark keeps a stream's place as JSON in its checkpoint.  Ours is a dictionary, queue id → place::
 
-    {"9f2c…": {"offset": 81920, "epoch": 1}}
+    {"9f2c…": {"offset": 81920, "epoch": 1, "incarnation": 52…, "witness": 41…}}
 
 ``offset`` is the first offset which has *not* been read.  The queue id names the gateway for
 good, so a queue's directory may move.  The epoch rises when a gateway lost rows which it had
 published (a disk that lied about fsync); a stream goes on over that, the rows are skipped as
 damaged ones are.  An epoch which is *lower* than the checkpoint's says that the directory is an
-older copy.
+older copy.  Incarnation and witness prove that the row before the place is the very row which was
+read (``docs/queue-format.md``, "Lineage"); places which were written before there were any lack
+them and are taken as they are.
 
 A place may carry ``since``: the batch which ends there begins at ``since``, not where the batch
 before it ended.  Only the first batch of a queue has it, and one which goes on after a loss that
 the operator accepted.  Spark repeats a batch from what it wrote down and nothing else, so where a
-batch begins must be written down too.
+batch begins must be written down too: for the very first batch it would ask ``startingOffsets``
+again, and ``latest`` is another offset by then.  The place where a stream begins is told by a
+``since`` which is its own offset.
 
 What does not fit raises :class:`~twisted_msgproto.core.errors.QueueMismatch`: one line which says
 what happened and what to do.
@@ -22,43 +26,19 @@ what happened and what to do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, NotRequired, TypedDict
 
 from ..core.errors import QueueMismatch
+from ..queue.lineage import Landed
+from ..queue.source import Queue
 
 NEW_TABLE = "write to a new table with a new checkpoint; the queue still holds offsets from {begin}"
 GO_ON = "or accept the loss (option failOnDataLoss=false, bridge: --accept-loss)"
 
 
-class Source(Protocol):
-    """What a stream needs of a queue: a directory here, or the Flight server of a gateway."""
-
-    @property
-    def queue_id(self) -> str:
-        """The name of the gateway, for good."""
-
-    @property
-    def epoch(self) -> int:
-        """Rises when published rows were lost."""
-
-    def begin(self) -> int:
-        """The earliest offset kept."""
-
-    def end(self) -> int:
-        """The offset after the last durable row."""
-
-    def read(self, lo: int, hi: int, rows: int = 10_000) -> Iterator[Any]:
-        """Record batches of the rows lo ≤ offset < hi which are not damaged."""
-
-    def damaged(self) -> list[tuple[int, int]]:
-        """The ranges which are known to be lost."""
-
-    def commit(self, consumer: str, offset: int) -> None:
-        """Publishes that ``consumer`` needs nothing below ``offset``."""
-
-    def register(self, consumer: str) -> int:
-        """From here on nothing is trimmed which ``consumer`` has not committed; its offset."""
+Source = Queue
+"""What a stream needs of a queue: a directory here, or the Flight server of a gateway."""
 
 
 class Place(TypedDict):
@@ -67,6 +47,8 @@ class Place(TypedDict):
     offset: int
     epoch: int
     since: NotRequired[int]
+    incarnation: NotRequired[int]
+    witness: NotRequired[int]
 
 
 Places = dict[str, Place]
@@ -74,16 +56,47 @@ Places = dict[str, Place]
 
 
 class Range(NamedTuple):
-    """Rows lo ≤ offset < hi of one gateway: the work of one task."""
+    """Rows lo ≤ offset < hi of one gateway: the work of one task.
+
+    ``landed`` proves the history of the batch's end, which the task checks again; None when there
+    is no proof.
+    """
 
     gateway: str
     lo: int
     hi: int
+    landed: Landed | None = None
+
+
+def place_at(queue: Source, offset: int) -> Place:
+    """The place at ``offset``, which is between the queue's begin and its end."""
+    place: Place = {"offset": offset, "epoch": queue.epoch}
+    known = queue.place(offset)
+    if known.incarnation:
+        place["incarnation"] = known.incarnation
+    if known.witness:
+        place["witness"] = known.witness
+    return place
+
+
+def proof(place: Place) -> Landed | None:
+    """What proves the history before ``place``; None for a place which has no proof."""
+    if "incarnation" not in place and "witness" not in place:
+        return None
+    return Landed(place["offset"], place.get("incarnation", 0), place.get("witness", 0))
+
+
+def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Places:
+    """Where a new stream begins: at ``offsets``, which name every queue."""
+    return {
+        name: {**place_at(queue, offsets[name]), "since": offsets[name]}
+        for name, queue in queues.items()
+    }
 
 
 def initial_places(queues: Mapping[str, Source]) -> Places:
-    """Where a new stream begins: the earliest offset of every queue."""
-    return {name: {"offset": queue.begin(), "epoch": queue.epoch} for name, queue in queues.items()}
+    """Where a new stream begins unless told otherwise: the earliest offset of every queue."""
+    return places_at(queues, {name: queue.begin() for name, queue in queues.items()})
 
 
 def latest_places(
@@ -108,6 +121,8 @@ def latest_places(
         since[name] = _begin_of_next(queue, start.get(name), accept_loss)
         end = queue.end() if ends is None else min(queue.end(), ends.get(name, 0))
         room[name] = max(0, end - since[name])
+        if room[name] and name in start and not accept_loss:
+            check_history(queue, start[name])
     if rows_max is not None:
         room = share(room, rows_max)
     places: Places = {}
@@ -117,14 +132,19 @@ def latest_places(
             # Nothing new: the very same place, or Spark sees a batch where there is none.
             places[name] = before
             continue
-        place: Place = {"offset": since[name] + room[name], "epoch": queue.epoch}
-        if before is None or since[name] != before["offset"]:
+        place = place_at(queue, since[name] + room[name])
+        if before is None or since[name] != before["offset"] or is_first(before):
             place["since"] = since[name]
         places[name] = place
     for name in start:
         if name not in queues:
             places[name] = start[name]
     return places
+
+
+def is_first(place: Place) -> bool:
+    """Whether a stream begins at ``place``: no batch ends there."""
+    return place.get("since") == place["offset"]
 
 
 def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
@@ -165,10 +185,12 @@ def batch_ranges(
             if hi <= lo:
                 continue
         else:
-            check_place(queue, {"offset": hi, "epoch": place["epoch"]}, behind=lo)
+            check_place(queue, place, behind=lo)
+            check_history(queue, place)
+        landed = None if accept_loss else proof(place)
         pieces = max(1, min(parts, (hi - lo) // max(1, rows_min)))
         bounds = [lo + (hi - lo) * piece // pieces for piece in range(pieces + 1)]
-        ranges += [Range(name, low, high) for low, high in itertools.pairwise(bounds)]
+        ranges += [Range(name, low, high, landed) for low, high in itertools.pairwise(bounds)]
     return ranges
 
 
@@ -200,6 +222,7 @@ def check_places(
         for name, queue in queues.items():
             if name in start:
                 check_place(queue, start[name])
+                check_history(queue, start[name])
 
 
 def check_queues_known(
@@ -229,6 +252,24 @@ def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
         raise QueueMismatch(
             f"the checkpoint is behind what queue {queue.queue_id} trimmed: offset {earliest} is "
             f"wanted, the earliest kept is {begin}; {advice}"
+        )
+
+
+def check_history(queue: Source, place: Place) -> None:
+    """Raises QueueMismatch when the row before ``place`` is not the one that was read."""
+    known = proof(place)
+    if known is None:
+        return
+    here = queue.place(place["offset"])
+    advice = f"{NEW_TABLE.format(begin=queue.begin())}, {GO_ON}"
+    row = f"row {place['offset'] - 1} of queue {queue.queue_id} is not the one which was read"
+    if known.incarnation and here.incarnation and known.incarnation != here.incarnation:
+        raise QueueMismatch(
+            f"{row}: the queue was restored from an older copy and written on since; {advice}"
+        )
+    if known.witness and here.witness and known.witness != here.witness:
+        raise QueueMismatch(
+            f"{row}: its machine was set back to a snapshot and went on from there; {advice}"
         )
 
 

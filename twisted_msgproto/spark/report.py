@@ -1,8 +1,8 @@
-"""What a bridge tells: its progress lines, and the status file in the queue's directory.
+"""What a bridge tells: its progress lines, and its status files.
 
-It stands in ``QUEUE/bridges/NAME.json``, NAME being the consumer's.  The gateway's status page
-reads it (:func:`read_statuses`) and needs neither the bridge nor Spark for that.  The file is
-replaced whole, so a reader never sees half of one.
+A status stands in ``QUEUE/bridges/NAME.json`` of every queue on this machine, NAME being the
+consumer's.  The gateway's status page reads it (:func:`read_statuses`) and needs neither the
+bridge nor Spark for that.  The file is replaced whole, so a reader never sees half of one.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .offsets import Places, Source, rows_between
+from ..queue.lineage import Description, Landed
 
 RATE_SECONDS = 10.0
 """Rows per second are measured over this long."""
 
-
 DIRECTORY = "bridges"
 """Where the bridges' files stand in a queue's directory: status and lock, one each a consumer."""
+
+AWAY_SHOWN_MAX = 5
+"""Gateways which are away are named up to this number in a progress line; the status has all."""
 
 
 def status_path(queue: Path, consumer: str) -> Path:
@@ -54,9 +56,12 @@ def read_statuses(queue: str | Path) -> list[dict[str, Any]]:
     return statuses
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class Batch:
-    """One batch which has ended: its number, rows, seconds, and when (seconds since 1970)."""
+    """One batch which is in the table.
+
+    ``number`` is the table's version, ``at`` when it was committed (seconds since 1970).
+    """
 
     number: int
     rows: int
@@ -64,34 +69,47 @@ class Batch:
     at: float
 
 
+@dataclass(slots=True, frozen=True)
+class Lag:
+    """How far a table is behind one queue: rows, and the age of the oldest of them in seconds."""
+
+    rows: int
+    oldest_age: float
+
+
+def lag(landed: Landed | None, description: Description, now: float) -> Lag:
+    """The lag behind a gateway at ``now`` (seconds since 1970), by what it said last."""
+    rows = description.end - (description.begin if landed is None else landed.offset)
+    if rows <= 0 or description.oldest is None:
+        return Lag(max(0, rows), 0.0)
+    return Lag(rows, max(0.0, now - description.oldest / 1e6))
+
+
 @dataclass(slots=True)
 class Progress:
     """Figures of a running bridge; all of them since it started, but for ``landed``.
 
     ``landed`` is where the table is in each queue.  ``skipped`` counts rows that are damaged in
-    the queue and so will never land.
+    the queue and so will never land; ``dropped`` those which a transform did not return.
     """
 
-    landed: Places = field(default_factory=dict)
+    landed: Mapping[str, Landed] = field(default_factory=dict)
     rows: int = 0
     skipped: int = 0
+    dropped: int = 0
     batches: int = 0
+    failures: int = 0
     last: Batch | None = None
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def add(self, batch: Batch, end: Places, start: Places | None) -> int:
-        """Counts a batch; returns how many of its rows were damaged and left out."""
-        missing = 0
-        if batch.rows or (start is not None and start != end):
-            expected = rows_between(self.landed if start is None else start, end)
-            missing = max(0, expected - batch.rows)
-            self.rows += batch.rows
-            self.skipped += missing
-            self.batches += 1
-            self.last = batch
-            self._recent.append((batch.at, self.rows))
-        self.landed = end
-        return missing
+    def add(self, batch: Batch, *, skipped: int = 0, dropped: int = 0) -> None:
+        """Counts a batch which was committed."""
+        self.rows += batch.rows
+        self.skipped += skipped
+        self.dropped += dropped
+        self.batches += 1
+        self.last = batch
+        self._recent.append((batch.at, self.rows))
 
     def rate(self, now: float) -> float:
         """Rows per second over the last :data:`RATE_SECONDS`."""
@@ -107,30 +125,35 @@ class Progress:
 
 
 @dataclass(slots=True, frozen=True)
-class Lag:
-    """How far a table is behind one queue: rows, and the age of the oldest of them in seconds."""
+class Aside:
+    """A gateway whose rows do not move: why, and for how long."""
 
-    rows: int
-    oldest_age: float
+    location: str
+    gateway: str
+    state: str
+    line: str
+    seconds: float
 
 
-def lag(queue: Source, landed: Places, now: float) -> Lag:
-    """The lag behind ``queue`` at ``now`` (seconds since 1970)."""
-    place = landed.get(queue.queue_id)
-    begin = queue.begin() if place is None else place["offset"]
-    end = queue.end()
-    if end <= begin:
-        return Lag(0, 0.0)
-    # Damaged rows are not there to be asked; a few further on will do.
-    for batch in queue.read(begin, min(end, begin + 1)):
-        if batch.num_rows:
-            at = batch.column("received_at")[0].value / 1e6
-            return Lag(end - begin, max(0.0, now - at))
-    return Lag(end - begin, 0.0)
+@dataclass(slots=True, frozen=True)
+class Report:
+    """What a bridge says about itself at one moment; ``state`` as in ``docs/spark.md``."""
+
+    state: str
+    progress: Progress
+    lags: Mapping[str, Lag] = field(default_factory=dict)
+    gateways: int = 0
+    aside: tuple[Aside, ...] = ()
+    standing: tuple[tuple[str, str], ...] = ()
+    error: str | None = None
 
 
 class StatusFiles:
-    """Writes the status of one bridge into the directories of its queues."""
+    """Writes the status of one bridge into the directories of its queues.
+
+    ``directories`` are those on this machine, by queue id; ``whole`` is one more file, for the
+    bridge as such, where there is a place for it.
+    """
 
     def __init__(
         self,
@@ -138,66 +161,107 @@ class StatusFiles:
         consumer: str,
         about: Mapping[str, object],
         clock: Callable[[], float] = time.time,
+        whole: Path | None = None,
     ) -> None:
         self._paths = {name: status_path(path, consumer) for name, path in directories.items()}
         self._about = {"consumer": consumer, "pid": os.getpid(), "started_at": clock(), **about}
         self._clock = clock
+        self._whole = whole
 
-    def write(
-        self, state: str, progress: Progress, lags: Mapping[str, Lag], error: str | None = None
-    ) -> None:
-        """``state`` is ``starting``, ``running``, ``ended`` or ``failed`` (with ``error``)."""
+    def write(self, report: Report) -> None:
+        """Raises OSError when one of the files cannot be written; the others are."""
         now = self._clock()
-        last = progress.last
+        progress, last = report.progress, report.progress.last
+        shared: dict[str, Any] = {
+            **self._about,
+            "state": report.state,
+            "updated_at": now,
+            "rows": progress.rows,
+            "rows_per_second": round(progress.rate(now), 1),
+            "skipped_rows": progress.skipped,
+            "dropped_rows": progress.dropped,
+            "batches": progress.batches,
+            "failed_batches": progress.failures,
+            "last_batch": None
+            if last is None
+            else {
+                "batch": last.number,
+                "rows": last.rows,
+                "seconds": round(last.seconds, 3),
+                "at": last.at,
+            },
+            "gateways": report.gateways,
+            "away": [
+                {
+                    "location": one.location,
+                    "queue": one.gateway or None,
+                    "state": one.state,
+                    "error": one.line,
+                    "seconds": round(one.seconds, 1),
+                }
+                for one in report.aside
+            ],
+            "standing_consumers": [
+                {"queue": queue, "consumer": consumer} for queue, consumer in report.standing
+            ],
+            "error": report.error,
+        }
+        failed: OSError | None = None
         for name, path in self._paths.items():
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            behind = lags.get(name)
-            status: dict[str, Any] = {
-                **self._about,
-                "queue": name,
-                "state": state,
-                "updated_at": now,
-                "offset": progress.landed[name]["offset"] if name in progress.landed else None,
-                "lag_rows": None if behind is None else behind.rows,
-                "oldest_age_seconds": None if behind is None else round(behind.oldest_age, 3),
-                "rows": progress.rows,
-                "rows_per_second": round(progress.rate(now), 1),
-                "skipped_rows": progress.skipped,
-                "batches": progress.batches,
-                "last_batch": None
-                if last is None
-                else {
-                    "batch": last.number,
-                    "rows": last.rows,
-                    "seconds": round(last.seconds, 3),
-                    "at": last.at,
-                },
-                "error": error,
-            }
-            replace_file(path, json.dumps(status))
+            status = {**shared, "queue": name, **_of_queue(report, name)}
+            failed = _written(path, status) or failed
+        if self._whole is not None:
+            names = sorted({*progress.landed, *report.lags})
+            queues = {name: _of_queue(report, name) for name in names}
+            failed = _written(self._whole, {**shared, "queues": queues}) or failed
+        if failed is not None:
+            raise failed
 
 
-def replace_file(path: Path, text: str, *, durable: bool = False) -> None:
-    """Writes ``path`` whole (mode 0600), by renaming; ``durable``: its octets are synced first."""
+def _of_queue(report: Report, name: str) -> dict[str, Any]:
+    landed, behind = report.progress.landed.get(name), report.lags.get(name)
+    return {
+        "offset": None if landed is None else landed.offset,
+        "lag_rows": None if behind is None else behind.rows,
+        "oldest_age_seconds": None if behind is None else round(behind.oldest_age, 3),
+    }
+
+
+def _written(path: Path, status: Mapping[str, Any]) -> OSError | None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, json.dumps(status))
+    except OSError as error:
+        return error
+    return None
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Writes ``path`` whole (mode 0600), by renaming."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(descriptor)
     os.replace(fresh, path)
 
 
-def progress_line(progress: Progress, lags: Mapping[str, Lag], now: float) -> str:
+def progress_line(report: Report, now: float) -> str:
     """One line for people: what the last batch did and how far behind the table is."""
-    last = progress.last
-    rows = sum(behind.rows for behind in lags.values())
-    oldest = max((behind.oldest_age for behind in lags.values()), default=0.0)
+    progress, last = report.progress, report.progress.last
+    rows = sum(behind.rows for behind in report.lags.values())
+    oldest = max((behind.oldest_age for behind in report.lags.values()), default=0.0)
     batch = "no batch yet" if last is None else f"batch {last.number}: {last.rows} rows"
     taken = "" if last is None else f" in {last.seconds:.2f} s"
     skipped = f", {progress.skipped} damaged rows skipped" if progress.skipped else ""
+    dropped = f", {progress.dropped} rows dropped" if progress.dropped else ""
     return (
         f"{batch}{taken}, {progress.rows} rows in all, {progress.rate(now):.0f} rows/s, "
-        f"lag {rows} rows, oldest {oldest:.1f} s{skipped}"
+        f"lag {rows} rows, oldest {oldest:.1f} s{skipped}{dropped}{_away(report.aside)}"
     )
+
+
+def _away(aside: Iterable[Aside]) -> str:
+    names = [one.location for one in aside]
+    more = len(names) - AWAY_SHOWN_MAX
+    shown = ", ".join(names[:AWAY_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+    return f", away: {shown}" if names else ""

@@ -1,8 +1,7 @@
 """A Spark session fit for a bridge: private, quiet, UTC, and ended for certain.
 
-The Java machine is started by hand rather than by the session builder, for three reasons: it
-inherits the checkpoint's lock, its stderr can be kept out of the operator's way, and its end can
-be waited for.
+The Java machine is started by hand rather than by the session builder, for two reasons: its stderr
+can be kept out of the operator's way, and its end can be waited for.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,8 +24,15 @@ from .java import find_java, spark_environment
 OWN_LINE = "msgproto:"
 """What a line on stderr of a worker begins with when it is ours and meant for the operator."""
 
-END_SECONDS_MAX = 10.0
-"""How long the Java machine may take to end before it is killed."""
+STOP_SECONDS_MAX = 0.7
+"""How long Spark may take to stop in order ..."""
+
+END_SECONDS_MAX = 0.5
+"""... and then its Java machine, and then the workers, before they are killed.
+
+Nothing is lost by that: what a batch has not committed lands with the next one.  SIGTERM ends a
+bridge within five seconds, and these are part of them.
+"""
 
 LOG_OCTETS_MAX = 4 << 20
 """Spark's own log is begun anew at this size; one older file is kept."""
@@ -64,14 +71,10 @@ def session_settings(master: str, scratch: Path, changes: Mapping[str, str]) -> 
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         # Parquet's default for timestamps is a 12-octet type which others read as nanoseconds.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # Hadoop's own local file system writes a checksum file beside each file and starts a
         # process (chmod) for every file it makes: some 12 a batch. This one: 4, and no clutter.
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-        # How long Spark waits before it asks again whether there is something new.
-        "spark.sql.streaming.pollingDelay": "20ms",
-        "spark.sql.streaming.numRecentProgressUpdates": "30",
         "spark.sql.shuffle.partitions": "2",
     }
     if master.startswith("local"):
@@ -80,13 +83,11 @@ def session_settings(master: str, scratch: Path, changes: Mapping[str, str]) -> 
 
 
 @contextlib.contextmanager
-def spark_session(
-    master: str, scratch: Path, changes: Mapping[str, str], inherited: Sequence[int]
-) -> Iterator[Any]:
+def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Iterator[Any]:
     """A new session; afterwards neither it nor its Java machine runs any more.
 
-    ``scratch`` is a private directory which exists; ``inherited`` are descriptors the Java machine
-    keeps open.  Raises ConfigurationError when there is no Java, or when Spark does not start.
+    ``scratch`` is a private directory which exists.  Raises ConfigurationError when there is no
+    Java, or when Spark does not start.
     """
     if master.startswith("sc://"):
         raise ConfigurationError("--master takes a Spark master (local[2], spark://…), not sc://")
@@ -96,16 +97,20 @@ def spark_session(
         LOG_CONFIGURATION.format(log=log, size=LOG_OCTETS_MAX)
     )
     settings = session_settings(master, scratch, changes)
+    # Spark's Python warns about every pandas newer than itself; nothing here uses pandas.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     from pyspark import SparkConf, SparkContext
+    from pyspark.accumulators import AccumulatorTCPServer
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    # When Java is killed this one prints a traceback, where one line is said by others.
+    AccumulatorTCPServer.handle_error = _nothing  # type: ignore[method-assign, assignment]
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     reader, writer = os.pipe()
     java_says = JavaErrors(os.fdopen(reader, "rb"), scratch / "java.log")
     popen: dict[str, Any] = {
-        "pass_fds": tuple(inherited),
         "stdout": subprocess.DEVNULL,
         "stderr": writer,
         # A terminal's Ctrl-C is for the bridge alone, which lets the running batch end.
@@ -132,14 +137,31 @@ def spark_session(
             ) from None
         yield SparkSession(context)
     finally:
-        with contextlib.suppress(Exception):
-            if context is not None:
-                context.stop()
-        with contextlib.suppress(Exception):
-            gateway.shutdown()
+        if context is not None:
+            within(STOP_SECONDS_MAX, context.stop)
+        within(END_SECONDS_MAX, gateway.shutdown)
         _end(process)
         # Another session may be wanted in this process: let pyspark forget the dead machine.
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def _nothing(*words: object) -> None:
+    """Does nothing, in the place of what would print."""
+
+
+def within(seconds: float, work: Callable[[], Any]) -> None:
+    """Does ``work``, but waits no longer for it: a call into a dying Java machine may not return.
+
+    What it raises is of no use to anybody any more.
+    """
+
+    def quietly() -> None:
+        with contextlib.suppress(Exception):
+            work()
+
+    thread = threading.Thread(target=quietly, daemon=True)
+    thread.start()
+    thread.join(seconds)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

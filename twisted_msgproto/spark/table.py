@@ -189,8 +189,9 @@ def read_with_spark(spark: SparkSession, directory: str | Path) -> DataFrame:
     """The table as a Spark DataFrame: Parquet by its sink's log, Delta by its list of files."""
     table = LandedTable(directory)
     if table.format == "delta":
-        files = [file.as_uri() for file in table.files()]
-        return spark.read.parquet(*files)
+        from .tablesource import read_table
+
+        return read_table(spark, directory)
     return spark.read.parquet(str(directory))
 
 

@@ -17,7 +17,7 @@ from ..core.errors import ConnectionClosed, MsgprotoError, TimedOut, shown
 from ..core.limits import Limit, Limits
 from ..net.backpressure import ReadControl
 from ..net.factory import peer_name
-from ..net.ingest import Delivery
+from ..net.ingest import Delivery, tell_unread
 from ..net.timer import MachineTimer
 from ..net.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
 from . import states
@@ -153,7 +153,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         """Begin; a subclass which overrides this calls it first."""
         factory = self.factory
         address = self.transport.getPeer()
-        super().connectionMade()
+        super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
         self.peer = peer_name(address)
         self.session = factory.sessionNames.next()
         self.clientId = None
@@ -172,6 +172,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         self._over = False  # more is unread than unread-octets
         self._inbox: list[CallReceived | CallbackReceived] = []
         self._held: list[Event] | None = None  # events which wait for our own authorisation
+        self._selective = type(self).admit is not Answering.admit
         self._beginStoring()
         self._in_read = False
         self._draining = False
@@ -230,7 +231,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         for event in self.machine.lost(self.factory.clock.seconds()):
             if isinstance(event, WorkLost):
                 for waiter in event.work:
-                    waiter.errback(self._reason)
+                    _fire(waiter, Failure(self._reason))
         for topic in list(self.topics.values()):
             topic._end("lost")
         for subscription in list(self.subscriptions.values()):
@@ -293,6 +294,8 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             self._inbox.append(event)
         elif self._draining:
             self.machine.error(event.id, f"{Code.UNAVAILABLE.value} the server stops")
+        elif self._selective and not self._admitted(event):
+            return
         elif self._delivery is None:
             self._serve(event)
         else:
@@ -302,15 +305,14 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
 
     def _onResult(self, event: ResultReceived) -> None:
         waiter: Any = event.waiter
-        waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
+        if not waiter.called:  # the callback of another answer may have cancelled it
+            waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
 
     def _onError(self, event: ErrorReceived) -> None:
-        waiter: Any = event.waiter
-        waiter.errback(CallFailed(event.payload))
+        _fire(event.waiter, Failure(CallFailed(event.payload)))
 
     def _onExpired(self, event: CallExpired) -> None:
-        waiter: Any = event.waiter
-        waiter.errback(TimedOut("the call was not answered in time"))
+        _fire(event.waiter, Failure(TimedOut("the call was not answered in time")))
 
     def _onUpdate(self, event: TopicUpdated) -> None:
         if self._delivery is not None:
@@ -438,6 +440,12 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
 
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────
 
+    def peerUnreading(self) -> None:
+        """The peer read nothing for ``unread-seconds``: a line and a counter, and it is dropped."""
+        if self._reason is None:
+            tell_unread(self.logger, self.factory, self.peer)
+        super().peerUnreading()
+
     def outputPaused(self) -> None:
         """Too much is unread: calls wait until the peer has read its answers."""
         self._over = True
@@ -479,6 +487,12 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
     def snapshot(self) -> dict[str, object]:
         """Where the session stands, as plain values."""
         return {} if self._timer is None else self.machine.snapshot()
+
+
+def _fire(waiter: Any, failure: Failure) -> None:
+    """A call has failed, unless its caller has cancelled it meanwhile: each fires once."""
+    if not waiter.called:
+        waiter.errback(failure)
 
 
 ACTIONS: Final[dict[type, Callable[[Any, Any], None]]] = {

@@ -77,12 +77,6 @@ from .extensions import Ack, Acknowledging, BatchAck, Extension
 from .inbox import Broken, Inbox
 from .negotiation import Disagreement, Proposal
 
-REPEATS_KNOWN_MIN: Final = 1024
-"""At least so many of the last numbers are known as repeats when they come again (``MM-13``)."""
-
-PROPERTY_TEXTS_KEPT: Final = 64
-"""So many texts of properties are remembered with what they say."""
-
 _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 
 _NOTHING: Final[Mapping[str, str]] = {}

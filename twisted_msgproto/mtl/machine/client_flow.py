@@ -429,12 +429,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         events: list[ClientFlowEvent] = []
         for parts in inputs:
             if len(parts) != 2:
-                self._dropped("frames")
+                self._ill_formed(parts, "frames", events, now)
                 continue
             try:
                 command = data.decode(parts[0], parts[1])
             except IllFormed as error:
-                self._dropped(error.reason)
+                self._ill_formed(parts, error.reason, events, now)
                 continue
             self._heard_at = now
             if not self._machine.try_step(type(command)):
@@ -442,6 +442,27 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
                 continue
             self._obey(command, events, now)
         return events
+
+    def _ill_formed(
+        self, parts: Sequence[bytes], reason: str, events: list[ClientFlowEvent], now: float
+    ) -> None:
+        """A Content which cannot be read is rejected before a later Confirm covers it (``MT-13``).
+
+        Where not even its sequence can be read, the flow is given up.
+        """
+        self._dropped(reason)
+        header = parts[0] if parts else b""
+        if header[:1] != b"\5" or not (self.reads and self.confirms):
+            return
+        if self.state is not ClientFlowState.OPEN:
+            return
+        if len(header) < data.SEQUENCE_OCTETS:
+            self._lose("a content came without its sequence", events)
+            return
+        (sequence,) = data.read_sequence(header)
+        if sequence > self._last_received:
+            self._last_received = sequence
+            self._send(Reject(sequence), now)
 
     def _obey(self, command: DataCommand, events: list[ClientFlowEvent], now: float) -> None:
         match command:

@@ -258,7 +258,7 @@ class ReadingFlow(Flow):
 class Slice:
     """Contents of one read and one writer, which wait for the sink."""
 
-    last_sequence: int
+    sequences: list[int]
     place: int
     resources: list[str]
     properties: list[bytes]
@@ -297,7 +297,7 @@ class WritingFlow(Flow):
         window, sequences = self.window, self.sequences
         window.receive(len(sequences))
         place = window.slice()
-        window.mark(Slice(sequences[-1], place, self.resources, self.properties, self.bodies))
+        window.mark(Slice(sequences, place, self.resources, self.properties, self.bodies))
         self.sequences, self.resources, self.properties = [], [], []
         self.texts, self.bodies = [], []
         return place

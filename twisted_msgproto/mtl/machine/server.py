@@ -160,9 +160,12 @@ class Server(Writers):
                     try:
                         self._content(flow, parts[1], parts[2])
                     except IllFormed as error:
-                        self._dropped(error.reason)
+                        self._ill_formed_content(flow, parts[1], error.reason)
                 else:
                     self._data(parts[0], flow, parts[1], parts[2])
+            elif len(parts) > 1 and self._is_content(flow := flows.get(parts[0]), parts[1]):
+                assert isinstance(flow, WritingFlow)
+                self._ill_formed_content(flow, parts[1], "frames")
             elif shared:
                 self._control(parts)
             else:
@@ -251,7 +254,10 @@ class Server(Writers):
         try:
             command = data.decode(header, body)
         except IllFormed as error:
-            self._dropped(error.reason)
+            if isinstance(flow, WritingFlow) and self._is_content(flow, header):
+                self._ill_formed_content(flow, header, error.reason)
+            else:
+                self._dropped(error.reason)
             return
         kind = type(command)
         if flow is not None:

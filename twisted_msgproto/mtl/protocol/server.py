@@ -30,7 +30,7 @@ from ...core.message import MessageBatch
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
-from ...net.ingest import Delivery, IngestHooks
+from ...net.ingest import Delivery, IngestHooks, tell_not_stored
 from ...net.timer import MachineTimer
 from .. import sasl
 from ..curve import CurveServer
@@ -49,7 +49,16 @@ from ..machine.sessions import (
     SessionOpened,
     key_of,
 )
-from ..zeromq import Bounds, Sockets, check_address, is_local, messages_within, port_of
+from ..zeromq import (
+    Bounds,
+    Sockets,
+    check_address,
+    data_beside,
+    is_local,
+    messages_within,
+    port_of,
+    with_port,
+)
 
 PROTOCOL: Final = "mtl"
 
@@ -208,11 +217,11 @@ class MtlServerFactory(MsgprotoServerFactory):
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
     def listen(self, control: Sequence[str], data: str | None = None) -> list[str]:
-        """Bind the sockets; where they listen, with the ports which were chosen.
+        """Bind the sockets; where they listen, with the ports which were chosen, control first.
 
-        ``data`` None: the control socket is for data too (``MT-12``).  Raises ConfigurationError:
-        for what is no address, for one in use, and for one off this machine without CURVE
-        (``MT-31``).
+        Data listens at ``data``, and on its port at each other host of ``control``; ``data`` None:
+        the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
+        address, for one in use, and for one off this machine without CURVE (``MT-31``).
         """
         every = [*control, *([] if data is None else [data])]
         for address in every:
@@ -278,8 +287,11 @@ class MtlServerFactory(MsgprotoServerFactory):
                 **options,
             )
             self.addresses = [self._control.bind(address) for address in control]
-            self.addresses.append(self._data.bind(data))
-            self.machine.data_port = port_of(self.addresses[-1])
+            first, *others = data_beside(control, data)
+            bound = self._data.bind(first)
+            self.machine.data_port = port = port_of(bound)
+            self.addresses.append(bound)
+            self.addresses += [self._data.bind(with_port(other, port)) for other in others]
         self._control_reading = ReadControl(self._data, self._readingChanged)
         self._delivery = Delivery(
             lambda batch: self._hook(batch),
@@ -371,7 +383,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             if not failures:
                 events = self.machine.made_safe(event.place, now)
             else:
-                log.failure("{session}: not confirmed", failures[0], session=session.name)
+                tell_not_stored(log, session.name, failures[0], flow.lost_at is not None)
                 self.counters["unsafe_batches"] += 1
                 events = self.machine.not_safe(event.place, now)
             if events:
@@ -416,6 +428,9 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _send(self) -> None:
         machine = self.machine
+        while machine.profile_errors:
+            failure = Failure(machine.profile_errors.pop(0))
+            log.failure("a profile failed, what it lost is rejected", failure)
         while True:
             control, data = machine.outputs()
             if self._control is None or not (control or data):

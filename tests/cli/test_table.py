@@ -1,0 +1,278 @@
+"""``msgproto table counts|verify|compact|vacuum|expire|rewind``: what an operator sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.tools.s3 import Store, running_store
+from tests.tools.upkept import Gateway, create, land
+from twisted_msgproto.cli import main
+from twisted_msgproto.queue.flight import QueueFlightServer
+from twisted_msgproto.table.log import Table
+
+
+class Landed:
+    """A table of two days of one gateway, in four files, and the gateway's queue."""
+
+    def __init__(
+        self, directory: Path, location: str = "", storage: Mapping[str, str] | None = None
+    ) -> None:
+        self.gateway = Gateway(directory / "queue")
+        self.queue = str(self.gateway.directory)
+        self.table = create(location or directory / "table", storage=dict(storage or {}))
+        self.words = [f"--storage={name}={value}" for name, value in (storage or {}).items()]
+        for number in range(4):
+            self.gateway.put(5, day=number // 2)
+            land(self.table, self.gateway)
+        self.id = self.gateway.id
+        self.location = self.table.location
+
+    def msgproto(self, action: str, *words: str) -> int:
+        return main(["table", action, self.location, *self.words, *words])
+
+    @property
+    def version(self) -> int:
+        return Table.open(self.location, dict(self.table.storage.options)).version
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> Landed:
+    return Landed(tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def store() -> Iterator[Store]:
+    with running_store() as running:
+        yield running
+
+
+def test_counts(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
+    octets = sum(file.size for file in landed.table.files())
+    assert landed.msgproto("counts") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"table {landed.location} version 4: 21 rows in 4 files, {octets} octets",
+        f"gateway {landed.id}: landed 21, from offset 0, 21 rows in 4 files",
+        "  protocol lumberjack: 21 rows",
+        "  day 2023-11-15: 11 rows",
+        "  day 2023-11-16: 10 rows",
+    ]
+
+
+def test_counts_as_json(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
+    assert landed.msgproto("counts", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["rows"], facts["gateways"][landed.id]["landed"]) == (21, 21)
+
+
+def test_verify_of_a_whole_table(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
+    assert landed.msgproto("verify", "--queue", landed.queue) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"gateway {landed.id}: landed 21, whole from 0 to 21, 21 rows",
+        f"table {landed.location} version 4: 21 rows in 4 files, all whole",
+    ]
+
+
+def test_verify_of_a_table_with_a_hole(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
+    path = sorted(landed.table.files(), key=lambda file: file.modified)[1].path
+    landed.table.storage.delete(path)
+    assert landed.msgproto("verify") == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"lost: file {path}: it is missing",
+        f"missing: gateway {landed.id} offsets 6 to 11 (5 rows)",
+        f"gateway {landed.id}: landed 21, whole from 0 to 6, 16 rows",
+        f"table {landed.location} version 4: 16 rows in 4 files, not whole",
+    ]
+    assert landed.msgproto("verify", "--json") == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["gateways"][landed.id]["missing"] == [[6, 11]]
+    assert (facts["gateways"][landed.id]["whole_to"], facts["whole"]) == (6, False)
+
+
+def test_compact_says_what_it_would_do_and_does_it(
+    landed: Landed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    octets = sum(file.size for file in landed.table.files())
+    assert landed.msgproto("compact", "--dry-run") == 0
+    assert landed.version == 4
+    assert landed.msgproto("compact") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"4 small files; would make 2 of 4, {octets} octets",
+        f"4 small files; made 2 of 4, {octets} octets",
+    ]
+    assert landed.msgproto("verify") == 0
+
+
+def test_vacuum_lists_and_removes(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
+    orphan = Path(landed.location, "day=2023-11-15", "part-orphan.parquet")
+    orphan.write_bytes(b"12345")
+    assert landed.msgproto("vacuum") == 0
+    os.utime(orphan, (1e9, 1e9))
+    assert landed.msgproto("vacuum", "--dry-run", "--retain", "2d") == 0
+    assert orphan.exists()
+    assert landed.msgproto("vacuum", "--json") == 0
+    assert not orphan.exists()
+    assert capsys.readouterr().out.splitlines() == [
+        "removed 0 files, 0 octets",
+        "day=2023-11-15/part-orphan.parquet",
+        "would remove 1 files, 5 octets",
+        '{"paths": ["day=2023-11-15/part-orphan.parquet"], "octets": 5}',
+    ]
+
+
+def test_expire_says_which_offsets_go(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
+    assert landed.msgproto("expire", "--before", "2023-11-16", "--dry-run") == 0
+    assert landed.version == 4
+    assert landed.msgproto("expire", "--before", "2023-11-16") == 0
+    assert landed.msgproto("verify") == 0
+    offsets = f"gateway {landed.id}: offsets 0 to 11 (11 rows)"
+    assert capsys.readouterr().out.splitlines() == [
+        offsets,
+        "would take out 1 days before 2023-11-16: 11 rows in 2 files",
+        offsets,
+        "took out 1 days before 2023-11-16: 11 rows in 2 files",
+        f"gateway {landed.id}: landed 21, whole from 0 to 21, 10 rows, 11 expired",
+        f"table {landed.location} version 5: 10 rows in 2 files, all whole",
+    ]
+
+
+def test_expire_keeps_days(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
+    assert landed.msgproto("expire", "--keep", "30d", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["rows"], facts["days"]) == (21, ["2023-11-15", "2023-11-16"])
+
+
+def test_rewind_sets_back_what_has_a_hole(
+    landed: Landed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted(landed.table.files(), key=lambda file: file.modified)[1].path
+    landed.table.storage.delete(path)
+    queue = ("--queue", landed.queue)
+    assert landed.msgproto("rewind", "--dry-run", *queue) == 0
+    assert landed.msgproto("rewind", "--gateway", landed.id, *queue) == 0
+    assert landed.msgproto("verify", *queue) == 0
+    line = f"gateway {landed.id}: from 21 to 6, 10 rows taken out"
+    assert capsys.readouterr().out.splitlines() == [
+        line,
+        "nothing was changed",
+        line,
+        "version 5 says so",
+        f"gateway {landed.id}: landed 6, whole from 0 to 6, 6 rows",
+        f"table {landed.location} version 5: 6 rows in 1 files, all whole",
+    ]
+    land(Table.open(landed.location), landed.gateway)
+    assert landed.msgproto("verify") == 0
+
+
+def test_rewind_asks_a_queue_on_another_machine(
+    landed: Landed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted(landed.table.files(), key=lambda file: file.modified)[2].path
+    landed.table.storage.delete(path)
+    server = QueueFlightServer(landed.queue, "grpc://127.0.0.1:0")
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        queue = ("--queue", f"grpc://127.0.0.1:{server.port}")
+        assert landed.msgproto("verify", *queue) == 1
+        assert landed.msgproto("rewind", *queue) == 0
+    finally:
+        server.shutdown()
+        thread.join()
+    told = capsys.readouterr().out.splitlines()
+    assert f"missing: gateway {landed.id} its queue still has 5 of 5 rows" in told
+    assert f"gateway {landed.id}: from 21 to 11, 5 rows taken out" in told
+    land(Table.open(landed.location), landed.gateway)
+    assert landed.msgproto("verify") == 0
+
+
+def test_every_action_on_an_object_store(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    landed = Landed(tmp_path, store.new_location(), store.options)
+    queue = ("--queue", landed.queue)
+    assert landed.msgproto("counts") == 0
+    assert landed.msgproto("compact") == 0
+    assert landed.msgproto("expire", "--before", "2023-11-16") == 0
+    assert landed.msgproto("vacuum") == 0
+    assert landed.msgproto("rewind", *queue) == 0
+    assert landed.msgproto("verify", *queue) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"table {landed.location} version 8: 10 rows in 1 files, all whole"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["vacuum", "--retain", "3h"], "the last 24 hours; 3 hours are fewer"),
+        (["vacuum", "--retain", "soon"], "--retain is a time like 48h or 30d, not 'soon'"),
+        (["expire", "--keep", "a while"], "--keep is a time like 48h or 30d, not 'a while'"),
+        (["expire", "--keep", "30h"], "--keep is a number of days like 30d, not '30h'"),
+        (["expire", "--before", "May"], "--before is a day like 2026-01-31, not 'May'"),
+        (["expire", "--before", "9999-01-01"], "--before 9999-01-01 is in the future"),
+        (["counts", "--storage", "key"], "--storage is KEY=VALUE, not 'key'"),
+        (["rewind", "--gateway", "x"], "has no place of a gateway x"),
+        (["verify", "--queue", "/nowhere"], "no queue in /nowhere"),
+    ],
+)
+def test_what_an_operator_did_wrong_is_one_line(
+    landed: Landed, capsys: pytest.CaptureFixture[str], words: list[str], line: str
+) -> None:
+    assert landed.msgproto(*words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("msgproto table: ")
+    assert line in told.err
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("action", ["counts", "verify", "compact", "vacuum", "rewind"])
+def test_no_table_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    assert main(["table", action, str(tmp_path / "nothing")]) == 2
+    told = capsys.readouterr().err
+    assert "is not a table" in told
+    assert told.count("\n") == 1
+
+
+def test_a_bucket_which_is_not_there_is_one_line(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"--storage={name}={value}" for name, value in store.options.items()]
+    assert main(["table", "counts", "s3://nobucket/table", *words]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+
+
+def test_a_torn_version_is_one_line(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(landed.location, "_delta_log", f"{2:020d}.json")
+    path.write_bytes(path.read_bytes()[:50])
+    assert landed.msgproto("verify") == 2
+    assert "version 2" in capsys.readouterr().err
+
+
+def test_a_last_version_which_a_loss_of_power_tore_is_mended_and_told(
+    landed: Landed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(landed.location, "_delta_log", f"{4:020d}.json")
+    path.write_bytes(path.read_bytes()[:50])
+    assert landed.msgproto("rewind", "--queue", landed.queue) == 0
+    told = capsys.readouterr()
+    assert "version 4" in told.err
+    assert f"gateway {landed.id}: from 16 to 16" in told.out
+    land(Table.open(landed.location), landed.gateway)
+    assert landed.msgproto("verify") == 0
+
+
+def test_today_is_a_day_of_utc(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
+    today = datetime.now(UTC).date().isoformat()
+    assert landed.msgproto("expire", "--before", today) == 0
+    assert "took out 2 days" in capsys.readouterr().out

@@ -1,0 +1,558 @@
+"""Incarnations and witnesses: what proves that a place is still the same place of a queue."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.sim.disk import SimulatedDisk
+from tests.tools.queues import frame
+from twisted_msgproto.core.errors import QueueError, QueueFull, QueueMismatch
+from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue import lineage as lineage_room
+from twisted_msgproto.queue.format import (
+    EMPTY_SEGMENT_OCTETS,
+    END_OCTETS,
+    SEGMENT_HEADER_OCTETS,
+    Published,
+)
+from twisted_msgproto.queue.lineage import STARTS_MAX, Landed, Lineage, unsealed
+from twisted_msgproto.queue.log import new_incarnation
+
+DIRECTORY = "/queue"
+FILE = f"{DIRECTORY}/lineage"
+
+
+class Numbers:
+    """Incarnations 1001, 1002, …, and the last one that was drawn."""
+
+    def __init__(self, first: int = 1001) -> None:
+        self._numbers = itertools.count(first)
+        self.last = 0
+
+    def __call__(self) -> int:
+        self.last = next(self._numbers)
+        return self.last
+
+
+def a_log(disk: SimulatedDisk, incarnation: int | Callable[[], int], **options: int) -> SegmentLog:
+    make = incarnation if callable(incarnation) else lambda: incarnation
+    return SegmentLog(DIRECTORY, disk=disk, make_incarnation=make, **options)
+
+
+def a_reader(disk: SimulatedDisk) -> QueueReader:
+    return QueueReader(DIRECTORY, disk=disk)
+
+
+def appended(log: SegmentLog, *counts: int) -> None:
+    for count in counts:
+        log.append([frame(log.end, count)])
+
+
+def begun_again(
+    disk: SimulatedDisk, incarnation: int | Callable[[], int], **options: int
+) -> SegmentLog:
+    disk.crash()
+    return a_log(disk, incarnation, **options)
+
+
+def copied(disk: SimulatedDisk, log: SegmentLog) -> tuple[SimulatedDisk, SegmentLog]:
+    """A snapshot of a machine, with its disk and what runs on it."""
+    return copy.deepcopy((disk, log), {id(disk.mutex): disk.mutex})
+
+
+def commit(disk: SimulatedDisk, offset: int) -> None:
+    a_reader(disk).commit("spark", offset)
+
+
+# -- what is kept ---------------------------------------------------------------------------------
+
+
+def test_each_start_has_its_own_number_from_its_first_row_on() -> None:
+    disk = SimulatedDisk()
+    appended(a_log(disk, 11), 2, 2)
+    appended(begun_again(disk, 22), 1)
+    appended(begun_again(disk, 33), 3)
+    places = [a_reader(disk).place(offset) for offset in range(9)]
+    assert [place.incarnation for place in places] == [0, 11, 11, 11, 11, 22, 33, 33, 33]
+    assert [place.offset for place in places] == list(range(9))
+    assert places[0] == Landed(0)
+    assert len({place.witness for place in places}) == 9
+    assert [place.witness % 2**31 for place in places[1:]] == [0, 1, 0, 1, 0, 0, 1, 2]
+    assert a_reader(disk).describe().landed == places[8]
+
+
+def test_random_numbers_have_63_bits_and_are_never_0() -> None:
+    drawn = [new_incarnation() for _ in range(50)]
+    assert len(set(drawn)) == 50
+    assert all(0 < number < 2**63 for number in drawn)
+    assert max(drawn) > 2**60
+    assert lineage_room.witness(2**32 - 1, 2**31 - 1) == 2**63 - 1
+
+
+def test_a_start_is_durable_before_its_first_row_is_published() -> None:
+    disk = SimulatedDisk()
+    appended(a_log(disk, 11), 1)
+    disk.crash()
+    disk.journal.clear()
+    log = a_log(disk, 22)
+    appended(log, 1)
+    journal = list(disk.journal)
+    synced = journal.index(("sync", ".lineage.new"))
+    named = journal.index(("rename", "lineage"))
+    assert synced < named < journal.index(("sync_directory", "queue"), named)
+    published = [at for at, entry in enumerate(journal) if entry == ("write", "end")]
+    assert journal.index(("sync_directory", "queue"), named) < published[0]
+
+
+def test_a_start_without_rows_is_replaced_by_the_next() -> None:
+    disk = SimulatedDisk()
+    for number in range(1, 50):
+        begun_again(disk, number)
+    appended(begun_again(disk, 50), 1)
+    for number in range(51, 60):
+        begun_again(disk, number)
+    known = unsealed(disk.octets_of(FILE))
+    assert known is not None
+    assert known.starts == ((0, 50), (1, 59))
+    assert a_reader(disk).place(1).incarnation == 50
+
+
+def test_no_more_starts_than_the_limit_are_kept() -> None:
+    known = Lineage()
+    for number in range(STARTS_MAX + 5):
+        known = known.started(number, number + 1)
+    assert len(known.starts) == STARTS_MAX
+    assert known.incarnation(4) == 0
+    assert known.incarnation(5) == 6
+    assert known.incarnation(10**9) == STARTS_MAX + 5
+    assert unsealed(known.sealed()) == known
+
+
+def test_a_trim_keeps_what_is_known_of_the_last_row_it_removes_and_drops_older_starts() -> None:
+    disk = SimulatedDisk()
+    numbers = Numbers()
+    for _ in range(6):
+        appended(begun_again(disk, numbers, segment_bytes=1), 2, 1)
+    log = begun_again(disk, numbers, segment_bytes=1)
+    places = [a_reader(disk).place(offset) for offset in range(19)]
+    for begin in (3, 8, 18):
+        commit(disk, begin)
+        log.trim(ending=True)
+        assert log.begin == begin
+        known = unsealed(disk.octets_of(FILE))
+        assert known is not None
+        assert known.starts[0][0] < begin
+        assert known.starts[1][0] >= begin
+        reader = a_reader(disk)
+        assert [reader.place(offset) for offset in range(begin, 19)] == places[begin:]
+        with pytest.raises(QueueMismatch, match="was trimmed"):
+            reader.place(begin - 1)
+    log.close()
+    again = begun_again(disk, numbers)
+    assert a_reader(disk).place(18) == places[18]
+    appended(again, 1)
+    assert a_reader(disk).place(18) == places[18]
+
+
+def test_a_head_is_synced_before_the_segment_in_front_of_it_goes() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, 11)
+    appended(log, 2)
+    commit(disk, 2)
+    disk.journal.clear()
+    log.trim(ending=True)
+    journal = list(disk.journal)
+    begun, gone = f"{2:020d}.segment", f"{0:020d}.segment"
+    assert journal.index(("write", begun)) < journal.index(("sync", begun))
+    assert journal.index(("sync", begun)) < journal.index(("remove", gone))
+
+
+def test_a_full_disk_is_trimmed_and_nothing_of_the_lineage_is_lost() -> None:
+    disk = SimulatedDisk()
+    numbers = Numbers()
+    for _ in range(3):
+        appended(begun_again(disk, numbers, segment_bytes=1), 2, 2)
+    log = begun_again(disk, numbers, segment_bytes=1)
+    appended(log, 1)
+    places = [a_reader(disk).place(offset) for offset in range(14)]
+    commit(disk, 0)
+    disk.capacity = disk.used()
+    commit(disk, 10)
+    assert log.trim() == 5
+    assert [a_reader(disk).place(offset) for offset in range(10, 14)] == places[10:]
+    disk.lose_power(random.Random(1))
+    disk.capacity = None
+    begun_again(disk, numbers)
+    reader = a_reader(disk)
+    assert [reader.place(offset) for offset in range(10, 14)] == places[10:]
+
+
+def test_a_trim_which_cannot_shorten_the_file_does_it_later() -> None:
+    disk = SimulatedDisk()
+    numbers = Numbers()
+    for _ in range(3):
+        appended(begun_again(disk, numbers, segment_bytes=1), 2)
+    log = begun_again(disk, numbers, segment_bytes=1)
+    commit(disk, 4)
+    disk.fail_next("open", errno.ENOSPC, ".lineage.new")
+    assert log.trim() == 2
+    assert len(unsealed(disk.octets_of(FILE)).starts) == 4  # type: ignore[union-attr]
+    appended(log, 1)
+    assert len(unsealed(disk.octets_of(FILE)).starts) == 3  # type: ignore[union-attr]
+
+
+def test_a_start_on_a_full_disk_publishes_nothing_before_its_number_is_durable() -> None:
+    disk = SimulatedDisk()
+    appended(a_log(disk, 11), 2)
+    disk.capacity = disk.used()
+    log = begun_again(disk, 22)
+    assert "no room" in log.recovery.lines[-1]
+    with pytest.raises(QueueFull, match="no room"):
+        appended(log, 1)
+    assert a_reader(disk).end() == 2
+    disk.capacity = None
+    appended(log, 1)
+    assert [a_reader(disk).place(offset).incarnation for offset in (2, 3)] == [11, 22]
+
+
+def test_a_disk_which_fails_at_a_start_is_one_line() -> None:
+    disk = SimulatedDisk()
+    a_log(disk, 11)
+    disk.crash()
+    disk.fail_next("rename", errno.EIO, "lineage")
+    with pytest.raises(QueueError, match="cannot open the queue"):
+        a_log(disk, 22)
+
+
+def test_a_segment_given_up_is_not_all_that_is_left() -> None:
+    """Its head may not be on the disk, and would be all that tells whose row came before."""
+    disk = SimulatedDisk()
+    log = a_log(disk, 11, segment_bytes=1)
+    appended(log, 1, 1)
+    place = a_reader(disk).place(2)
+    disk.fail_next("sync", errno.EIO, f"{2:020d}")
+    with pytest.raises(OSError, match="Input/output"):
+        appended(log, 1)
+    commit(disk, 2)
+    assert log.trim() == 1
+    assert log.begin == 1
+    appended(log, 1)
+    assert log.trim() == 1
+    assert a_reader(disk).place(2) == place
+
+
+# -- power cuts -----------------------------------------------------------------------------------
+
+
+class PowerCut(BaseException):
+    """The machine is off: nothing catches it."""
+
+
+def worked(disk: SimulatedDisk, numbers: Numbers, told: dict[int, Landed]) -> None:
+    """Starts, groups, commits and trims; ``told`` is what a table would have kept."""
+    for _ in range(3):
+        log = a_log(disk, numbers, segment_bytes=700)
+        for count in (2, 1, 3):
+            appended(log, count)
+            place = a_reader(disk).describe().landed
+            assert (place.incarnation, place.offset) == (numbers.last, log.end)
+            told[log.end] = place
+        commit(disk, log.end - 1)
+        log.trim()
+        commit(disk, log.end)
+        log.trim(ending=True)
+        assert log.begin == log.end
+        log.close()
+
+
+def test_power_cut_at_every_step_loses_nothing_of_the_lineage() -> None:
+    steps = SimulatedDisk()
+    count = 0
+
+    def counted(operation: str, path: str) -> None:
+        nonlocal count
+        count += 1
+
+    steps.note = counted  # type: ignore[method-assign]
+    worked(steps, Numbers(), {})
+    assert count > 300
+    proved = 0
+    for step in range(count):
+        disk, numbers, told = SimulatedDisk(), Numbers(), dict[int, Landed]()
+        left = [step]
+
+        def cut(operation: str, path: str, left: list[int] = left) -> None:
+            if not left[0]:
+                raise PowerCut
+            left[0] -= 1
+
+        disk.note = cut  # type: ignore[method-assign]
+        with pytest.raises(PowerCut):
+            worked(disk, numbers, told)
+        disk.note = lambda operation, path: None  # type: ignore[method-assign]
+        disk.lose_power(random.Random(step))
+        log = begun_again(disk, numbers, segment_bytes=700)
+        reader = a_reader(disk)
+        for place in told.values():
+            if place.offset >= log.begin:
+                assert reader.place(place.offset) == place, step
+                proved += 1
+        # Whatever is there has a start of its own from here on.
+        end = log.end
+        appended(log, 1)
+        assert reader.place(end + 1).incarnation == numbers.last
+        if end and end in told:
+            assert reader.place(end) == told[end], step
+    assert proved > count
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_restart_of_the_gateway_is_no_error() -> None:
+    disk = SimulatedDisk()
+    appended(a_log(disk, 11), 5)
+    landed = a_reader(disk).describe().landed
+    for number in range(12, 15):
+        log = begun_again(disk, number)
+        a_reader(disk).check(landed)
+        appended(log, 2)
+        a_reader(disk).check(landed)
+        assert a_reader(disk).describe(landed).end == log.end
+
+
+def test_a_queue_restored_from_an_older_copy_is_refused_when_it_was_written_on() -> None:
+    """TB-06: same id, same epoch, and the rows which came since would never land."""
+    disk = SimulatedDisk()
+    log = a_log(disk, 11)
+    appended(log, 5)
+    older, _ = copied(disk, log)
+    appended(begun_again(disk, 22), 5)
+    landed = a_reader(disk).describe().landed
+    log = begun_again(older, 33)
+    for _ in range(4):
+        with pytest.raises(QueueMismatch, match=r"ends at offset \d, but .* 10 .*table rewind"):
+            a_reader(older).check(landed)
+        appended(log, 1)
+    appended(log, 1)
+    reader = a_reader(older)
+    told = r"row 9 .* written by another start .* restored from an older copy.* table rewind"
+    for _ in range(2):
+        with pytest.raises(QueueMismatch, match=told):
+            reader.check(landed)
+        with pytest.raises(QueueMismatch, match=told):
+            reader.describe(landed)
+        with pytest.raises(QueueMismatch, match=told):
+            next(reader.read(10, log.end, landed=landed))
+        with pytest.raises(QueueMismatch, match=told):
+            reader.commit("spark", 10, landed)
+        appended(log, 7)
+    assert reader.consumers() == {}
+    reader.check(Landed(5, 11))  # what both copies have in common
+
+
+def test_a_machine_set_back_to_a_snapshot_is_refused_though_it_kept_its_number() -> None:
+    """TB-06, the other way: the snapshot has the running writer in it."""
+    disk = SimulatedDisk()
+    log = a_log(disk, 11)
+    appended(log, 5)
+    snapshot = copied(disk, log)
+    appended(log, 5)
+    landed = a_reader(disk).describe().landed
+    older, log = snapshot
+    log.append([frame(100, 5)])
+    reader = a_reader(older)
+    for _ in range(2):
+        with pytest.raises(QueueMismatch, match=r"row 9 .* snapshot .* table rewind"):
+            reader.check(landed)
+        log.append([frame(200, 3)])
+    reader.check(Landed(5, 11))
+
+
+def test_what_was_trimmed_before_it_landed_is_refused() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, 11, segment_bytes=1)
+    appended(log, 2, 2, 2)
+    landed = a_reader(disk).place(2)
+    commit(disk, 4)
+    log.trim()
+    with pytest.raises(QueueMismatch, match=r"offset 2 .* trimmed before it landed.* begins at 4"):
+        a_reader(disk).check(landed)
+    with pytest.raises(QueueMismatch, match="begins at 4"):
+        a_reader(disk).describe(Landed(0))
+
+
+def test_what_is_not_known_is_not_compared() -> None:
+    disk = SimulatedDisk()
+    appended(a_log(disk, 11), 5)
+    reader = a_reader(disk)
+    place = reader.place(3)
+    for known in (Landed(3), Landed(3, 11), Landed(3, 0, place.witness), place):
+        reader.check(known)
+    for wrong in (Landed(3, 12), Landed(3, 0, place.witness + 1), Landed(3, 12, place.witness)):
+        with pytest.raises(QueueMismatch):
+            reader.check(wrong)
+
+
+def test_rows_which_were_lost_after_they_landed_are_still_this_history() -> None:
+    """A disk which lost what it had confirmed: the epoch rises, offsets are never used again."""
+    disk = SimulatedDisk()
+    appended(a_log(disk, 11), 2, 2, 2)
+    places = [a_reader(disk).place(offset) for offset in range(7)]
+    segment = f"{DIRECTORY}/{0:020d}.segment"
+    octets = disk.octets_of(segment)
+    disk.spoil(segment, octets[: EMPTY_SEGMENT_OCTETS + (len(octets) - EMPTY_SEGMENT_OCTETS) // 3])
+    log = begun_again(disk, 22)
+    assert (log.epoch, log.end) == (1, 6)
+    reader = a_reader(disk)
+    for landed in places:
+        reader.check(landed)
+    assert reader.place(6) == Landed(6, 11, places[6].witness)  # it was published with the end
+    appended(log, 1)
+    for landed in places:
+        reader.check(landed)
+    assert reader.place(5) == Landed(5, 11)
+    assert reader.place(7).incarnation == 22
+    assert reader.describe(places[6]).damaged == ((2, 6),)
+
+
+def test_a_row_whose_payload_is_damaged_is_still_known_by_its_header() -> None:
+    disk = SimulatedDisk()
+    appended(a_log(disk, 11), 2, 2)
+    place = a_reader(disk).place(2)
+    segment = f"{DIRECTORY}/{0:020d}.segment"
+    octets = bytearray(disk.octets_of(segment))
+    octets[EMPTY_SEGMENT_OCTETS + 60] ^= 1
+    disk.spoil(segment, bytes(octets))
+    assert a_reader(disk).place(2) == place
+    octets[EMPTY_SEGMENT_OCTETS + 10] ^= 1
+    disk.spoil(segment, bytes(octets))
+    assert a_reader(disk).place(2) == Landed(2, 11)
+    a_reader(disk).check(place)
+
+
+# -- directories of programs which did not know of lineage ----------------------------------------
+
+
+def made_old(disk: SimulatedDisk) -> None:
+    """Take out what such a program would not have written."""
+    end = Published.unpacked(disk.octets_of(f"{DIRECTORY}/end"))
+    assert end is not None
+    head = EMPTY_SEGMENT_OCTETS - SEGMENT_HEADER_OCTETS
+    old = Published(end.offset, end.segment, end.octets - head, end.epoch)
+    disk.spoil(f"{DIRECTORY}/end", old.packed()[:END_OCTETS])
+    for path in disk.paths():
+        if path.endswith(".segment"):
+            octets = disk.octets_of(path)
+            disk.spoil(path, octets[:SEGMENT_HEADER_OCTETS] + octets[EMPTY_SEGMENT_OCTETS:])
+    if disk.exists(FILE):
+        disk.remove(FILE)
+        disk.sync_directory(DIRECTORY)
+
+
+def an_old_queue(*counts: int) -> tuple[SimulatedDisk, list[Landed]]:
+    disk = SimulatedDisk()
+    log = a_log(disk, 11, segment_bytes=1)
+    appended(log, *counts)
+    places = [a_reader(disk).place(offset) for offset in range(log.end + 1)]
+    log.close()
+    made_old(disk)
+    return disk, places
+
+
+def test_an_old_directory_is_read_and_gains_one_number_for_the_rows_that_are_there() -> None:
+    disk, places = an_old_queue(2, 2, 2)
+    reader = a_reader(disk)
+    assert [reader.place(offset) for offset in range(7)] == [
+        Landed(place.offset, 0, place.witness) for place in places
+    ]
+    assert reader.describe(reader.place(3)).landed == Landed(6, 0, places[6].witness)
+    numbers = Numbers()
+    for _ in range(3):
+        log = begun_again(disk, numbers, segment_bytes=1)
+        assert log.recovery.lines == []
+        there = [reader.place(offset) for offset in range(7)]
+        assert {place.incarnation for place in there[1:]} == {1002}
+        assert [place.witness for place in there] == [place.witness for place in places]
+    appended(log, 1)
+    assert reader.place(7).incarnation == numbers.last
+    for before in (1, 3, 6):
+        reader.check(Landed(before, 0, places[before].witness))
+
+
+def test_an_old_directory_which_is_trimmed_keeps_what_is_known_of_the_row_before() -> None:
+    disk, places = an_old_queue(2, 2, 2)
+    numbers = Numbers()
+    log = begun_again(disk, numbers, segment_bytes=1)
+    reader = a_reader(disk)
+    for begin in (2, 4):
+        commit(disk, begin)
+        assert log.trim() == 1
+        assert reader.place(begin) == Landed(begin, 1002, places[begin].witness)
+        with pytest.raises(QueueMismatch, match="snapshot"):
+            reader.check(Landed(begin, 1002, 5))
+    known = unsealed(disk.octets_of(FILE))
+    assert known is not None
+    assert known.witnesses == {4: places[4].witness}
+    appended(log, 1)
+    commit(disk, 6)
+    log.trim()
+    assert reader.place(6) == Landed(6, 1002, places[6].witness)
+
+
+def test_a_damaged_row_in_front_of_an_old_segment_has_no_witness() -> None:
+    disk, places = an_old_queue(2, 2, 2)
+    segment = f"{DIRECTORY}/{2:020d}.segment"
+    disk.spoil(segment, disk.octets_of(segment)[:-9])
+    log = begun_again(disk, Numbers())
+    assert log.damaged == [(2, 4)]
+    known = unsealed(disk.octets_of(FILE))
+    assert known is not None
+    assert known.witnesses == {2: places[2].witness}
+    a_reader(disk).check(Landed(4, 0, places[4].witness))
+
+
+def test_an_old_directory_without_messages_becomes_one_of_ours() -> None:
+    disk = SimulatedDisk()
+    a_log(disk, 11).close()
+    made_old(disk)
+    assert a_reader(disk).describe().landed == Landed(0)
+    log = begun_again(disk, 22)
+    assert log.octets == EMPTY_SEGMENT_OCTETS
+    appended(log, 1)
+    assert a_reader(disk).place(1).incarnation == 22
+
+
+@pytest.mark.parametrize("kind", ["missing", "damaged", "empty", "other"])
+def test_a_lineage_which_is_lost_makes_no_queue_another(kind: str) -> None:
+    disk = SimulatedDisk()
+    appended(a_log(disk, 11, segment_bytes=1), 2, 2, 2)
+    places = [a_reader(disk).place(offset) for offset in range(7)]
+    if kind == "missing":
+        disk.remove(FILE)
+    elif kind == "damaged":
+        octets = bytearray(disk.octets_of(FILE))
+        octets[3] ^= 1
+        disk.spoil(FILE, bytes(octets))
+    else:
+        disk.spoil(FILE, b"" if kind == "empty" else lineage_room.seal("something 1 2"))
+    reader = a_reader(disk)
+    for landed in places:
+        reader.check(landed)
+    log = begun_again(disk, 22, segment_bytes=1)
+    assert any("the lineage of the queue" in text for text in log.recovery.lines)
+    appended(log, 1)
+    for landed in places:
+        reader.check(landed)
+    assert reader.place(4) == Landed(4, 0, places[4].witness)
+    assert reader.place(7).incarnation == 22
+    commit(disk, 4)
+    log.trim()
+    # The head of the segment behind it says what the file does not know any more.
+    assert reader.place(4) == places[4]

@@ -1,0 +1,369 @@
+"""Gateways as units of failure: asked at once, named when they are away, never waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import messages, write
+from twisted_msgproto.core.errors import QueueAway, QueueMismatch
+from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue.lineage import Description, Landed
+from twisted_msgproto.queue.source import Queue, Rows
+from twisted_msgproto.spark.gateways import (
+    ANSWERS,
+    AWAY,
+    PAUSE_SECONDS_MAX,
+    REFUSED,
+    SILENCE_SECONDS,
+    STANDING_SECONDS,
+    Gateways,
+)
+from twisted_msgproto.spark.marks import Marks
+from twisted_msgproto.table.landing import Failure
+from twisted_msgproto.table.plan import plan_batch
+
+FOREVER = 60.0
+"""A hung gateway would answer then; no test waits for it."""
+
+
+class FakeQueue:
+    """A gateway which answers, or not."""
+
+    epoch = 0
+
+    def __init__(self, name: str, end: int = 10, begin: int = 0) -> None:
+        self.queue_id = name
+        self.first, self.last = begin, end
+        self.hangs = threading.Event()
+        self.hangs.set()
+        self.fails: Exception | None = None
+        self.seconds = 0.0
+        self.standing: dict[str, int] = {}
+        self.moved: dict[str, int] = {}
+        self.registered: list[str] = []
+        self.marks: list[tuple[str, int, Landed | None]] = []
+        self.asked: list[Landed | None] = []
+
+    def _answer(self) -> None:
+        self.hangs.wait(FOREVER)
+        if self.seconds:
+            time.sleep(self.seconds)
+        if self.fails is not None:
+            raise self.fails
+
+    def begin(self) -> int:
+        return self.first
+
+    def end(self) -> int:
+        return self.last
+
+    def damaged(self) -> list[tuple[int, int]]:
+        return []
+
+    def describe(self, landed: Landed | None = None) -> Description:
+        self._answer()
+        self.asked.append(landed)
+        place = Landed(self.last, 1, 1)
+        return Description(
+            self.queue_id, 0, self.first, self.last, place, 0, 0, 0, (), self.standing, self.moved
+        )
+
+    def place(self, offset: int) -> Landed:
+        self._answer()
+        return Landed(offset, 1, 1)
+
+    def check(self, landed: Landed) -> None:
+        self._answer()
+
+    def read(self, lo: int, hi: int, rows: int = 1, *, landed: Landed | None = None) -> Rows:
+        return Rows(iter(()), [])
+
+    def register(self, consumer: str) -> int:
+        self._answer()
+        self.registered.append(consumer)
+        return self.first
+
+    def commit(self, consumer: str, offset: int, landed: Landed | None = None) -> None:
+        self._answer()
+        self.marks.append((consumer, offset, landed))
+
+    def forget(self, consumer: str) -> None:
+        raise AssertionError("nobody is forgotten")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+Make = Callable[..., Gateways]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def gateways(said: list[str], clock: Clock) -> Iterator[Make]:
+    hung: list[FakeQueue] = []
+
+    def make(*queues: FakeQueue, admit: Callable[..., None] = lambda *words: None) -> Gateways:
+        by_location: dict[str, Queue] = {queue.queue_id: queue for queue in queues}
+        hung.extend(queues)
+
+        def open_queue(location: str) -> Queue:
+            return by_location[location]
+
+        names = list(by_location)
+        return Gateways(names, open_queue, "night", admit, said.append, clock, clock)
+
+    yield make
+    for queue in hung:
+        queue.hangs.set()
+
+
+def names(answered: object) -> list[str]:
+    return sorted(one.gateway for one in answered)  # type: ignore[attr-defined]
+
+
+def ask_until(gateways: Gateways, count: int, landed: dict[str, Landed] | None = None) -> list[str]:
+    """Rounds until so many gateways have answered; a loaded machine may need more than one."""
+    heard: set[str] = set()
+    deadline = time.monotonic() + FOREVER
+    while len(heard) < count:
+        assert time.monotonic() < deadline
+        heard |= set(names(gateways.ask(landed or {})))
+    return sorted(heard)
+
+
+def test_all_answer_and_have_the_consumer_registered(gateways: Make) -> None:
+    queues = [FakeQueue("a"), FakeQueue("b")]
+    some = gateways(*queues)
+    assert ask_until(some, 2, {"a": Landed(3, 1, 1)}) == ["a", "b"]
+    assert [queue.registered for queue in queues] == [["night"], ["night"]]
+    assert queues[0].asked[-1] == Landed(3, 1, 1)
+    assert queues[1].asked[-1] is None
+
+
+def test_one_which_hangs_holds_nobody_up_and_is_heard_later__TB_09(gateways: Make) -> None:
+    """TB-09: nothing moved for 60 s, then the stream ended for all."""
+    hung, well = FakeQueue("hung"), FakeQueue("well")
+    hung.hangs.clear()
+    some = gateways(hung, well)
+    assert ask_until(some, 1) == ["well"]
+    assert names(some.ask({}, 0.0)) in ([], ["well"])
+    hung.hangs.set()
+    assert "hung" in ask_until(some, 2)
+    assert hung.registered == ["night"]
+
+
+def test_one_which_is_silent_for_long_is_away(
+    gateways: Make, said: list[str], clock: Clock
+) -> None:
+    hung = FakeQueue("hung")
+    hung.hangs.clear()
+    some = gateways(hung)
+    some.ask({}, 0.0)
+    clock.now += SILENCE_SECONDS
+    some.ask({}, 0.0)
+    assert some.all[0].state == AWAY
+    assert said == ["gateway hung is away and keeps its place: hung has not answered for 5 s"]
+    hung.hangs.set()
+    deadline = time.monotonic() + FOREVER
+    while some.all[0].state != ANSWERS:
+        assert time.monotonic() < deadline
+        some.ask({}, 0.0)
+
+
+def test_one_which_is_away_is_named_once_and_asked_after_growing_pauses__TB_09(
+    gateways: Make, said: list[str], clock: Clock
+) -> None:
+    away, well = FakeQueue("away"), FakeQueue("well")
+    away.fails = QueueAway("away: connection refused")
+    some = gateways(away, well)
+    assert ask_until(some, 1) == ["well"]
+    [one] = some.all[:1]
+    pauses = []
+    for _ in range(9):
+        while one.asking or one.state != AWAY or one.next <= clock.now:
+            some.ask({})
+        pauses.append(one.next - clock.now)
+        clock.now = one.next
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert said == ["gateway away is away and keeps its place: away: connection refused"]
+    away.fails = None
+    while one.state != ANSWERS:
+        some.ask({})
+        clock.now += PAUSE_SECONDS_MAX
+    assert said[1:] == ["gateway away (away) answers again"]
+
+
+def test_another_history_is_refused_and_opened_anew(gateways: Make, said: list[str]) -> None:
+    swapped = FakeQueue("a")
+    some = gateways(swapped)
+    ask_until(some, 1)
+    swapped.fails = QueueMismatch("queue a is an older copy")
+    while some.all[0].state != REFUSED:
+        assert names(some.ask({})) in ([], ["a"])
+    assert some.all[0].queue is None
+    assert said == ["gateway a (a) is refused: queue a is an older copy"]
+    assert list(some.waiting(some.all, {})) == []
+
+
+def test_a_gateway_is_looked_at_before_it_is_touched(gateways: Make) -> None:
+    trimmed = FakeQueue("a", begin=5)
+
+    def admit(description: Description, landed: Landed | None) -> None:
+        if description.begin:
+            raise QueueMismatch("the table does not know it")
+
+    some = gateways(trimmed, admit=admit)
+    while some.all[0].state != REFUSED:
+        some.ask({})
+    assert trimmed.registered == []
+
+
+def test_two_addresses_of_one_queue_are_landed_once(gateways: Make, said: list[str]) -> None:
+    queue = FakeQueue("a")
+    some = gateways(queue)
+    some.all.append(type(some.all[0])("second"))
+    some._open_queue = lambda location: queue
+    while REFUSED not in {one.state for one in some.all}:
+        some.ask({})
+    assert any("the same queue as" in line for line in said)
+    assert list(some.by_id) == ["a"]
+
+
+def test_what_a_task_could_not_read_is_set_aside(gateways: Make, said: list[str]) -> None:
+    some = gateways(FakeQueue("a"), FakeQueue("b"))
+    ask_until(some, 2)
+    some.fail("a", Failure(False, "a: it went away"))
+    some.fail("b", Failure(True, "b: trimmed"))
+    assert [one.state for one in some.all] == [AWAY, REFUSED]
+    assert names(some.ask({})) == []
+    assert len(said) == 2
+
+
+def test_a_place_is_asked_of_all_at_once_and_who_is_silent_is_left_out(gateways: Make) -> None:
+    well, gone, hung = FakeQueue("well"), FakeQueue("gone"), FakeQueue("hung")
+    some = gateways(well, gone, hung)
+    ask_until(some, 3)
+    gone.fails = QueueAway("gone")
+    hung.hangs.clear()
+    places = some.place({"well": 5, "gone": 5, "hung": 5})
+    assert places == {"well": Landed(5, 1, 1)}
+    assert some.by_id["gone"].state == AWAY
+
+
+def test_a_consumer_which_stands_still_is_named_once__TB_12(
+    gateways: Make, said: list[str], clock: Clock
+) -> None:
+    queue = FakeQueue("a", end=100)
+    queue.standing = {"dead": 10, "night": 10, "done": 100}
+    queue.moved = dict.fromkeys(queue.standing, int((clock.now - STANDING_SECONDS - 1) * 1e6))
+    some = gateways(queue)
+    ask_until(some, 1)
+    ask_until(some, 1)
+    [line] = said
+    assert "consumer 'dead' of gateway a (a) has stood at offset 10" in line
+    assert "keeps 90 rows" in line
+    assert some.standing.named == {("a", "dead")}
+    queue.moved["dead"] = int(clock.now * 1e6)
+    ask_until(some, 1)
+    assert some.standing.named == set()
+
+
+def test_a_thousand_gateways_of_which_a_tenth_is_dead_make_a_plan(gateways: Make) -> None:
+    """TB-13: every live gateway is in the plan though a hundred hang; the bench has the time."""
+    queues = [FakeQueue(f"{number:04}") for number in range(1000)]
+    for queue in queues:
+        queue.seconds = 0.01
+    for queue in queues[::10]:
+        queue.hangs.clear()
+    some = gateways(*queues)
+    heard = ask_until(some, 900)
+    assert len(heard) == 900
+    waiting = list(some.waiting(some.by_id.values(), {}))
+    plan = plan_batch(waiting, some.place, cores=2)
+    assert plan is not None
+    assert (len(plan.landed), len(plan.tasks)) == (900, 2)
+
+
+# -- marks ----------------------------------------------------------------------------------------
+
+
+def marks_for(*queues: FakeQueue, said: list[str] | None = None) -> Marks:
+    by_id = {queue.queue_id: queue for queue in queues}
+    return Marks("night", by_id.get, lambda: None, (said if said is not None else []).append)
+
+
+def test_a_mark_is_sent_once_with_what_proves_it() -> None:
+    queue = FakeQueue("a")
+    marks = marks_for(queue)
+    marks.want({"a": Landed(5, 1, 2)})
+    marks.send()
+    marks.finish(FOREVER)
+    marks.want({"a": Landed(5, 1, 2)})
+    marks.send()
+    assert queue.marks == [("night", 5, Landed(5, 1, 2))]
+
+
+def test_a_hung_gateway_does_not_hold_up_the_end_nor_others_marks__TB_10() -> None:
+    """TB-10: SIGTERM with a gateway away took 181 s."""
+    hung, well = FakeQueue("hung"), FakeQueue("well")
+    hung.hangs.clear()
+    marks = marks_for(hung, well)
+    marks.start()
+    marks.want({"hung": Landed(5), "well": Landed(7)})
+    began = time.monotonic()
+    marks.finish(1.0)
+    assert time.monotonic() - began < FOREVER / 2
+    deadline = time.monotonic() + FOREVER
+    while marks.unsent() != {"hung"}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    hung.hangs.set()
+
+
+def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:
+    queue, said = FakeQueue("a"), list[str]()
+    queue.fails = QueueMismatch("it is another history")
+    marks = marks_for(queue, said=said)
+    marks.want({"a": Landed(5)})
+    for _ in range(3):
+        marks.send()
+        while marks._on_their_way:
+            time.sleep(0.001)
+    assert said == ["bridge: the low-water mark of a is not taken: it is another history"]
+    queue.fails = None
+    marks.send()
+    marks.finish(FOREVER)
+    assert queue.marks == [("night", 5, Landed(5))]
+
+
+def test_real_queues_are_asked_and_marked(tmp_path: Path, said: list[str]) -> None:
+    write(tmp_path / "q", messages(0, 30))
+    reader = QueueReader(tmp_path / "q")
+    some = Gateways([str(tmp_path / "q")], QueueReader, "night", lambda *w: None, said.append)
+    assert ask_until(some, 1) == [reader.queue_id]
+    assert reader.consumers() == {"night": 0}
+    marks = Marks("night", lambda name: QueueReader(tmp_path / "q"), lambda: None, said.append)
+    marks.want({reader.queue_id: reader.place(20)})
+    marks.send()
+    marks.finish(FOREVER)
+    assert reader.consumers() == {"night": 20}
+    assert said == []

@@ -1,0 +1,131 @@
+"""TB-15: a queue forgets what a stream of one's own made durable, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import identity, messages, write
+from twisted_msgproto.core.errors import ConfigurationError, QueueError, QueueMismatch
+from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.spark import release, releasing
+from twisted_msgproto.spark.releasing import LateMarks, committed_places
+
+pytest.importorskip("pyspark")
+
+slow = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+
+
+def checkpoint_of(directory: Path, queue: Path, *offsets: int, committed: int) -> Path:
+    """A checkpoint as Spark writes it: a batch for each offset, the first ``committed`` done."""
+    for name in ("offsets", "commits"):
+        (directory / name).mkdir(parents=True)
+    for number, offset in enumerate(offsets):
+        place = {identity(queue): {"offset": offset, "epoch": 0}}
+        text = f'v1\n{{"batchTimestampMs":1}}\n{json.dumps(place)}'
+        (directory / "offsets" / str(number)).write_text(text)
+        if number < committed:
+            (directory / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return directory
+
+
+def marks(queue: Path) -> dict[str, int]:
+    return QueueReader(queue).consumers()
+
+
+def test_the_last_committed_batch_is_released_not_a_planned_one(
+    queue: Path, tmp_path: Path
+) -> None:
+    checkpoint = checkpoint_of(tmp_path / "c", queue, 300, 600, 900, committed=2)
+    assert release(checkpoint, str(queue), "night") == {identity(queue): 600}
+    assert marks(queue) == {"night": 600}
+
+
+def test_before_the_first_batch_nothing_is_released(queue: Path, tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path / "c", queue, 300, committed=0)
+    assert release(checkpoint, str(queue), "night") == {}
+    assert marks(queue) == {}
+
+
+def test_output_and_checkpoint_are_durable_before_the_mark_moves(
+    queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = checkpoint_of(tmp_path / "c", queue, 300, 600, committed=1)
+    happened: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if path.startswith(str(checkpoint)):
+            happened.append(f"synced with mark {marks(queue).get('night', 0)}")
+        real(descriptor)
+
+    def sync() -> None:
+        happened.append(f"output synced with mark {marks(queue).get('night', 0)}")
+        # A batch which is committed now is not covered by this call.
+        (checkpoint / "commits" / "1").write_text("v1\n{}")
+
+    monkeypatch.setattr(releasing.os, "fsync", fsync)
+    assert release(checkpoint, str(queue), "night", sync=sync) == {identity(queue): 300}
+    assert happened[0] == "output synced with mark 0"
+    assert len(happened) >= 6 and set(happened[1:]) == {"synced with mark 0"}
+
+
+def test_an_output_which_cannot_be_made_durable_releases_nothing(
+    queue: Path, tmp_path: Path
+) -> None:
+    checkpoint = checkpoint_of(tmp_path / "c", queue, 300, committed=1)
+
+    def broken() -> None:
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError):
+        release(checkpoint, str(queue), "night", sync=broken)
+    assert marks(queue) == {}
+
+
+def test_what_is_no_checkpoint_or_another_queues_is_one_line(queue: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is no checkpoint of Spark"):
+        release(tmp_path, str(queue), "night")
+    other = tmp_path / "other"
+    write(other, messages(0, 3))
+    checkpoint = checkpoint_of(tmp_path / "c", other, 3, committed=1)
+    with pytest.raises(QueueError, match="does not know queue"):
+        release(checkpoint, str(queue), "night")
+    assert marks(queue) == {}
+    with pytest.raises(ConfigurationError, match="no offsets of the source msgproto at number 1"):
+        release(checkpoint, str(other), "night", source=1)
+    (checkpoint / "offsets" / "0").write_text("v1\n{}\n12")
+    with pytest.raises(ConfigurationError, match="no offsets of the source msgproto at number 0"):
+        committed_places(checkpoint)
+    beyond = checkpoint_of(tmp_path / "b", queue, 9999, committed=1)
+    with pytest.raises(QueueMismatch):
+        release(beyond, str(queue), "night")
+
+
+def test_many_late_marks_are_thinned_and_never_early() -> None:
+    late = LateMarks(10.0)
+    for number in range(3 * releasing.PENDING_MAX):
+        late.committed({"q": {"offset": number, "epoch": 0}}, float(number))
+    assert len(late._waiting) <= releasing.PENDING_MAX
+    places = late.due(20_000.0)
+    assert places is not None and 19_000 < places["q"]["offset"] <= 19_990
+    assert late.due(20_000.0) is None
+
+
+class TestWithSpark:
+    pytestmark = slow
+
+    def test_a_drain_moves_no_mark_until_it_is_released_and_then_nothing_is_behind(
+        self, drain: Any, queue: Path, tmp_path: Path
+    ) -> None:
+        table = tmp_path / "table"
+        assert drain(consumer="night", maxRowsPerTrigger=400).exception() is None
+        assert marks(queue) == {"night": 0}
+        done = release(table / "_checkpoint", str(queue), "night", sync=os.sync)
+        assert done == {identity(queue): 1500}
+        assert marks(queue) == {"night": QueueReader(queue).end()}

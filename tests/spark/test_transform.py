@@ -1,0 +1,353 @@
+"""``--transform``: a function of one's own lands exactly once, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import damage_record, identity, messages, write
+from tests.tools.processes import Launched, Launcher
+from twisted_msgproto.core.errors import ConfigurationError, TableError
+from twisted_msgproto.queue import SCHEMA, QueueReader
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.landing import LandedRanges, Range, Target
+from twisted_msgproto.table.log import Table
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import types as st
+
+from twisted_msgproto.spark.jobs import SparkRunner
+from twisted_msgproto.spark.schema import spark_schema
+from twisted_msgproto.spark.transform import Transform, landed_schema, load_function
+
+RUN = Run("5eed", "here", 17)
+
+MODULE = """
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StringType
+
+def same(messages):
+    return messages
+
+def even(messages):
+    return messages.where("offset % 2 = 0").select("gateway", "offset", "received_at")
+
+def shuffled(messages):
+    return messages.repartition(3).select("gateway", "offset", "received_at", "protocol")
+
+def own_day(messages):
+    day = sf.when(sf.col("offset") < 700, sf.lit("2026-01-01")).otherwise("2026-01-02")
+    return messages.select("gateway", "offset", day.cast("date").alias("day"))
+
+def no_day(messages):
+    return messages.select("gateway", "offset", sf.lit(None).cast("date").alias("day"))
+
+shout = sf.udf(lambda body: loud(bytes(body)), StringType())
+
+def loud(body):
+    return body.decode().upper()
+
+def with_python(messages):
+    return messages.select("gateway", "offset", "received_at", shout("body").alias("loud"))
+
+def raises(messages):
+    raise ValueError("no such thing\\nand more")
+
+def raises_in_a_task(messages):
+    broken = sf.udf(lambda offset: 1 // (offset - 700), "long")
+    return messages.select("gateway", "offset", "received_at", broken("offset").alias("b"))
+
+def limited(messages):
+    return messages.orderBy("offset").limit(10)
+
+def returns_rows(messages):
+    return messages.collect()
+
+nothing = 5
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = f"transforms_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    yield name
+    from pyspark import cloudpickle
+
+    if loaded := sys.modules.pop(name, None):
+        with contextlib.suppress(ValueError):
+            cloudpickle.unregister_pickle_by_value(loaded)
+
+
+# -- without Spark running ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nothing", "--transform is MODULE:FUNCTION, not 'nothing'"),
+        (":f", "is MODULE:FUNCTION"),
+        ("no.such.module:f", "there is no such module"),
+        ("MODULE:missing", "has no missing"),
+        ("MODULE:nothing", "has no function nothing"),
+        ("needy:f", "it needs no_such_library"),
+        ("broken:f", "importing it failed: SyntaxError"),
+    ],
+)
+def test_what_is_no_function_is_one_line(module: str, tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / "needy.py").write_text("import no_such_library")
+    (tmp_path / "broken.py").write_text("def f(:")
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        load_function(name.replace("MODULE", module))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) not in sys.path
+
+
+def test_the_table_has_the_functions_columns_and_a_day() -> None:
+    assert landed_schema("m:f", spark_schema()).names == [*SCHEMA.names, "day"]
+    own = st.StructType().add("day", "date").add("n", "integer")
+    assert landed_schema("m:f", own).names == ["n", "day"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (st.StructType().add("n", "integer"), r"must return received_at .* or day"),
+        (st.StructType().add("received_at", "string"), r"must return received_at"),
+        (st.StructType().add("day", "string"), "day which is no date"),
+        (st.StructType().add("day", "date").add("v", st.VariantType()), "returns v as variant"),
+        (
+            st.StructType().add("day", "date").add("a", st.ArrayType(st.TimestampNTZType())),
+            "returns a as timestamp_ntz",
+        ),
+        (st.StructType().add("day", "date").add("Day", "date"), "column day twice"),
+    ],
+)
+def test_what_cannot_be_a_table_is_one_line(schema: st.StructType, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        landed_schema("m:f", schema)
+
+
+# -- with Spark -----------------------------------------------------------------------------------
+
+
+class Landing:
+    """Lands a queue through functions as the bridge does: plan, land, one commit."""
+
+    def __init__(self, spark: Any, queue: Path, table: Path) -> None:
+        self.runner = SparkRunner(spark, table / "spark.log")
+        self.queue = queue
+        self.location = table
+
+    def tasks(self, cuts: list[int]) -> list[list[Range]]:
+        reader = QueueReader(self.queue)
+        end = reader.place(cuts[-1])
+        pairs = itertools.pairwise(cuts)
+        return [[Range(str(self.queue), reader.queue_id, lo, hi, end)] for lo, hi in pairs]
+
+    def __call__(self, name: str, cuts: list[int]) -> tuple[LandedRanges, Table]:
+        transform = Transform(self.runner, name)
+        table = Table.open_or_create(self.location, transform.schema)
+        before = table.landed()
+        target = Target(table.location, {}, transform.schema, table.partition_by)
+        landed = transform(target, self.tasks(cuts))
+        gateway = identity(self.queue)
+        end = {gateway: Landed(cuts[-1], 1, 1)}
+        table.commit(landed.files, end, before={gateway: before.get(gateway)}, run=RUN)
+        return landed, table
+
+    def rows(self) -> list[dict[str, Any]]:
+        import deltalake
+
+        table = deltalake.DeltaTable(str(self.location)).to_pyarrow_dataset().to_table()
+        rows: list[dict[str, Any]] = table.sort_by("offset").to_pylist()
+        return rows
+
+    def nothing_landed(self) -> bool:
+        return not list(self.location.rglob("*.parquet"))
+
+
+@pytest.fixture
+def landing(spark: Any, queue: Path, tmp_path: Path) -> Landing:
+    return Landing(spark, queue, tmp_path / "table")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+class TestWithSpark:
+    def test_rows_land_once_with_the_commit_and_batch_after_batch(
+        self, landing: Landing, module: str, queue: Path
+    ) -> None:
+        landed, table = landing(f"{module}:same", [0, 400, 800])
+        assert landed.rows == {identity(queue): 800} and landed.dropped == 0
+        assert table.landed()[identity(queue)].offset == 800
+        landing(f"{module}:same", [800, 1500])
+        rows = landing.rows()
+        assert [row["offset"] for row in rows] == list(range(1500))
+        assert rows[77]["body"] == b'{"n":77}' and rows[77]["day"] == rows[77]["received_at"].date()
+
+    def test_rows_which_the_function_leaves_out_are_counted(
+        self, landing: Landing, module: str, queue: Path
+    ) -> None:
+        landed, _ = landing(f"{module}:even", [0, 700, 1500])
+        assert (landed.rows, landed.dropped) == ({identity(queue): 1500}, 750)
+        assert [row["offset"] for row in landing.rows()] == list(range(0, 1500, 2))
+
+    @pytest.mark.parametrize("name", ["shuffled", "with_python", "own_day"])
+    def test_a_function_may_do_what_spark_can(
+        self, landing: Landing, module: str, name: str
+    ) -> None:
+        landing(f"{module}:{name}", [0, 700, 1500])
+        rows = landing.rows()
+        assert [row["offset"] for row in rows] == list(range(1500))
+        if name == "with_python":
+            assert rows[3]["loud"] == '{"N":3}'
+        if name == "own_day":
+            assert [row["day"] for row in rows[699:701]] == [dt.date(2026, 1, n) for n in (1, 2)]
+
+    def test_a_function_which_needs_only_some_rows_ends_the_batch_all_the_same(
+        self, landing: Landing, module: str
+    ) -> None:
+        landed, _ = landing(f"{module}:limited", [0, 700, 1500])
+        assert landed.dropped == 1490
+        assert [row["offset"] for row in landing.rows()] == list(range(10))
+
+    def test_damage_is_told_by_the_reads_and_is_not_dropped_rows(
+        self, landing: Landing, module: str, queue: Path
+    ) -> None:
+        damage_record(queue, b'{"n":777}')
+        landed, _ = landing(f"{module}:shuffled", [0, 700, 1500])
+        assert landed.damaged == {identity(queue): [(600, 700), (700, 900)]} or landed.damaged == {
+            identity(queue): [(600, 900), (600, 900)]
+        }
+        assert landed.rows == {identity(queue): 1200} and landed.dropped == 0
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("raises", "raises failed: ValueError: no such thing$"),
+            ("returns_rows", "returns_rows returned list, not a DataFrame"),
+        ],
+    )
+    def test_a_function_which_cannot_be_called_is_one_line_at_the_start(
+        self, landing: Landing, module: str, name: str, text: str
+    ) -> None:
+        with pytest.raises(ConfigurationError, match=text) as caught:
+            landing(f"{module}:{name}", [0, 1500])
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [("raises_in_a_task", "ZeroDivisionError"), ("no_day", "has no day")],
+    )
+    def test_a_function_which_raises_ends_the_batch_in_one_line_and_lands_nothing(
+        self, landing: Landing, module: str, name: str, text: str
+    ) -> None:
+        with pytest.raises(TableError, match=text) as caught:
+            landing(f"{module}:{name}", [0, 1500])
+        assert "\n" not in str(caught.value) and f"{module}:{name}" in str(caught.value)
+        assert landing.nothing_landed()
+        assert Table.open(landing.location).landed() == {}
+
+    def test_a_gateway_which_cannot_be_read_is_named_and_nothing_lands(
+        self, landing: Landing, module: str, queue: Path
+    ) -> None:
+        transform = Transform(landing.runner, f"{module}:same")
+        table = Table.open_or_create(landing.location, transform.schema)
+        target = Target(table.location, {}, transform.schema, table.partition_by)
+        proven = landing.tasks([0, 700])
+        other = Range(str(queue), "another", 0, 10, Landed(10))
+        landed = transform(target, [*proven, [other]])
+        assert list(landed.failed) == ["another"] and landed.failed["another"].mismatch
+        assert landed.files == []
+
+    def test_example_json_columns(self, spark: Any, tmp_path: Path) -> None:
+        queue = tmp_path / "logs"
+        line = b'{"@timestamp": "2026-01-31T12:00:00Z", "level": "warn", "status": 503, '
+        line += b'"duration_ms": 1.5, "host": {"name": "web1"}, "message": "slow"}'
+        write(queue, messages(0, 3, body=[line, b"plain text", b'{"status": "many"}']))
+        landing = Landing(spark, queue, tmp_path / "table")
+        landing("examples.transforms.json_columns:typed", [0, 3])
+        first, second, third = landing.rows()
+        assert first["logged_at"] == dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+        assert (first["level"], first["status"], first["host"]) == ("warn", 503, "web1")
+        assert (first["json_error"], first["body"]) == (None, None)
+        assert (second["json_error"], second["body"]) == ("the body is not JSON", b"plain text")
+        assert third["status"] is None and third["body"] == b'{"status": "many"}'
+
+    def test_example_masking(self, spark: Any, tmp_path: Path) -> None:
+        queue = tmp_path / "mails"
+        write(
+            queue,
+            messages(
+                0,
+                3,
+                protocol="mtl",
+                kind="content",
+                peer="tcp:192.168.7.21:5000",
+                destination=["a", "health", None],
+                fields=[{"from": "jo@example.org"}, None, None],
+                body=[b"from jo.doe@mail.example.org at 10.1.2.3", b"ok", b"\xff\xfe"],
+            ),
+        )
+        landing = Landing(spark, queue, tmp_path / "table")
+        landed, _ = landing("examples.transforms.masking:masked", [0, 3])
+        assert landed.dropped == 1
+        first, third = landing.rows()
+        assert first["body"] == b"from <mail> at 10.1.2.0"
+        assert first["fields"] == [("from", "<mail>")]
+        assert first["peer"] == "tcp:192.168.7.0:5000"
+        assert (third["offset"], third["body"], third["masked"]) == (2, None, "dropped")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+class TestBridge:
+    """The whole command, as an operator runs it."""
+
+    def run(self, launch: Launcher, queue: Path, name: str) -> Launched:
+        table = queue.with_name("table")
+        ended = launch(
+            *("bridge", "--queue", queue, "--table", table, "--once", "--master", "local[1]"),
+            *("--transform", name),
+        )
+        ended.wait(seconds=400)
+        return ended
+
+    def test_the_bridge_lands_what_the_function_returns(
+        self, launch: Launcher, queue: Path, module: str
+    ) -> None:
+        import deltalake
+
+        ended = self.run(launch, queue, f"{module}:even")
+        assert ended.process.returncode == 0, ended.output
+        write(queue, messages(1500, 100))
+        ended = self.run(launch, queue, f"{module}:even")
+        assert ended.process.returncode == 0, ended.output
+        table = deltalake.DeltaTable(str(queue.with_name("table"))).to_pyarrow_dataset().to_table()
+        assert sorted(table.column("offset").to_pylist()) == list(range(0, 1600, 2))
+        assert table.schema.names == ["gateway", "offset", "received_at", "day"]
+        assert set(QueueReader(queue).consumers().values()) == {1600}
+
+    def test_a_function_which_raises_moves_no_mark(
+        self, launch: Launcher, queue: Path, module: str
+    ) -> None:
+        ended = self.run(launch, queue, f"{module}:raises_in_a_task")
+        assert ended.process.returncode == 2, ended.output
+        assert f"{module}:raises_in_a_task" in ended.lines[-1]
+        assert "ZeroDivisionError" in ended.lines[-1]
+        assert "Traceback" not in ended.output
+        table = queue.with_name("table")
+        assert Table.open(table).landed() == {}
+        assert Table.open(table).files() == []
+        assert set(QueueReader(queue).consumers().values()) <= {0}

@@ -1,0 +1,193 @@
+"""Views: bodies and fields as columns, no row lost, retries once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import messages, write
+from twisted_msgproto.core.errors import ConfigurationError
+
+pytest.importorskip("pyspark")
+
+from twisted_msgproto.spark import views
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+
+SECOND = 1_000_000
+BODIES: list[bytes | None] = [
+    b'{"level": "info", "status": 200, "user": {"id": 7}}',
+    b'{"level": "warn", "status": "many"}',
+    b"not json at all",
+    b"[1, 2]",
+    b"\xff\xfe",
+    None,
+    b'"text"',
+    b"null",
+    b'{"level": "cut',
+    b"",
+    b"{}",
+]
+
+
+@pytest.fixture
+def bodies(spark: Any, tmp_path: Path) -> Any:
+    queue = tmp_path / "bodies"
+    write(queue, messages(0, len(BODIES), body=BODIES))
+    return spark.read.format("msgproto").option("queue", str(queue)).load()
+
+
+def column(frame: Any, *names: str) -> list[Any]:
+    rows = frame.orderBy("offset").select(*names).collect()
+    return [row[0] if len(names) == 1 else tuple(row) for row in rows]
+
+
+ERRORS = [
+    None,
+    views.NOT_FITTING,
+    views.NOT_JSON,
+    views.NOT_OBJECT,
+    views.NOT_TEXT,
+    None,
+    views.NOT_OBJECT,
+    views.NOT_OBJECT,
+    views.NOT_JSON,
+    views.NOT_JSON,
+    None,
+]
+
+
+def test_json_bodies_become_columns_and_no_row_is_lost(bodies: Any) -> None:
+    seen = views.json_columns(bodies, "level string, status int, user struct<id: bigint>")
+    assert column(seen, "json_error") == ERRORS
+    assert column(seen, "level")[:2] == ["info", "warn"]
+    assert column(seen, "status")[:2] == [200, None]
+    assert column(seen, "user.id")[0] == 7
+    assert column(seen, "level")[2:] == [None] * (len(BODIES) - 2)
+    assert seen.columns == [*bodies.columns, "level", "status", "user", "json_error"]
+    assert seen.count() == len(BODIES)
+
+
+def test_a_schema_is_inferred_from_the_objects_among_the_bodies(bodies: Any) -> None:
+    seen = views.json_columns(bodies, into="json")
+    assert sorted(seen.schema["json"].dataType.names) == ["level", "status", "user"]
+    assert column(seen, "json.user.id")[0] == 7
+    assert column(seen, "json.status")[:2] == ["200", "many"]
+    assert [error for error in column(seen, "json_error") if error] == [
+        error for error in ERRORS if error and error != views.NOT_FITTING
+    ]
+
+
+def test_a_member_with_a_columns_name_is_refused_in_one_line(bodies: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r'member Offset .* into="json"'):
+        views.json_columns(bodies, "Offset int")
+
+
+def test_json_as_variant_takes_any_shape(bodies: Any) -> None:
+    seen = views.variant_column(bodies)
+    expected = [
+        None if error in (views.NOT_OBJECT, views.NOT_FITTING) else error for error in ERRORS
+    ]
+    assert column(seen, "json_error") == expected
+    taken = seen.selectExpr("offset", "variant_get(json, '$.user.id', 'bigint') AS id")
+    assert column(taken, "id") == [7, *[None] * (len(BODIES) - 1)]
+    assert column(seen.selectExpr("offset", "variant_get(json, '$[1]', 'int') v"), "v")[3] == 2
+
+
+def test_lumberjacks_two_kinds_of_events_have_one_shape(spark: Any, tmp_path: Path) -> None:
+    queue = tmp_path / "beats"
+    pairs = {"host": "a", "message": "hello"}
+    document = {"host": "b", "message": "hi", "tags": [1, 2], "n": 5, "none": None}
+    write(
+        queue,
+        messages(0, 1, kind="data", fields=[pairs], body=None),
+        messages(1, 3, body=[json.dumps(document).encode(), b"[1]", b"x"]),
+        messages(4, 1, protocol="umq"),
+    )
+    frame = spark.read.format("msgproto").option("queue", str(queue)).load()
+    seen = views.lumberjack_events(frame)
+    assert column(seen, "event") == [
+        pairs,
+        {"host": "b", "message": "hi", "tags": "[1,2]", "n": "5", "none": None},
+        None,
+        None,
+    ]
+    assert column(seen, "event_error") == [None, None, views.NOT_OBJECT, views.NOT_JSON]
+    assert column(seen, "event.host") == ["a", "b", None, None]
+
+
+@pytest.fixture
+def retried(spark: Any, tmp_path: Path) -> Path:
+    """Ids 1, 2, 2 (again after 60 s), 1 (again after 2 h), and two bodies without an id."""
+    queue = tmp_path / "retried"
+    for seconds, session, body in [
+        (0, "s1", b'{"id": 1, "t": 5}'),
+        (1, "s1", b'{"id": 2}'),
+        (61, "s2", b'{"id": 2}'),
+        (7200, "s3", b'{"id": 1, "t": 6}'),
+        (7201, "s3", b"plain"),
+        (7202, "s4", b"plain"),
+    ]:
+        write(
+            queue,
+            messages(0, 1, received_at=seconds * SECOND, session=session, body=[body]),
+        )
+    return queue
+
+
+def test_a_retry_is_left_out_within_the_window(spark: Any, retried: Path) -> None:
+    frame = spark.read.format("msgproto").option("queue", str(retried)).load()
+    assert column(views.effectively_once(frame, "$.id"), "offset") == [0, 1, 3, 4, 5]
+    assert column(views.effectively_once(frame, "$.id", window="3 hours"), "offset") == [0, 1, 4, 5]
+    assert column(views.effectively_once(frame, "$.id", window="59 seconds"), "offset") == list(
+        range(6)
+    )
+    # By the whole content: the two plain bodies are the same, ids 1 differ in t.
+    assert column(views.effectively_once(frame, window="3 hours"), "offset") == [0, 1, 3, 4]
+    with pytest.raises(ConfigurationError, match="a key is a JSON path"):
+        views.effectively_once(frame, "id")
+
+
+def test_what_a_sender_decides_makes_the_key(spark: Any, tmp_path: Path) -> None:
+    queue = tmp_path / "keys"
+    same = {"protocol": "mtl", "kind": "content", "message_id": ["1"], "body": [b"b"]}
+    write(queue, messages(0, 1, **same, fields=[{"a": "1", "b": "2"}], destination=["x"]))
+    write(queue, messages(0, 1, **same, fields=[{"b": "2", "a": "1"}], destination=["x"]))
+    write(queue, messages(0, 1, **same, fields=[{"a": "1", "b": "2"}], destination=[""]))
+    write(queue, messages(0, 1, **same, fields=[{"a": "1", "b": "2"}], destination=[None]))
+    frame = spark.read.format("msgproto").option("queue", str(queue)).load()
+    keys = column(frame.withColumn("key", views.message_key()), "key")
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+
+
+def test_a_stream_is_effectively_once_too(spark: Any, retried: Path, tmp_path: Path) -> None:
+    stream = spark.readStream.format("msgproto").option("queue", str(retried)).load()
+    once = views.effectively_once(stream, "$.id", window="1 hour")
+    query = (
+        once.writeStream.format("memory")
+        .queryName("once")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    # In one batch the watermark does not move, so the late id 1 is a duplicate, too; which row of
+    # a key stays is as Spark's shuffle has it.
+    seen = column(spark.table("once"), "offset")
+    assert len(seen) == 4 and len({0, 3} & set(seen)) == len({1, 2} & set(seen)) == 1
+    assert {4, 5} <= set(seen)
+    with pytest.raises(ConfigurationError, match="needs a schema"):
+        views.json_columns(stream)
+
+
+def test_views_for_sql(spark: Any, bodies: Any) -> None:
+    names = views.create_views(bodies, "seen")
+    assert names == ["seen", "seen_text", "seen_json", "seen_lumberjack", "seen_once"]
+    for name in names:
+        assert spark.sql(f"SELECT count(*) FROM {name}").collect()[0][0] == len(BODIES), name
+    level = "SELECT json:level::string FROM seen_json WHERE json:user.id::bigint = 7"
+    assert [row[0] for row in spark.sql(level).collect()] == ["info"]

@@ -1,0 +1,297 @@
+"""One task's work: ranges of queues in, durable Parquet files out, or nothing at all."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tests.spark.conftest import damage_record, identity, messages, write
+from twisted_msgproto.core.errors import QueueMismatch, TableError
+from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue.source import Queue
+from twisted_msgproto.table import landing
+from twisted_msgproto.table.disk import OSTableDisk
+from twisted_msgproto.table.landing import (
+    TABLE_SCHEMA,
+    Failure,
+    LandedRanges,
+    Range,
+    Target,
+    land_ranges,
+    merged,
+    split,
+)
+from twisted_msgproto.table.storage import LocalStorage
+
+DAY = 86_400_000_000
+
+
+def open_directory(part: Range) -> Queue:
+    return QueueReader(part.location)
+
+
+def whole(queue: Path, lo: int = 0, hi: int | None = None) -> Range:
+    reader = QueueReader(queue)
+    end = reader.place(reader.end() if hi is None else hi)
+    return Range(str(queue), reader.queue_id, lo, end.offset, end)
+
+
+def land(table: Path, *ranges: Range, **changes: Any) -> LandedRanges:
+    return land_ranges(Target(str(table), **changes), ranges, open_directory)
+
+
+def at(day: int, first: int, count: int, **changes: Any) -> Any:
+    return messages(first, count, received_at=day * DAY + first, **changes)
+
+
+def files_in(table: Path) -> list[str]:
+    return sorted(str(path.relative_to(table)) for path in table.rglob("*.parquet"))
+
+
+def offsets(table: Path, result: LandedRanges) -> list[int]:
+    found: list[int] = []
+    for file in result.files:
+        found += pq.ParquetFile(table / file.path).read(["offset"]).column(0).to_pylist()
+    return sorted(found)
+
+
+@pytest.fixture(name="queue")
+def a_queue(tmp_path: Path) -> Path:
+    write(tmp_path / "queue", *(at(20_000, first, 300) for first in range(0, 1500, 300)))
+    return tmp_path / "queue"
+
+
+def test_a_range_of_one_day_is_one_file_which_says_all_that_the_log_needs(
+    tmp_path: Path, queue: Path
+) -> None:
+    result = land(tmp_path / "table", whole(queue, 100, 1400))
+    [file] = result.files
+    assert file.path.startswith("day=2024-10-04/part-")
+    assert dict(file.partition) == {"day": "2024-10-04"}
+    path = tmp_path / "table" / file.path
+    assert (file.rows, file.size) == (1300, path.stat().st_size)
+    assert offsets(tmp_path / "table", result) == list(range(100, 1400))
+    assert result.rows == {identity(queue): 1300}
+    assert (result.damaged, result.failed) == ({}, {})
+
+
+def test_the_file_has_the_columns_of_the_table_but_the_partition(
+    tmp_path: Path, queue: Path
+) -> None:
+    [file] = land(tmp_path / "table", whole(queue)).files
+    parquet = pq.ParquetFile(tmp_path / "table" / file.path)
+    assert parquet.schema_arrow.names == [n for n in TABLE_SCHEMA.names if n != "day"]
+    assert parquet.metadata.row_group(0).column(1).compression == "ZSTD"
+    kept = parquet.read()
+    source = pa.Table.from_batches(list(QueueReader(queue).read(0, 1500)))
+    assert kept.equals(source.cast(kept.schema))
+
+
+def test_rows_go_to_the_file_of_their_day(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    write(queue, at(20_000, 0, 10), at(20_001, 10, 5), at(20_000, 15, 5))
+    result = land(tmp_path / "table", whole(queue))
+    rows = {file.partition["day"]: file.rows for file in result.files}
+    assert rows == {"2024-10-04": 15, "2024-10-05": 5}
+    for file in result.files:
+        times = pq.ParquetFile(tmp_path / "table" / file.path).read(["received_at"]).column(0)
+        assert {time.date().isoformat() for time in times.to_pylist()} == {file.partition["day"]}
+
+
+def test_partitioned_by_protocol_and_day(tmp_path: Path) -> None:
+    queue = tmp_path / "queue"
+    write(queue, at(20_000, 0, 10), at(20_000, 10, 5, protocol="umq", kind="call"))
+    result = land(tmp_path / "table", whole(queue), partition_by=("protocol", "day"))
+    found = {file.path.rpartition("/")[0]: file.rows for file in result.files}
+    assert found == {"protocol=lumberjack/day=2024-10-04": 10, "protocol=umq/day=2024-10-04": 5}
+    names = pq.ParquetFile(tmp_path / "table" / result.files[0].path).schema_arrow.names
+    assert "protocol" not in names
+
+
+def test_gateways_share_a_file__TB_13(tmp_path: Path) -> None:
+    """TB-13: a task writes one file a partition, whatever the number of gateways."""
+    ranges = []
+    for number in range(40):
+        write(tmp_path / f"q{number}", at(20_000, 0, 10))
+        ranges.append(whole(tmp_path / f"q{number}"))
+    result = land(tmp_path / "table", *ranges)
+    assert len(result.files) == 1
+    assert sum(result.rows.values()) == 400
+    table = pq.ParquetFile(tmp_path / "table" / result.files[0].path).read(["gateway", "offset"])
+    pairs = set(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    assert pairs == {(part.gateway, offset) for part in ranges for offset in range(10)}
+
+
+def test_a_backlog_of_many_days_keeps_few_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landing, "OPEN_FILES_MAX", 2)
+    queue = tmp_path / "queue"
+    write(queue, *(at(20_000 + day, day * 3, 3) for day in range(6)))
+    files = landing.Files(Target(str(tmp_path / "t")), LocalStorage(str(tmp_path / "t")))
+    for batch in QueueReader(queue).read(0, 18, 3):
+        files.write(batch)
+        assert len(files._open) <= 2
+    rows = {file.partition["day"]: file.rows for file in files.finish()}
+    assert list(rows.values()) == [3] * 6
+
+
+def test_damage_is_told_by_the_read_which_met_it__TB_08(tmp_path: Path, queue: Path) -> None:
+    """TB-08: nothing is counted as damaged because it did not arrive for another reason."""
+    damage_record(queue, b'{"n":777}')
+    gateway = identity(queue)
+    result = land(tmp_path / "table", whole(queue))
+    assert result.damaged == {gateway: [(600, 900)]}
+    assert result.rows == {gateway: 1200}
+    assert land(tmp_path / "table", whole(queue, 900, 1500)).damaged == {}
+
+
+def test_another_queue_at_the_location_lands_nothing(tmp_path: Path, queue: Path) -> None:
+    write(tmp_path / "other", at(20_000, 0, 10))
+    part = whole(queue)
+    wrong = Range(str(tmp_path / "other"), part.gateway, 0, 10, part.landed)
+    result = land(tmp_path / "table", wrong)
+    assert result.files == []
+    assert result.failed[part.gateway].mismatch
+    assert files_in(tmp_path / "table") == []
+
+
+def test_another_history_lands_nothing(tmp_path: Path, queue: Path) -> None:
+    part = whole(queue)
+    changed = Landed(part.landed.offset, part.landed.incarnation, part.landed.witness ^ 1)
+    result = land(tmp_path / "table", Range(part.location, part.gateway, part.lo, part.hi, changed))
+    assert result.files == []
+    assert result.failed[part.gateway].mismatch
+
+
+def test_one_gateway_which_fails_leaves_no_file_of_the_task(tmp_path: Path, queue: Path) -> None:
+    gone = Range(str(tmp_path / "gone"), "f" * 32, 0, 5, Landed(5))
+    result = land(tmp_path / "table", whole(queue), gone)
+    assert result.files == []
+    assert result.failed == {"f" * 32: Failure(False, result.failed["f" * 32].line)}
+    assert "no queue in" in result.failed["f" * 32].line
+    assert files_in(tmp_path / "table") == []
+
+
+def test_what_breaks_in_the_middle_of_a_read_is_told_too(tmp_path: Path, queue: Path) -> None:
+    class Breaking(QueueReader):
+        def read(self, *words: Any, **options: Any) -> Any:
+            rows = super().read(*words, **options)
+            first = next(rows)
+
+            def batches() -> Any:
+                yield first
+                raise QueueMismatch("it was trimmed meanwhile")
+
+            return type(rows)(batches(), [])
+
+    part = whole(queue)
+    result = land_ranges(
+        Target(str(tmp_path / "table")), [part], lambda range_: Breaking(range_.location)
+    )
+    assert result.failed == {part.gateway: Failure(True, "it was trimmed meanwhile")}
+    assert files_in(tmp_path / "table") == []
+
+
+class Watched(OSTableDisk):
+    """Says what was synced; a file's sync can be made to fail."""
+
+    def __init__(self, fails: str = "\0") -> None:
+        self.synced: list[str] = []
+        self.fails = fails
+
+    def sync(self, path: str) -> None:
+        if self.fails in path:
+            raise OSError(28, "No space left on device", path)
+        self.synced.append(path)
+        super().sync(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.synced.append(path)
+        super().sync_directory(path)
+
+
+def test_files_and_folders_are_synced_before_the_result__TB_01(tmp_path: Path, queue: Path) -> None:
+    """TB-01: what a commit names has been on the disk before."""
+    disk = Watched()
+    table = str(tmp_path / "table")
+    result = land_ranges(Target(table), [whole(queue)], open_directory, LocalStorage(table, disk))
+    [file] = result.files
+    path = os.path.join(table, file.path)
+    assert disk.synced[-2:] == [path, os.path.dirname(path)]
+    # The new folder's own name, and the table's.
+    assert table in disk.synced
+    assert str(tmp_path) in disk.synced
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing__TB_11(tmp_path: Path, queue: Path) -> None:
+    """TB-11: a full disk was a traceback."""
+    table = str(tmp_path / "table")
+    storage = LocalStorage(table, Watched(".parquet"))
+    with pytest.raises(TableError, match=r"cannot be written: .*No space left") as raised:
+        land_ranges(Target(table), [whole(queue)], open_directory, storage)
+    assert "\n" not in str(raised.value)
+    assert files_in(tmp_path / "table") == []
+
+
+def test_row_groups_are_large_and_bounded_by_octets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = tmp_path / "queue"
+    write(
+        queue, *(at(20_000, first, 100, body=[b"x" * 1000] * 100) for first in range(0, 500, 100))
+    )
+    [file] = land(tmp_path / "a", whole(queue)).files
+    assert pq.ParquetFile(tmp_path / "a" / file.path).metadata.num_row_groups == 1
+    monkeypatch.setattr(landing, "GROUP_OCTETS", 100_000)
+    monkeypatch.setattr(landing, "READ_ROWS", 100)
+    [file] = land(tmp_path / "b", whole(queue)).files
+    assert pq.ParquetFile(tmp_path / "b" / file.path).metadata.num_row_groups == 5
+
+
+def test_a_batch_is_not_copied_when_all_its_rows_are_of_one_partition(queue: Path) -> None:
+    [batch] = QueueReader(queue).read(0, 1500, 10_000)
+    [(values, table)] = split(batch, ("protocol", "day"))
+    assert values == ("lumberjack", "2024-10-04")
+    body = table.column("body").chunk(0)
+    assert body.buffers()[2].address == batch.column("body").buffers()[2].address
+
+
+def test_the_day_is_of_utc_and_changes_at_midnight(tmp_path: Path) -> None:
+    write(tmp_path / "q", messages(0, 1, received_at=20_001 * DAY - 1), at(20_001, 0, 1))
+    [batch] = QueueReader(tmp_path / "q").read(0, 2, 10)
+    days = [(values[0], table.num_rows) for values, table in split(batch, ("day",))]
+    assert days == [("2024-10-04", 1), ("2024-10-05", 1)]
+    assert datetime.date(1970, 1, 1) + datetime.timedelta(20_001) == datetime.date(2024, 10, 5)
+    assert pc.sum(batch.column("offset")).as_py() == 1
+
+
+def test_results_of_tasks_are_one_batch() -> None:
+    parts = [
+        LandedRanges(rows={"a": 1, "b": 2}, damaged={"a": [(5, 6)]}, dropped=1),
+        LandedRanges(rows={"a": 3}, damaged={"a": [(5, 6), (1, 2)]}, dropped=2),
+    ]
+    whole = merged(parts)
+    assert whole.rows == {"a": 4, "b": 2}
+    assert whole.damaged == {"a": [(1, 2), (5, 6)]}
+    assert whole.dropped == 3
+
+
+def test_work_and_results_travel_without_rows__TB_16(tmp_path: Path, queue: Path) -> None:
+    """TB-16: a whole batch passed through the driver's memory; workers write it now."""
+    target, part = Target(str(tmp_path / "t")), whole(queue)
+    assert pickle.loads(pickle.dumps((target, part))) == (target, part)
+    result = land(tmp_path / "t", part)
+    travels = pickle.dumps(result)
+    assert pickle.loads(travels) == result
+    assert result.rows == {part.gateway: 1500}
+    assert len(travels) < 3000

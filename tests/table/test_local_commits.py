@@ -1,0 +1,212 @@
+"""Commits on a local disk: faults, races, tables which change under them, and what they cost."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from tests.tools.powercut import CutDisk
+from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land, rows_of
+from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.table import log
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.disk import OSTableDisk
+from twisted_msgproto.table.log import Table
+
+
+class Failing(OSTableDisk):
+    """A disk on which one kind of step fails, once."""
+
+    def __init__(self, step: str, number: int) -> None:
+        self.step = step
+        self.number = number
+
+    def _fail(self, step: str) -> None:
+        if step == self.step:
+            self.step = ""
+            raise OSError(self.number, "no more of this")
+
+    def write(self, path: str, octets: bytes) -> None:
+        if self.step == "write":
+            super().write(path, octets[: len(octets) // 2])
+        self._fail("write")
+        super().write(path, octets)
+
+    def sync(self, path: str) -> None:
+        self._fail("sync")
+        super().sync(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._fail("sync_directory")
+        super().sync_directory(path)
+
+    def link(self, old: str, new: str) -> None:
+        self._fail("link")
+        super().link(old, new)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("step", ["write", "sync", "link", "sync_directory"])
+def test_a_disk_which_fails_is_one_line_and_the_commit_can_be_asked_for_again(
+    table: Table, step: str, number: int
+) -> None:
+    """TB-11: a full disk is one line; nothing lands twice when it has room again."""
+    land(table, "a", 5)
+    writer = Table.open(table.location, disk=Failing("", 0))
+    writer.sync()
+    writer.storage.disk.step, writer.storage.disk.number = step, number  # type: ignore[attr-defined]
+    file = data_file(Path(table.location), "a", 5, 9)
+    before = writer.landed()
+    for attempt in range(2):
+        try:
+            version = writer.commit([file], {"a": Landed(9)}, before=dict(before), run=RUN)
+        except TableError as error:
+            assert attempt == 0
+            assert "\n" not in str(error)
+    assert version == 2
+    assert Table.open(table.location).landed() == {"a": Landed(9)}
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
+    left = list((Path(table.location) / "_delta_log").glob("*.tmp"))
+    assert left == []
+
+
+def test_a_file_system_without_links_is_one_line(table: Table) -> None:
+    writer = Table.open(table.location, disk=Failing("link", errno.EPERM))
+    with pytest.raises(TableError, match="without hard links"):
+        writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN)
+
+
+def commit_in_a_process(location: str, gateway: str, barrier: object, results: object) -> None:
+    table = Table.open(location)
+    run = Run.new()
+    file = data_file(Path(location), gateway, 0, 5)
+    barrier.wait()  # type: ignore[attr-defined]
+    try:
+        results.put(table.commit([file], {gateway: Landed(5)}, before={gateway: None}, run=run))  # type: ignore[attr-defined]
+    except Overtaken as error:
+        results.put(f"overtaken by {error.pid}")  # type: ignore[attr-defined]
+
+
+def race(location: str, gateways: list[str]) -> list[object]:
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(len(gateways)), context.Queue()
+    processes = [
+        context.Process(target=commit_in_a_process, args=(location, gateway, barrier, results))
+        for gateway in gateways
+    ]
+    for process in processes:
+        process.start()
+    found = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return found
+
+
+def test_of_four_processes_of_one_gateway_one_wins(table: Table) -> None:
+    """TB-03, TB-04: two bridges exclude each other by the table."""
+    found = race(table.location, ["a"] * 4)
+    assert sorted(type(result).__name__ for result in found) == ["int", "str", "str", "str"]
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 5
+
+
+def test_four_processes_of_different_gateways_all_pass(table: Table) -> None:
+    assert sorted(race(table.location, ["a", "b", "c", "d"])) == [1, 2, 3, 4]  # type: ignore[type-var]
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 20
+
+
+def test_a_removed_table_is_not_committed_to(table: Table) -> None:
+    """TB-05: a table which was removed or taken back under a writer is seen before it writes."""
+    land(table, "a", 5)
+    log_folder = Path(table.location) / "_delta_log"
+    (log_folder / f"{1:020d}.json").unlink()
+    with pytest.raises(TableChanged, match="the table was removed, or another copy"):
+        table.commit([], {"a": Landed(9)}, before=dict(table.landed()), run=RUN)
+    assert sorted(p.name for p in log_folder.glob("*.json")) == [f"{0:020d}.json"]
+
+
+def test_a_new_column_which_may_be_null_does_not_stop_a_writer(table: Table) -> None:
+    land(table, "a", 5)
+    DeltaTable(table.location).alter.add_columns(Field("more", PrimitiveType("string")))
+    assert land(table, "a", 9) == 3
+    assert table.schema.names[-1] == "more"
+
+
+@pytest.mark.parametrize(
+    ("schema", "match"),
+    [
+        (pa.schema([TABLE_SCHEMA.field("day")]), "is gone"),
+        (TABLE_SCHEMA.set(1, pa.field("offset", pa.string())), "another type"),
+    ],
+)
+def test_another_schema_stops_a_writer(table: Table, schema: pa.Schema, match: str) -> None:
+    land(table, "a", 5)
+    write_deltalake(
+        table.location,
+        schema.empty_table(),
+        mode="overwrite",
+        schema_mode="overwrite",
+        partition_by=["day"],
+    )
+    with pytest.raises(TableChanged, match=match) as refused:
+        land(table, "a", 9)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_commit_costs_the_same_after_hundreds(table: Table) -> None:
+    disk = CutDisk()
+    writer = Table.open(table.location, disk=disk)
+    costs = []
+    for offset in range(1, 301):
+        disk.steps.clear()
+        before = writer.landed().get("a")
+        writer.commit([], {"a": Landed(offset)}, before={"a": before}, run=RUN)
+        costs.append(len(disk.steps))
+    assert set(costs[1:]) == {5}
+
+
+def test_checkpoints_keep_what_has_landed_and_the_log_behind_them_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
+    ahead = [0.0]
+    table = Table.create(tmp_path / "t", TABLE_SCHEMA, clock=lambda: time.time() + ahead[0])
+    for offset in range(1, 13):
+        land(table, "a", offset)
+        table.maintain()
+        ahead[0] += 3600
+    names = set(table.storage.log_names())
+    assert f"{0:020d}.json" not in names
+    assert "_last_checkpoint" in names
+    again = Table.open(table.location)
+    assert again.landed() == table.landed()
+    assert len(again.files()) == 12
+    delta = DeltaTable(table.location)
+    assert delta.transaction_version("msgproto:a") == 12
+    assert delta.to_pyarrow_table().num_rows == 12
+
+
+def test_what_others_committed_is_synced_before_our_next_version(table: Table) -> None:
+    disk = CutDisk()
+    writer = Table.open(table.location, disk=disk)
+    writer.sync()
+    rows = rows_of("foreign", 0, 5)
+    day = pa.array([20484] * 5, pa.int32()).cast(pa.date32())
+    write_deltalake(
+        table.location, rows.append_column("day", day).cast(TABLE_SCHEMA), mode="append"
+    )
+    disk.steps.clear()
+    assert writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN) == 2
+    foreign = disk.steps.index(f"sync {1:020d}.json")
+    ours = disk.steps.index(f"link {2:020d}.json")
+    data = next(n for n, step in enumerate(disk.steps) if step.endswith(".parquet"))
+    assert foreign < ours
+    assert data < ours

@@ -1,0 +1,388 @@
+"""A landed table is read by everybody: exact rows, with a filter on each column, disk and S3.
+
+Spark reads it without its Delta package, pyarrow, polars, pandas and duckdb by their own ways.
+What every reader has to find is computed here by plain Python from the rows which were landed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tests.tools.s3 import running_store
+from tests.tools.tables import rows_of
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.landing import DAY, Files, Target
+from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.storage import storage_at
+
+deltalake = pytest.importorskip("deltalake")
+
+RUN = Run("5eed", "here", 17)
+GATEWAYS = ["1e5", "007", "a b/c%41=ä"]
+"""Queue ids which a reader that guesses types, or does not decode a path, spoils."""
+
+PARTITIONINGS = [("day",), ("protocol", "day")]
+
+
+def landed_rows() -> list[pa.Table]:
+    """Three batches over two days, every column null somewhere and valued elsewhere."""
+    batches = []
+    for number, gateway in enumerate(GATEWAYS):
+        rows = rows_of(gateway, 10 * number, 10 * number + 12)
+        count = rows.num_rows
+        noon = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+        changed: dict[str, Sequence[Any]] = {
+            "received_at": [noon + dt.timedelta(hours=3 * n + number) for n in range(count)],
+            "protocol": [["lumberjack", "umq", "mtl"][n % 3] for n in range(count)],
+            "peer": [None if n % 4 == 0 else f"tcp:10.0.0.{n}:5" for n in range(count)],
+            "session": [f"s-{n // 5}" for n in range(count)],
+            "client_id": [None if number == 1 else f"ünï{n}" for n in range(count)],
+            "kind": [["json", "call", "content"][n % 3] for n in range(count)],
+            "message_id": [str(n) for n in range(count)],
+            "destination": [None if n % 2 else "" if n == 0 else f"d{n}" for n in range(count)],
+            "fields": [None if n % 3 else [("k", str(n)), ("l", "")] for n in range(count)],
+            "body": [None if n == 5 else b"\xff%d" % n for n in range(count)],
+            "attachments": [[b"\0", b""] if n % 3 == 1 else None for n in range(count)],
+            "truncated": [n == 7 for n in range(count)],
+        }
+        for name, values in changed.items():
+            field = rows.schema.field(name)
+            index = rows.schema.get_field_index(name)
+            rows = rows.set_column(index, field, pa.array(values, field.type))
+        batches.append(rows)
+    return batches
+
+
+class Place(NamedTuple):
+    """Where a table stands, and what opens it."""
+
+    location: str
+    storage: dict[str, str]
+
+
+@pytest.fixture(params=["disk", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "disk":
+        return Place(str(tmp_path / "table"), {})
+    bucket: Place = request.getfixturevalue("bucket")
+    return bucket
+
+
+@pytest.fixture
+def bucket() -> Iterator[Place]:
+    """A bucket of an S3 server on loopback, which is a process of its own."""
+    pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
+    with running_store() as store:
+        yield Place(store.new_location(), store.options)
+
+
+def make_table(place: Place, partition_by: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Lands the rows in three commits; the rows, in order, as Python sees them."""
+    batches = landed_rows()
+    schema = batches[0].schema.append(DAY)
+    for number, rows in enumerate(batches):
+        table = Table.open_or_create(place.location, schema, partition_by, place.storage)
+        target = Target(table.location, place.storage, schema, partition_by)
+        files = Files(target, storage_at(place.location, place.storage))
+        for batch in rows.to_batches():
+            files.write(batch)
+        gateway = GATEWAYS[number]
+        table.commit(files.finish(), {gateway: Landed(99, 1, 1)}, before={}, run=RUN)
+    found = []
+    for rows in batches:
+        for row in rows.to_pylist():
+            fields = row["fields"]
+            plain = {**row, "fields": None if fields is None else dict(fields)}
+            found.append({**plain, "day": row["received_at"].date()})
+    return found
+
+
+class Asked(NamedTuple):
+    """One filter, in the words of each reader; ``kept`` is what it means."""
+
+    column: str
+    sql: str
+    arrow: pc.Expression
+    kept: Callable[[Any], bool]
+
+
+def instant(text: str) -> pa.Scalar:
+    return pa.scalar(dt.datetime.fromisoformat(text), pa.timestamp("us", tz="UTC"))
+
+
+AT = "2026-02-01 05:00:00+00:00"
+LAST_DAY = dt.date(2026, 1, 31)
+F = pc.field
+ASKED = [
+    Asked("gateway", "gateway = '1e5'", F("gateway") == "1e5", lambda v: v == "1e5"),
+    Asked("offset", '"offset" >= 20', F("offset") >= 20, lambda v: v >= 20),
+    Asked(
+        "received_at",
+        f"received_at < TIMESTAMPTZ '{AT}'",
+        F("received_at") < instant(AT),
+        lambda v: v < dt.datetime.fromisoformat(AT),
+    ),
+    Asked("protocol", "protocol = 'umq'", F("protocol") == "umq", lambda v: v == "umq"),
+    Asked("peer", "peer IS NULL", F("peer").is_null(), lambda v: v is None),
+    Asked("session", "session <> 's-1'", F("session") != "s-1", lambda v: v != "s-1"),
+    Asked("client_id", "client_id = 'ünï3'", F("client_id") == "ünï3", lambda v: v == "ünï3"),
+    Asked(
+        "kind",
+        "kind IN ('call', 'json')",
+        F("kind").isin(["call", "json"]),
+        lambda v: v != "content",
+    ),
+    Asked("message_id", "message_id = '7'", F("message_id") == "7", lambda v: v == "7"),
+    Asked("destination", "destination = ''", F("destination") == "", lambda v: v == ""),
+    Asked("fields", "fields IS NOT NULL", F("fields").is_valid(), lambda v: v is not None),
+    Asked("body", "body IS NULL", F("body").is_null(), lambda v: v is None),
+    Asked("attachments", "attachments IS NULL", F("attachments").is_null(), lambda v: v is None),
+    Asked("truncated", "truncated", F("truncated") == True, lambda v: v),  # noqa: E712
+    Asked(
+        "day",
+        "day > DATE '2026-01-31'",
+        F("day") > LAST_DAY,
+        lambda v: v > LAST_DAY,
+    ),
+]
+"""A filter on each column of the table."""
+
+
+def expected(rows: list[dict[str, Any]], asked: Asked) -> list[tuple[str, int]]:
+    return sorted(key(row) for row in rows if asked.kept(row[asked.column]))
+
+
+def key(row: dict[str, Any]) -> tuple[str, int]:
+    return row["gateway"], row["offset"]
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as ``make_table`` has it, whatever a reader makes of maps, octets and zones."""
+    found = dict(row)
+    fields, parts = found["fields"], found["attachments"]
+    if isinstance(fields, dict) and set(fields) == {"key", "value"}:  # duckdb
+        found["fields"] = dict(zip(fields["key"], fields["value"], strict=True))
+    elif fields is not None and not isinstance(fields, dict):
+        pairs = [tuple(f.values()) if isinstance(f, dict) else tuple(f) for f in fields]
+        found["fields"] = dict(pairs)
+    found["attachments"] = None if parts is None else [bytes(part) for part in parts]
+    found["body"] = None if found["body"] is None else bytes(found["body"])
+    time = found["received_at"]
+    found["received_at"] = time.astimezone(dt.UTC) if time.tzinfo else time.replace(tzinfo=dt.UTC)
+    return found
+
+
+def check_all(rows: list[dict[str, Any]], seen: list[dict[str, Any]]) -> None:
+    assert sorted(map(plain, seen), key=key) == sorted(rows, key=key)
+
+
+def open_delta(place: Place) -> Any:
+    return deltalake.DeltaTable(place.location, storage_options=place.storage or None)
+
+
+@pytest.fixture(params=PARTITIONINGS, ids="-".join)
+def rows(request: pytest.FixtureRequest, place: Place) -> list[dict[str, Any]]:
+    return make_table(place, request.param)
+
+
+def test_pyarrow_reads_it(place: Place, rows: list[dict[str, Any]]) -> None:
+    dataset = open_delta(place).to_pyarrow_dataset()
+    check_all(rows, dataset.to_table().to_pylist())
+    for asked in ASKED:
+        seen = dataset.to_table(columns=["gateway", "offset"], filter=asked.arrow)
+        assert sorted(map(key, seen.to_pylist())) == expected(rows, asked), asked.column
+
+
+def test_duckdb_reads_it_over_pyarrow(place: Place, rows: list[dict[str, Any]]) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="pip install duckdb")
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.register("landed", open_delta(place).to_pyarrow_dataset())
+    result = connection.execute("SELECT * FROM landed").to_arrow_table()
+    check_all(rows, result.to_pylist())
+    for asked in ASKED:
+        query = f'SELECT gateway, "offset" FROM landed WHERE {asked.sql}'
+        assert sorted(connection.execute(query).fetchall()) == expected(rows, asked), asked.column
+
+
+def test_polars_reads_it(place: Place, rows: list[dict[str, Any]]) -> None:
+    polars = pytest.importorskip("polars", reason="pip install polars")
+    frame = polars.scan_delta(place.location, storage_options=place.storage or None)
+    seen = frame.collect().to_dicts()
+    check_all(rows, seen)
+    c = polars.col
+    words = {
+        "gateway": c("gateway") == "1e5",
+        "offset": c("offset") >= 20,
+        "received_at": c("received_at") < dt.datetime.fromisoformat(AT),
+        "protocol": c("protocol") == "umq",
+        "peer": c("peer").is_null(),
+        "session": c("session") != "s-1",
+        "client_id": c("client_id") == "ünï3",
+        "kind": c("kind").is_in(["call", "json"]),
+        "message_id": c("message_id") == "7",
+        "destination": c("destination") == "",
+        "fields": c("fields").is_not_null(),
+        "body": c("body").is_null(),
+        "attachments": c("attachments").is_null(),
+        "truncated": c("truncated"),
+        "day": c("day") > LAST_DAY,
+    }
+    for asked in ASKED:
+        found = frame.filter(words[asked.column]).select("gateway", "offset").collect()
+        assert sorted(found.rows()) == expected(rows, asked), asked.column
+
+
+def test_pandas_reads_it(place: Place, rows: list[dict[str, Any]]) -> None:
+    pytest.importorskip("pandas", reason="pip install pandas")
+    frame = open_delta(place).to_pandas(types_mapper=pandas_type)
+    assert sorted(zip(frame.gateway, frame.offset, strict=True)) == sorted(map(key, rows))
+    words = {
+        "gateway": frame.gateway == "1e5",
+        "offset": frame.offset >= 20,
+        "received_at": frame.received_at < dt.datetime.fromisoformat(AT),
+        "protocol": frame.protocol == "umq",
+        "peer": frame.peer.isna(),
+        "session": frame.session != "s-1",
+        "client_id": frame.client_id == "ünï3",
+        "kind": frame.kind.isin(["call", "json"]),
+        "message_id": frame.message_id == "7",
+        "destination": frame.destination == "",
+        "fields": frame.fields.notna(),
+        "body": frame.body.isna(),
+        "attachments": frame.attachments.isna(),
+        "truncated": frame.truncated,
+        "day": frame.day > LAST_DAY,
+    }
+    for asked in ASKED:
+        found = frame[words[asked.column].astype("boolean").fillna(False)]
+        seen = sorted(zip(found.gateway, found.offset, strict=True))
+        assert seen == expected(rows, asked), asked.column
+
+
+def pandas_type(kind: pa.DataType) -> Any:
+    """Arrow's own types in pandas, so that octets and null stay what they are."""
+    import pandas as pd
+
+    return pd.ArrowDtype(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+class TestSpark:
+    """Spark without its Delta package."""
+
+    def load(self, spark: Any, place: Place, **options: str) -> Any:
+        storage = {f"storage.{name}": value for name, value in place.storage.items()}
+        reader = spark.read.format("msgproto-table").options(**storage, **options)
+        return reader.load(place.location)
+
+    def check(self, frame: Any, rows: list[dict[str, Any]]) -> None:
+        check_all(rows, frame.toArrow().to_pylist())
+        for asked in ASKED:
+            words = asked.sql.replace('"offset"', "offset").replace("TIMESTAMPTZ", "TIMESTAMP")
+            found = frame.where(words).select("gateway", "offset").collect()
+            assert sorted(map(tuple, found)) == expected(rows, asked), asked.column
+
+    def test_the_table_source_reads_it(
+        self, spark: Any, place: Place, rows: list[dict[str, Any]]
+    ) -> None:
+        frame = self.load(spark, place)
+        assert frame.schema["gateway"].dataType.simpleString() == "string"
+        assert frame.schema["day"].dataType.simpleString() == "date"
+        self.check(frame, rows)
+
+    def test_sparks_own_parquet_reader_reads_it(
+        self, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from twisted_msgproto.spark import read_table, tablesource
+
+        monkeypatch.setattr(tablesource, "FILES_MAX", 2)
+        for partition_by in PARTITIONINGS:
+            place = Place(str(tmp_path / "-".join(partition_by)), {})
+            rows = make_table(place, partition_by)
+            self.check(read_table(spark, place.location), rows)
+
+    def test_an_older_version_and_some_columns(self, spark: Any, tmp_path: Path) -> None:
+        from twisted_msgproto.spark import read_table
+
+        place = Place(str(tmp_path / "table"), {})
+        rows = make_table(place, ("day",))
+        first = [row for row in rows if row["gateway"] == GATEWAYS[0]]
+        old = self.load(spark, place, versionAsOf="1")
+        assert sorted(map(key, (row.asDict() for row in old.collect()))) == sorted(map(key, first))
+        assert read_table(spark, place.location, version=1).count() == len(first)
+        narrow = self.load(spark, place, columns="offset, day,gateway")
+        assert narrow.columns == ["offset", "day", "gateway"]
+        assert sorted((r.gateway, r.offset) for r in narrow.collect()) == sorted(map(key, rows))
+        empty = self.load(spark, place, versionAsOf="0")
+        assert empty.count() == 0 and empty.columns == old.columns
+        assert read_table(spark, place.location, version=0).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "needs a table"),
+        ({"path": "/nowhere/at/all"}, "there is no table at /nowhere/at/all"),
+        ({"path": "TABLE", "versionAsOf": "x"}, "versionAsOf is a version"),
+        ({"path": "TABLE", "versionAsOf": "9"}, "the table .* cannot be opened"),
+        ({"path": "TABLE", "columns": "gateway,nosuch"}, "has no column nosuch"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path: Path, options: dict[str, str], text: str) -> None:
+    pytest.importorskip("pyspark")
+    from twisted_msgproto.core.errors import ConfigurationError
+    from twisted_msgproto.spark.tablesource import TableSource
+
+    table = tmp_path / "table"
+    make_table(Place(str(table), {}), ("day",))
+    given = {name: value.replace("TABLE", str(table)) for name, value in options.items()}
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        TableSource(given).schema()
+    assert "\n" not in str(caught.value)
+
+
+def test_partitions_and_statistics_choose_the_files(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql import datasource as sql
+
+    from twisted_msgproto.spark.tablesource import TableSource
+
+    table = tmp_path / "table"
+    for rows in landed_rows():
+        whole = rows.append_column(DAY, rows.column("received_at").cast(pa.date32()))
+        deltalake.write_deltalake(str(table), whole, mode="append", partition_by=["day"])
+    files = len(open_delta(Place(str(table), {})).file_uris())
+
+    def planned(*filters: Any) -> int:
+        source = TableSource({"path": str(table)})
+        reader = source.reader(source.schema())
+        assert list(reader.pushFilters(list(filters))) == list(filters)
+        return sum(len(part.files) for part in reader.partitions())
+
+    assert planned() == files == 6
+    assert planned(sql.EqualTo(("day",), dt.date(2026, 1, 31))) == 3
+    assert planned(sql.EqualTo(("gateway",), "1e5")) == 2
+    assert planned(sql.GreaterThan(("offset",), 31)) == 0
+    assert planned(sql.EqualTo(("fields",), {"k": "1"})) == files
+
+
+def test_files_are_shared_among_tasks_by_their_size() -> None:
+    pytest.importorskip("pyspark")
+    from twisted_msgproto.spark.tablesource import TASK_OCTETS_MIN, TableFile, shared
+
+    small = [TableFile(f"{n:03}", 1000, None) for n in range(100)]
+    assert [len(group) for group in shared(small, 8)] == [100]
+    large = [TableFile(f"{n:03}", TASK_OCTETS_MIN, None) for n in range(100)]
+    groups = shared(large, 8)
+    assert len(groups) <= 9 and [file for group in groups for file in group] == large
+    assert shared([], 8) == []

@@ -1,0 +1,175 @@
+"""A start looks before it touches: what does not fit is one line and changes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.tools.tables import RUN, land
+from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, RewindNeeded
+from twisted_msgproto.queue.lineage import Description, Landed
+from twisted_msgproto.table.landing import TABLE_SCHEMA
+from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.starting import (
+    check_commits,
+    check_gateway,
+    check_not_moved,
+    check_operations,
+    check_partitioning,
+    consumer_name,
+    open_table,
+)
+
+
+def opened(path: Path, partition_by: list[str] | None = None) -> Table:
+    return open_table(str(path), None, partition_by, {}, RUN)
+
+
+def refused(path: Path, partition_by: list[str] | None = None) -> str:
+    """The one line; nothing below ``path`` is written."""
+    before = sorted(path.rglob("*"))
+    with pytest.raises(MsgprotoError) as raised:
+        check_operations(opened(path, partition_by))
+    assert sorted(path.rglob("*")) == before
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def described(begin: int = 0, end: int = 10) -> Description:
+    return Description("q", 0, begin, end, Landed(end), 0, None, 0, (), {}, {})
+
+
+def test_a_table_is_made_and_opened_again(tmp_path: Path) -> None:
+    table = opened(tmp_path / "t")
+    assert table.schema.names == TABLE_SCHEMA.names
+    assert opened(tmp_path / "t").table_id == table.table_id
+
+
+def test_partitioning_is_what_the_table_has_unless_one_asks_for_another(tmp_path: Path) -> None:
+    assert opened(tmp_path / "t", ["protocol", "day"]).partition_by == ("protocol", "day")
+    assert opened(tmp_path / "t").partition_by == ("protocol", "day")
+    assert "is partitioned by protocol,day, not by day" in refused(tmp_path / "t", ["day"])
+
+
+@pytest.mark.parametrize("columns", [["hour"], ["day", "day"], ["protocol"], []])
+def test_only_some_columns_partition_a_table(columns: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="--partition-by is day or protocol,day"):
+        check_partitioning(columns)
+
+
+def test_a_table_of_the_first_design_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    log = tmp_path / "t" / "_spark_metadata"
+    log.mkdir(parents=True)
+    (log / "0").write_text("v1\n")
+    line = refused(tmp_path / "t")
+    assert "first design" in line
+    assert "--table NEW --start begin" in line
+
+
+def test_a_delta_table_of_the_first_design_is_refused_too(tmp_path: Path) -> None:
+    without_day = pa.schema([part for part in TABLE_SCHEMA if part.name != "day"])
+    write_deltalake(str(tmp_path / "t"), without_day.empty_table())
+    assert "first design" in refused(tmp_path / "t")
+
+
+def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
+    other = pa.table({"day": pa.array([], pa.date32()), "price": pa.array([], pa.float64())})
+    write_deltalake(str(tmp_path / "t"), other, partition_by=["day"])
+    assert "has no column 'gateway'" in refused(tmp_path / "t")
+
+
+def test_a_column_of_another_type_is_refused(tmp_path: Path) -> None:
+    place = TABLE_SCHEMA.get_field_index("message_id")
+    changed = TABLE_SCHEMA.set(place, pa.field("message_id", pa.int64()))
+    write_deltalake(str(tmp_path / "t"), changed.empty_table(), partition_by=["day"])
+    assert "'message_id'" in refused(tmp_path / "t")
+    assert "is of type int64, not string" in refused(tmp_path / "t")
+
+
+def test_a_new_column_which_may_be_null_is_no_hindrance(tmp_path: Path) -> None:
+    more = TABLE_SCHEMA.append(pa.field("comment", pa.string()))
+    write_deltalake(str(tmp_path / "t"), more.empty_table(), partition_by=["day"])
+    assert opened(tmp_path / "t").schema.names[-1] == "comment"
+
+
+def test_a_file_in_the_tables_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("")
+    assert "is not a directory" in refused(tmp_path / "t")
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> Table:
+    table = opened(tmp_path / "t")
+    for hi in (10, 20, 30):
+        land(table, "q", hi)
+    return table
+
+
+def test_our_own_commits_go_on(landed: Table) -> None:
+    check_operations(Table.open(landed.location))
+
+
+def test_a_restore_is_refused_until_it_is_rewound__TB_05(landed: Table) -> None:
+    """TB-05: after a restore there are fewer rows and the offset is the old one."""
+    DeltaTable(landed.location).restore(1)
+    assert DeltaTable(landed.location).to_pyarrow_table().num_rows == 10
+    with pytest.raises(RewindNeeded, match=r"version 4 of .*RESTORE.*msgproto table rewind"):
+        check_operations(Table.open(landed.location))
+
+
+def test_an_overwrite_and_a_foreign_delete_are_refused(landed: Table) -> None:
+    DeltaTable(landed.location).delete("offset = 3")
+    with pytest.raises(RewindNeeded):
+        check_operations(Table.open(landed.location))
+
+
+def test_what_only_arranges_rows_goes_on(landed: Table) -> None:
+    DeltaTable(landed.location).optimize.z_order(["offset"])
+    DeltaTable(landed.location).vacuum(retention_hours=0, enforce_retention_duration=False)
+    check_operations(Table.open(landed.location))
+
+
+def test_a_log_which_does_not_reach_back_to_the_last_landing_is_refused(landed: Table) -> None:
+    delta = DeltaTable(landed.location)
+    delta.optimize.z_order(["offset"])
+    delta.create_checkpoint()
+    for version in range(4):
+        os.unlink(Path(landed.location) / "_delta_log" / f"{version:020}.json")
+    with pytest.raises(RewindNeeded, match="has no version 3 any more"):
+        check_operations(Table.open(landed.location))
+
+
+def test_commits_are_judged_by_what_they_did(landed: Table) -> None:
+    commits = Table.open(landed.location).refresh()
+    check_commits("t", commits)
+
+
+def test_a_gateway_which_another_bridge_moved_is_named__TB_04(landed: Table) -> None:
+    other = Table.open(landed.location)
+    before = landed.landed()
+    land(other, "q", 40)
+    with pytest.raises(MsgprotoError, match="process 17 on here has moved gateway q"):
+        check_not_moved(landed, before, landed.refresh())
+    check_not_moved(landed, landed.landed(), [])
+
+
+# -- gateways -------------------------------------------------------------------------------------
+
+
+def test_two_tables_have_two_consumers() -> None:
+    assert consumer_name("0aB1-2c3d4-e5") == "spark-0aB12c3d"
+
+
+def test_an_unknown_gateway_which_has_trimmed_is_refused_unless_one_says_so() -> None:
+    with pytest.raises(MsgprotoError, match=r"trimmed its rows below offset 5.*--start begin"):
+        check_gateway("t", described(begin=5), None, start_begin=False)
+    check_gateway("t", described(begin=5), None, start_begin=True)
+    check_gateway("t", described(begin=5), Landed(7), start_begin=False)
+    check_gateway("t", described(begin=0), None, start_begin=False)

@@ -1,0 +1,293 @@
+"""Compaction and expiry change files, never rows which should stay; also when all come at once."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+
+from tests.tools.s3 import Store, running_store
+from tests.tools.upkept import RUN, Gateway, create, expected, land, rows
+from twisted_msgproto.core.errors import Overtaken, TableError
+from twisted_msgproto.table import compact as compacting
+from twisted_msgproto.table.actions import DataFile, Run
+from twisted_msgproto.table.compact import Compactions, choose, compact, compact_if_due
+from twisted_msgproto.table.expire import expire
+from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.verify import verify
+
+FIRST = date(2023, 11, 15)
+SECOND = FIRST + timedelta(days=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def store() -> Iterator[Store]:
+    with running_store() as running:
+        yield running
+
+
+@pytest.fixture(params=["local", "s3"])
+def table(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Table:
+    if request.param == "local":
+        return create(tmp_path / "table")
+    return create(store.new_location(), storage=store.options)
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> Gateway:
+    return Gateway(tmp_path / "a")
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Gateway:
+    return Gateway(tmp_path / "b")
+
+
+def again(table: Table) -> Table:
+    """The same table, as another process sees it."""
+    return Table.open(table.location, dict(table.storage.options))
+
+
+def fill(table: Table, *gateways: Gateway, batches: int = 4) -> None:
+    """Some batches of two days."""
+    for number in range(batches):
+        for gateway in gateways:
+            gateway.put(5, day=number * 2 // batches)
+        land(table, *gateways)
+
+
+def file(octets: int, modified: int, day: str = "2026-01-31") -> DataFile:
+    return DataFile(f"{modified}.parquet", octets, {"day": day}, modified=modified)
+
+
+def test_small_files_are_grouped_by_partition_up_to_the_target() -> None:
+    files = [file(10, n) for n in range(7)] + [file(10, 20 + n, "2026-02-01") for n in range(2)]
+    files += [file(100, 40), file(10, 50, "2026-02-02")]
+    groups = choose(reversed(files), small=100, target=30)
+    assert [[f.modified for f in group] for group in groups] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [20, 21],
+    ]
+
+
+def test_compaction_keeps_rows_and_places_and_sorts(table: Table, a: Gateway, b: Gateway) -> None:
+    fill(table, b, a)
+    before, landed = rows(table), table.landed()
+    contents = DeltaTable(table.location, storage_options=dict(table.storage.options))
+    keys = [("gateway", "ascending"), ("offset", "ascending")]
+    table_before = pa.table(contents.to_pyarrow_table()).sort_by(keys)
+    done = compact(table, RUN)
+    assert (done.removed, done.added, done.given_up) == (4, 2, 0)
+    assert rows(table) == before == expected(a, 0, 21) + expected(b, 0, 21)
+    assert table.landed() == again(table).landed() == landed
+    assert verify(table).whole
+    contents.update_incremental()
+    assert pa.table(contents.to_pyarrow_table()).sort_by(keys).equals(table_before)
+    for new in table.files():
+        with table.storage.filesystem().open_input_file(new.path) as source:
+            found = pq.ParquetFile(source).read(columns=["gateway", "offset"])
+        assert found.equals(found.sort_by(keys))
+    assert compact(table, RUN).version is None
+
+
+def test_a_dry_compaction_changes_nothing(table: Table, a: Gateway) -> None:
+    fill(table, a)
+    version, files = table.version, table.files()
+    done = compact(table, RUN, dry_run=True)
+    assert (done.removed, done.added, done.version) == (4, 2, None)
+    assert (again(table).version, again(table).files()) == (version, files)
+
+
+def test_rows_which_do_not_fit_into_memory_become_more_files(table: Table, a: Gateway) -> None:
+    fill(table, a)
+    compact(table, RUN, memory=1)
+    assert len(table.files()) == 4
+    compact(table, RUN)
+    assert len(table.files()) == 2
+
+
+def test_two_compactions_from_one_snapshot_leave_every_row_once(table: Table, a: Gateway) -> None:
+    fill(table, a)
+    other = again(table)
+    other.files()
+    lines: list[str] = []
+    compact(table, RUN)
+    done = compact(other, Run("0ther", "there", 18), say=lines.append)
+    assert (done.removed, done.given_up, len(lines)) == (0, 2, 2)
+    assert rows(table) == expected(a, 0, 21)
+
+
+def test_rows_which_were_appended_meanwhile_stay(table: Table, a: Gateway) -> None:
+    fill(table, a)
+    other = again(table)
+    other.files()
+    a.put(5)
+    land(table, a)
+    done = compact(other, RUN)
+    assert (done.added, done.given_up) == (2, 0)
+    assert rows(table) == expected(a, 0, 26)
+
+
+def test_an_expiry_which_comes_second_takes_the_compacted_file(table: Table, a: Gateway) -> None:
+    fill(table, a)
+    other = again(table)
+    other.files()
+    compact(other, RUN)
+    done = expire(table, SECOND, RUN)
+    assert (done.days, done.files, done.rows) == (["2023-11-15"], 1, 11)
+    assert rows(table) == expected(a, 11, 21)
+
+
+def test_a_compaction_which_comes_second_brings_no_expired_row_back(
+    table: Table, a: Gateway
+) -> None:
+    fill(table, a)
+    other = again(table)
+    other.files()
+    expire(table, SECOND, RUN)
+    done = compact(other, RUN)
+    assert (done.given_up, done.added) == (1, 1)
+    assert rows(table) == expected(a, 11, 21)
+
+
+def at_once(*calls: Callable[[], object]) -> None:
+    """Begin all together; an Overtaken is an answer."""
+    barrier = threading.Barrier(len(calls))
+    raised: list[BaseException] = []
+
+    def work(call: Callable[[], object]) -> None:
+        barrier.wait()
+        try:
+            call()
+        except Overtaken:
+            pass
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=work, args=[call]) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert raised == []
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_two_compactions_an_append_and_an_expiry_at_once(
+    table: Table, a: Gateway, turn: int
+) -> None:
+    fill(table, a)
+    views = [again(table) for _ in range(4)]
+    for view in views:
+        view.files()
+    a.put(7, day=1)
+    calls: list[Callable[[], object]] = [
+        lambda: compact(views[0], Run("one", "h", 1)),
+        lambda: compact(views[1], Run("two", "h", 2)),
+        lambda: land(views[2], a),
+        lambda: expire(views[3], SECOND, Run("three", "h", 3)),
+    ]
+    at_once(*list(itertools.permutations(calls))[turn * 5])
+    assert rows(table) == expected(a, 11, 28)
+    assert again(table).landed()[a.id].offset == 28
+    report = verify(again(table), {a.id: a.reader})
+    assert report.whole, list(report.findings())
+
+
+def test_expired_rows_are_not_missing(table: Table, a: Gateway, b: Gateway) -> None:
+    fill(table, a, b)
+    done = expire(table, SECOND, RUN)
+    assert done.gateways == {a.id: [(0, 11)], b.id: [(0, 11)]}
+    report = verify(again(table))
+    assert report.whole
+    assert report.gateways[a.id].expired == [(0, 11)]
+    assert expire(table, FIRST + timedelta(days=2), RUN).rows == 20
+    assert again(table).files() == []
+    report = verify(again(table))
+    assert report.whole
+    assert report.gateways[b.id].expired == [(0, 21)]
+    assert report.gateways[b.id].whole_to == 21
+
+
+def test_a_dry_expiry_changes_nothing(table: Table, a: Gateway) -> None:
+    fill(table, a)
+    done = expire(table, SECOND, RUN, dry_run=True)
+    assert (done.rows, done.version) == (11, None)
+    assert rows(table) == expected(a, 0, 21)
+
+
+def test_a_table_without_days_cannot_expire(tmp_path: Path) -> None:
+    table = create(tmp_path / "flat", partition_by=["protocol"])
+    with pytest.raises(TableError, match="is not partitioned by day"):
+        expire(table, SECOND, RUN)
+
+
+def test_compaction_is_given_up_and_told_when_a_file_is_lost(table: Table, a: Gateway) -> None:
+    fill(table, a)
+    lost = min(table.files(), key=lambda file: file.partition["day"] or "")
+    table.storage.delete(lost.path)
+    lines: list[str] = []
+    done = compact(table, RUN, say=lines.append)
+    assert (done.given_up, done.added) == (1, 1)
+    assert "it is missing" in lines[0]
+
+
+def test_a_bridge_compacts_when_there_are_many_small_files(
+    table: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacting, "DUE_FILES", 4)
+    fill(table, a)
+    assert compact_if_due(table, RUN) is None
+    fill(table, a, batches=2)
+    done = compact_if_due(again(table), RUN)
+    assert done is not None
+    assert done.added == 2
+    assert rows(table) == expected(a, 0, a.rows)
+
+
+def test_a_bridge_compacts_every_ten_minutes_at_most(
+    table: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacting, "DUE_FILES", 3)
+    lines: list[str] = []
+    now = 0.0
+    compactions = Compactions(RUN, lines.append, clock=lambda: now)
+    fill(table, a)
+    for moment in (0.0, 599.0, 600.0, 601.0):
+        now = moment
+        compactions.begin(table)
+        compactions.wait(60)
+    assert lines == ["compaction made 2 files of 4 small ones"]
+    fill(table, a)
+    for moment in (1199.0, 1200.0):
+        now = moment
+        compactions.begin(table)
+        compactions.wait(60)
+    assert len(lines) == 2
+    assert rows(table) == expected(a, 0, a.rows)
+    table.storage.delete(table.files()[0].path)
+    fill(table, a)
+    now = 1800.0
+    compactions.begin(table)
+    compactions.wait(60)
+    assert len(lines) == 3
+
+
+def test_columns_which_came_later_are_null_in_older_rows(tmp_path: Path, a: Gateway) -> None:
+    table = create(tmp_path / "table")
+    fill(table, a, batches=2)
+    DeltaTable(table.location).alter.add_columns(Field("colour", PrimitiveType("string")))
+    table.refresh()
+    done = compact(again(table), RUN)
+    assert done.given_up == 0
+    read = DeltaTable(table.location).to_pyarrow_table()
+    assert read.column("colour").null_count == read.num_rows == 11

@@ -1,0 +1,253 @@
+"""``verify`` finds what is missing or twice, and proves up to where the rest is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from tests.spark.conftest import damage_record
+from tests.tools.loops import drain
+from tests.tools.upkept import RUN, Gateway, create, land
+from twisted_msgproto.core.errors import TableError
+from twisted_msgproto.queue import SegmentLog
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.table import gaps
+from twisted_msgproto.table.actions import DataFile
+from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.verify import GatewayReport, Report, verify
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> Gateway:
+    return Gateway(tmp_path / "a")
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Gateway:
+    return Gateway(tmp_path / "b")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return create(tmp_path / "table")
+
+
+def of(report: Report, gateway: Gateway) -> GatewayReport:
+    return report.gateways[gateway.id]
+
+
+def test_a_table_as_a_bridge_leaves_it_is_whole(table: Table, a: Gateway, b: Gateway) -> None:
+    for _ in range(3):
+        a.put(10)
+        b.put(7, day=1)
+        land(table, a, b)
+    report = verify(table, {a.id: a.reader, b.id: b.reader})
+    assert report.whole
+    assert list(report.findings()) == []
+    assert (of(report, a).whole_to, of(report, b).whole_to) == (31, 22)
+    assert report.rows == 31 + 22
+
+
+def test_an_empty_table_is_whole(table: Table) -> None:
+    assert verify(table).whole
+
+
+def test_rows_of_a_file_which_went_are_missing(table: Table, a: Gateway) -> None:
+    land(table, a)
+    a.put(10)
+    [file] = land(table, a)
+    a.put(10)
+    land(table, a)
+    table.storage.delete(file.path)
+    report = verify(table, {a.id: a.reader})
+    assert not report.whole
+    assert report.lost == {file.path: "it is missing"}
+    assert of(report, a).missing == [(1, 11)]
+    assert (of(report, a).whole_to, of(report, a).in_queue) == (1, 10)
+    assert list(report.findings()) == [
+        f"lost: file {file.path}: it is missing",
+        f"missing: gateway {a.id} offsets 1 to 11 (10 rows)",
+        f"missing: gateway {a.id} its queue still has 10 of 10 rows",
+    ]
+
+
+@pytest.mark.parametrize("left", ["nothing", "half", "same size"])
+def test_a_torn_file_is_lost_and_said_so(table: Table, a: Gateway, left: str) -> None:
+    a.put(50)
+    [file] = land(table, a)
+    path = Path(table.location, file.path)
+    octets = path.read_bytes()
+    torn = {
+        "nothing": b"",
+        "half": octets[: len(octets) // 2],
+        "same size": octets[: len(octets) // 2] + bytes(len(octets) - len(octets) // 2),
+    }
+    path.write_bytes(torn[left])
+    report = verify(table)
+    assert file.path in report.lost
+    assert of(report, a).whole_to == 0
+    assert of(report, a).missing == [(0, 51)]
+
+
+def test_pages_of_other_columns_are_looked_at_when_asked(table: Table, a: Gateway) -> None:
+    a.put(500)
+    [file] = land(table, a)
+    path = Path(table.location, file.path)
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    body = next(
+        group.column(index)
+        for index in range(group.num_columns)
+        if group.column(index).path_in_schema == "body"
+    )
+    octets = bytearray(path.read_bytes())
+    start = body.data_page_offset
+    octets[start : start + body.total_compressed_size] = bytes(body.total_compressed_size)
+    path.write_bytes(octets)
+    assert verify(table).whole
+    assert file.path in verify(table, every_column=True).lost
+
+
+def test_rows_which_are_twice_are_found(table: Table, a: Gateway) -> None:
+    a.put(19)
+    files = land(table, a)
+    path = Path(table.location, files[0].path)
+    copy = path.with_name("copy.parquet")
+    pq.write_table(pq.ParquetFile(path).read().slice(5, 3), copy)
+    again = DataFile(
+        f"{files[0].path.rpartition('/')[0]}/copy.parquet", copy.stat().st_size, files[0].partition
+    )
+    table.commit([again], {}, before={}, run=RUN)
+    report = verify(table)
+    assert of(report, a).twice == [(5, 8)]
+    assert of(report, a).whole_to == 5
+    assert list(report.findings()) == [f"twice: gateway {a.id} offsets 5 to 8 (3 rows)"]
+
+
+def test_rows_above_the_place_are_found(table: Table, a: Gateway) -> None:
+    a.put(19)
+    land(table, a)
+    table.replace([], [], run=RUN, landed={a.id: Landed(12)}, before=table.landed())
+    report = verify(table)
+    assert of(report, a).above == [(12, 20)]
+    assert not report.whole
+
+
+def test_a_table_which_was_set_back_to_nothing_is_not_whole(table: Table, a: Gateway) -> None:
+    a.put(19)
+    files = land(table, a)
+    table.replace(files, [], run=RUN, data_change=True)
+    report = verify(table)
+    assert of(report, a).missing == [(0, 20)]
+    assert of(report, a).whole_to == 0
+
+
+def test_a_table_which_began_later_is_whole_from_there(table: Table, a: Gateway) -> None:
+    a.put(19)
+    place = a.reader.place(20)
+    table.commit([], {a.id: place}, before={}, run=RUN, notes={f"{gaps.BEGIN_PREFIX}{a.id}": 20})
+    a.put(5)
+    land(table, a)
+    report = verify(table)
+    assert report.whole
+    assert (of(report, a).begin, of(report, a).whole_to) == (20, 25)
+
+
+def test_what_the_queue_had_lost_is_not_missing(table: Table, a: Gateway) -> None:
+    a.put(9)
+    before = a.reader.place(10)
+    land(table, a)
+    a.put(5)
+    place = a.reader.place(15)
+    info = {"gateways": {a.id: {"damaged": [[10, 15]]}}}
+    table.commit([], {a.id: place}, before={a.id: before}, run=RUN, info=info)
+    report = verify(table)
+    assert report.whole
+    assert of(report, a).damaged == [(10, 15)]
+
+
+def test_noted_damage_survives_the_log(table: Table, a: Gateway) -> None:
+    land(table, a)
+    notes = gaps.notes(gaps.DAMAGED_PREFIX, {a.id: [(1, 6)]}, table.transactions)
+    a.put(5)
+    place = a.reader.place(6)
+    table.commit([], {a.id: place}, before=table.landed(), run=RUN, notes=notes)
+    table.refresh()
+    report = verify(Table.open(table.location))
+    assert report.whole
+    assert of(report, a).damaged == [(1, 6)]
+
+
+def test_a_bridge_notes_where_a_gateway_began_and_what_was_damaged(
+    tmp_path: Path, a: Gateway
+) -> None:
+    """The log forgets its versions after hours; what the notes say stays."""
+    a.put(39)
+    a.reader.register("other")
+    a.reader.commit("other", 20)
+    log = SegmentLog(a.directory)
+    log.trim()
+    log.close()
+    begin = a.reader.begin()
+    damage_record(a.directory, b"body 33")
+    drain(tmp_path / "landed", [a.directory], start_begin=True)
+    location = str(tmp_path / "landed")
+    DeltaTable(location).create_checkpoint()
+    for path in Path(location, "_delta_log").glob("*.json"):
+        path.unlink()
+    report = verify(Table.open(location))
+    assert report.whole, list(report.findings())
+    found = of(report, a)
+    assert (found.begin, found.whole_to) == (begin, 40)
+    assert begin > 0
+    [(lo, hi)] = found.damaged
+    assert lo <= 33 < hi
+    assert found.rows == 40 - begin - (hi - lo)
+
+
+def test_another_history_of_the_queue_is_a_finding(
+    table: Table, a: Gateway, tmp_path: Path
+) -> None:
+    a.put(19)
+    land(table, a)
+    known = table.landed()[a.id]
+    other = Landed(known.offset, known.incarnation, known.witness ^ 1 << 40)
+    table.replace([], [], run=RUN, landed={a.id: other}, before={a.id: known})
+    report = verify(table, {a.id: a.reader})
+    assert not report.whole
+    assert "is not the row 19 which has landed" in of(report, a).mismatch
+
+
+def test_a_table_without_the_columns_is_refused_in_one_line(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    other = Table.create(tmp_path / "other", pa.schema([pa.field("x", pa.int64())]), ())
+    with pytest.raises(TableError, match="has no column 'gateway'"):
+        verify(other)
+
+
+def test_many_ranges_are_cut_in_the_lines_and_whole_in_the_report() -> None:
+    missing = [(n * 10, n * 10 + 1) for n in range(50)]
+    found = GatewayReport("g", Landed(500), 0, 450, [], missing, [], [], [], [])
+    report = Report("t", 1, 1, {"g": found})
+    lines = list(report.findings())
+    assert len(lines) == 21
+    assert lines[-1] == "missing: gateway g 30 more ranges (30 rows)"
+
+
+def test_notes_of_ranges_which_touch_become_one() -> None:
+    transactions: dict[str, int] = {}
+    for lo in range(0, 50, 10):
+        transactions |= gaps.notes(gaps.EXPIRED_PREFIX, {"g": [(lo, lo + 10)]}, transactions)
+    assert transactions == {"msgproto-expired:g:0": 50}
+    assert gaps.noted(transactions, gaps.EXPIRED_PREFIX) == {"g": [(0, 50)]}
+
+
+def test_very_many_ranges_become_few_notes_which_cover_them() -> None:
+    ranges = [(n * n, n * n + 1) for n in range(1000)]
+    notes = gaps.notes(gaps.EXPIRED_PREFIX, {"g": ranges}, {})
+    [covered] = gaps.noted(notes, gaps.EXPIRED_PREFIX).values()
+    assert len(notes) == gaps.NOTES_MAX
+    assert all(any(lo <= n < hi for lo, hi in covered) for n, _ in ranges)

@@ -1,0 +1,98 @@
+"""The bridge's loop in this process: real queues, a real table, no Java."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.spark.gateways import Gateways
+from twisted_msgproto.spark.jobs import Runner, run_here
+from twisted_msgproto.spark.loop import Loop, Pace
+from twisted_msgproto.spark.marks import Marks
+from twisted_msgproto.spark.opening import open_queue
+from twisted_msgproto.table import starting
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.landing import Target
+from twisted_msgproto.table.log import Table
+
+
+def loop_over(
+    table: Table | Path,
+    queues: Iterable[Path | str],
+    *,
+    runner: Runner = run_here,
+    pace: Pace | None = None,
+    start_begin: bool = False,
+    say: Callable[[str], None] = print,
+    stop: threading.Event | None = None,
+    run: Run | None = None,
+    **options: object,
+) -> Loop:
+    """A loop over ``queues``, as a bridge makes one, which drains them unless ``pace`` says more.
+
+    Its marks are sent when :func:`finish` is called.
+    """
+    own_run = run or Run.new()
+    if not isinstance(table, Table):
+        table = starting.open_table(str(table), None, None, {}, own_run)
+    starting.check_operations(table)
+    consumer = starting.consumer_name(table.table_id)
+    gateways = Gateways(
+        [str(queue) for queue in queues],
+        open_queue,
+        consumer,
+        partial(starting.check_gateway, table.location, start_begin=start_begin),
+        say,
+    )
+    marks = Marks(
+        consumer,
+        lambda name: open_queue(gateways.by_id[name].location),
+        lambda: None,
+        say,
+    )
+    return Loop(
+        table,
+        Target(table.location, table.storage.options, partition_by=table.partition_by),
+        gateways,
+        marks,
+        runner,
+        own_run,
+        pace or Pace(trigger=0, once=True),
+        stop or threading.Event(),
+        say=say,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def finish(loop: Loop) -> None:
+    """What a bridge does at its end."""
+    loop.marks.send()
+    loop.marks.finish(10.0)
+    assert not loop.marks.unsent()
+
+
+def drain(table: Table | Path, queues: Sequence[Path | str], **options: object) -> Loop:
+    """Lands what the queues hold, and has the marks sent."""
+    loop = loop_over(table, queues, **options)  # type: ignore[arg-type]
+    loop.run()
+    finish(loop)
+    return loop
+
+
+def landed_offsets(table: Path) -> dict[str, list[int]]:
+    """Every offset in the table, by gateway, as an independent reader finds them."""
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(str(table)).to_pyarrow_table(columns=["gateway", "offset"])
+    found: dict[str, list[int]] = {}
+    for gateway, offset in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        found.setdefault(gateway, []).append(offset)
+    return {gateway: sorted(offsets) for gateway, offsets in found.items()}
+
+
+def places(table: Path) -> dict[str, Landed]:
+    """How far the table says that each gateway has landed."""
+    return Table.open(table).landed()

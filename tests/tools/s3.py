@@ -1,0 +1,124 @@
+"""A real S3 server (moto) in a process of its own, which can be told to fail.
+
+It must not share our process: delta-rs' filesystem holds the interpreter's lock while it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tests.tools.processes import Launched
+
+FAULTS = ("none", "careless", "lose-commits", "refuse-keys")
+"""Besides ``stop-after-N``: after N requests which are no GET, all such are refused."""
+
+
+class Faulty:
+    """A WSGI application with faults in front of it; ``POST /-/FAULT`` sets which."""
+
+    def __init__(self, application: Any) -> None:
+        self.application = application
+        self.fault = "none"
+        self.one_at_a_time = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path.startswith("/-/"):
+            self.fault = path.removeprefix("/-/")
+            start_response("204 No Content", [])
+            return []
+        if self.fault == "careless":
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+        if self.fault == "refuse-keys":
+            return denied(start_response)
+        if self.fault.startswith("stop-after-") and environ["REQUEST_METHOD"] != "GET":
+            left = int(self.fault.removeprefix("stop-after-"))
+            if left == 0:
+                return denied(start_response)
+            self.fault = f"stop-after-{left - 1}"
+        if self.fault == "lose-commits" and environ["REQUEST_METHOD"] == "PUT":
+            self.fault = "none"
+            list(self.application(environ, lambda *_: None))
+            start_response("500 Internal Server Error", [("Content-Length", "0")])
+            return []
+        answer: Iterable[bytes]
+        if "HTTP_IF_NONE_MATCH" in environ:
+            # moto looks and then writes, and lets two at once both pass; S3 does not.
+            with self.one_at_a_time:
+                answer = list(self.application(environ, start_response))
+            return answer
+        answer = self.application(environ, start_response)
+        return answer
+
+
+def denied(start_response: Any) -> Iterable[bytes]:
+    body = b"<Error><Code>InvalidAccessKeyId</Code><Message>The key is not known.</Message></Error>"
+    start_response("403 Forbidden", [("Content-Length", str(len(body)))])
+    return [body]
+
+
+class Store:
+    """The server's address and one bucket, for tests."""
+
+    bucket = "bucket"
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.count = 0
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            "aws_endpoint_url": self.address,
+            "aws_allow_http": "true",
+            "aws_access_key_id": "key",
+            "aws_secret_access_key": "secret",
+            "aws_region": "us-east-1",
+        }
+
+    def new_location(self) -> str:
+        self.count += 1
+        return f"s3://{self.bucket}/table-{os.getpid()}-{self.count}"
+
+    def fault(self, name: str) -> None:
+        assert name in FAULTS or name.startswith("stop-after-")
+        request = urllib.request.Request(f"{self.address}/-/{name}", method="POST")
+        urllib.request.urlopen(request).close()
+
+
+@contextlib.contextmanager
+def running_store() -> Iterator[Store]:
+    """Runs the server until the block ends."""
+    launched = Launched([sys.executable, "-m", "tests.tools.s3"])
+    try:
+        address = launched.line(r"listening on (\S+)")[1]
+        store = Store(address)
+        request = urllib.request.Request(f"{address}/{store.bucket}", method="PUT", data=b"")
+        urllib.request.urlopen(request).close()
+        yield store
+    finally:
+        launched.end()
+
+
+def main() -> None:
+    import logging
+
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    application = Faulty(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"listening on http://127.0.0.1:{server.server_port}", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""Look after a landed table: count it, prove it, compact it, take old days out, set it back.
+
+Every action is safe beside a running bridge and beside the others; each says in plain lines what
+it did.  ``--dry-run`` says what it would do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from twisted_msgproto.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twisted_msgproto.queue.source import Queue
+    from twisted_msgproto.table.log import Table
+    from twisted_msgproto.table.verify import Report
+
+SUMMARY = "look after a table: counts, verify, compact, vacuum, expire, rewind"
+
+WRONG = 1
+"""Exit status of ``verify`` when something is missing or twice."""
+
+AGE = re.compile(r"(\d{1,6})\s*(h|d|hours?|days?)")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    actions = parser.add_subparsers(
+        dest="action", metavar="counts|verify|compact|vacuum|expire|rewind", required=True
+    )
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        known = actions.add_parser(name, help=text, description=text)
+        known.add_argument(
+            "location", metavar="LOCATION", help="the table: a directory, or s3://BUCKET/NAME"
+        )
+        known.add_argument(
+            "--storage",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            help="an option of delta-rs for a table in an object store; repeatable",
+        )
+        known.add_argument("--json", action="store_true", help="one JSON object")
+        return known
+
+    def changing(name: str, text: str) -> argparse.ArgumentParser:
+        known = action(name, text)
+        known.add_argument("--dry-run", action="store_true", help="say it, and change nothing")
+        return known
+
+    action("counts", "rows, offsets, protocols, files and days of every gateway")
+    verify = action("verify", "read every row's place; exit 1 if anything is missing or twice")
+    verify.add_argument(
+        "--all-columns", action="store_true", help="read whole files, to find torn pages"
+    )
+    _queue_options(verify, "ask this queue what it still has; repeatable")
+    changing("compact", "make few large files of many small ones")
+    vacuum = changing("vacuum", "remove the files which no version needs any more")
+    vacuum.add_argument(
+        "--retain",
+        metavar="AGE",
+        default="24h",
+        help="keep what was needed since then, like 48h or 7d; at least, and by default, 24h",
+    )
+    expire = changing("expire", "take old days out of the table")
+    which = expire.add_mutually_exclusive_group(required=True)
+    which.add_argument("--before", metavar="DAY", help="the first day which stays: 2026-01-31")
+    which.add_argument("--keep", metavar="AGE", help="how many days stay: 30d")
+    rewind = changing("rewind", "set gateways to where the table is proven to be whole")
+    rewind.add_argument(
+        "--gateway", metavar="ID", action="append", default=[], help="default: all; repeatable"
+    )
+    rewind.add_argument(
+        "--discard",
+        action="store_true",
+        help="also take rows out which the queue cannot give again",
+    )
+    _queue_options(rewind, "the queue which lands again what is taken out; repeatable")
+
+
+def _queue_options(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument(
+        "--queue",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help=f"{text}; a directory, or grpc://HOST:PORT of a gateway",
+    )
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="the token for queues at grpc://HOST:PORT"
+    )
+    parser.add_argument(
+        "--tls-ca", metavar="FILE", help="who signed the certificates of grpc+tls://HOST:PORT"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked; TableError, QueueError or ConfigurationError for what cannot be done."""
+    return ACTIONS[arguments.action](arguments)
+
+
+def _open(arguments: argparse.Namespace, *, writing: bool = False) -> Table:
+    from twisted_msgproto.table.log import Table
+
+    opened = Table.open_for_writing if writing else Table.open
+    table = opened(arguments.location, read_pairs(arguments.storage))
+    for line in table.mended:
+        print(f"msgproto table: {line}", file=sys.stderr)
+    return table
+
+
+def read_pairs(words: Sequence[str]) -> dict[str, str]:
+    """Options of delta-rs; ConfigurationError for a word which is none."""
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise ConfigurationError(f"--storage is KEY=VALUE, not {word!r}")
+        pairs[name] = value
+    return pairs
+
+
+def read_age(option: str, text: str) -> timedelta:
+    """How long ``30d`` or ``48h`` is; ConfigurationError for anything else."""
+    match = AGE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"{option} is a time like 48h or 30d, not {text!r}")
+    return timedelta(**{"hours" if match[2].startswith("h") else "days": int(match[1])})
+
+
+def read_before(arguments: argparse.Namespace, today: date) -> date:
+    """The first day which stays, as ``--before`` or ``--keep`` says."""
+    if arguments.keep is not None:
+        age = read_age("--keep", arguments.keep)
+        if age.seconds:
+            raise ConfigurationError(f"--keep is a number of days like 30d, not {arguments.keep!r}")
+        return today - age
+    try:
+        before = date.fromisoformat(arguments.before)
+    except ValueError:
+        raise ConfigurationError(
+            f"--before is a day like 2026-01-31, not {arguments.before!r}"
+        ) from None
+    if before > today:
+        raise ConfigurationError(f"--before {before} is in the future; today is {today}, UTC")
+    return before
+
+
+def open_queues(arguments: argparse.Namespace) -> dict[str, Queue]:
+    """The queues which were named, by queue id; QueueError for one which cannot be opened."""
+    from twisted_msgproto.spark.opening import open_queue
+    from twisted_msgproto.spark.options import Access
+
+    access = Access(arguments.token_file, arguments.tls_ca)
+    queues = [open_queue(location, access) for location in arguments.queue]
+    return {queue.queue_id: queue for queue in queues}
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+# -- actions --------------------------------------------------------------------------------------
+
+
+def _counts(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.table.counts import counts
+
+    found = counts(_open(arguments))
+    if arguments.json:
+        print(json.dumps(asdict(found)))
+        return 0
+    print(
+        f"table {found.location} version {found.version}: {found.rows} rows in {found.files} "
+        f"files, {found.octets} octets"
+    )
+    for each in found.gateways.values():
+        landed = "no place" if each.landed is None else f"landed {each.landed}"
+        begin = "" if each.begin is None else f", from offset {each.begin}"
+        print(f"gateway {each.gateway}: {landed}{begin}, {each.rows} rows in {each.files} files")
+        for name, rows in sorted(each.protocols.items()):
+            print(f"  protocol {name}: {rows} rows")
+        for day, rows in sorted(each.days.items()):
+            print(f"  day {day}: {rows} rows")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.table.verify import verify
+
+    queues = open_queues(arguments)
+    report = verify(_open(arguments), queues, every_column=arguments.all_columns)
+    if arguments.json:
+        print(json.dumps(_facts(report)))
+    else:
+        _print_report(report)
+    return 0 if report.whole else WRONG
+
+
+def _facts(report: Report) -> dict[str, object]:
+    facts = asdict(report)
+    facts |= {"whole": report.whole, "rows": report.rows, "findings": list(report.findings())}
+    for gateway, found in report.gateways.items():
+        facts["gateways"][gateway] |= {"whole": found.whole, "whole_to": found.whole_to}
+    return facts
+
+
+def _print_report(report: Report) -> None:
+    for line in report.findings():
+        print(line)
+    for gateway, found in sorted(report.gateways.items()):
+        landed = "no place" if found.landed is None else f"landed {found.landed.offset}"
+        notes = "".join(
+            f", {sum(hi - lo for lo, hi in ranges)} {name}"
+            for name, ranges in (("expired", found.expired), ("damaged", found.damaged))
+            if ranges
+        )
+        print(
+            f"gateway {gateway}: {landed}, whole from {found.begin} to {found.whole_to}, "
+            f"{found.rows} rows{notes}"
+        )
+    print(
+        f"table {report.location} version {report.version}: {report.rows} rows in {report.files} "
+        f"files, {'all whole' if report.whole else 'not whole'}"
+    )
+
+
+def _compact(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.table.actions import Run
+    from twisted_msgproto.table.compact import compact
+
+    table = _open(arguments, writing=not arguments.dry_run)
+    say: Callable[[str], object] = (lambda line: None) if arguments.json else _tell
+    done = compact(table, Run.new(), dry_run=arguments.dry_run, say=say)
+    if arguments.json:
+        print(json.dumps(asdict(done)))
+        return 0
+    would = "would make" if arguments.dry_run else "made"
+    print(
+        f"{done.small} small files; {would} {done.added} of {done.removed}, {done.octets} octets"
+        + (f"; {done.given_up} groups were given up" if done.given_up else "")
+    )
+    return 0
+
+
+def _vacuum(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.table.vacuum import vacuum
+
+    hours = read_age("--retain", arguments.retain).total_seconds() / 3600
+    table = _open(arguments, writing=not arguments.dry_run)
+    done = vacuum(table, hours=hours, dry_run=arguments.dry_run)
+    if arguments.json:
+        print(json.dumps(asdict(done)))
+        return 0
+    if arguments.dry_run:
+        for path in done.paths:
+            print(path)
+    would = "would remove" if arguments.dry_run else "removed"
+    print(f"{would} {len(done.paths)} files, {done.octets} octets")
+    return 0
+
+
+def _expire(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.table.actions import Run
+    from twisted_msgproto.table.expire import expire
+
+    before = read_before(arguments, datetime.now(UTC).date())
+    table = _open(arguments, writing=not arguments.dry_run)
+    done = expire(table, before, Run.new(), dry_run=arguments.dry_run)
+    if arguments.json:
+        print(json.dumps({**asdict(done), "before": before.isoformat(), "rows": done.rows}))
+        return 0
+    for gateway, ranges in sorted(done.gateways.items()):
+        for lo, hi in ranges:
+            print(f"gateway {gateway}: offsets {lo} to {hi} ({hi - lo} rows)")
+    would = "would take out" if arguments.dry_run else "took out"
+    print(f"{would} {len(done.days)} days before {before}: {done.rows} rows in {done.files} files")
+    return 0
+
+
+def _rewind(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.table.actions import Run
+    from twisted_msgproto.table.rewind import rewind
+
+    queues = open_queues(arguments)
+    table = _open(arguments, writing=not arguments.dry_run)
+    plan = rewind(
+        table,
+        Run.new(),
+        queues=queues,
+        gateways=arguments.gateway,
+        discard_rows=arguments.discard,
+        dry_run=arguments.dry_run,
+    )
+    if arguments.json:
+        print(json.dumps(asdict(plan)))
+        return 0
+    for found in plan.gateways:
+        lost = f", {found.lost} of them for good" if found.lost else ""
+        print(
+            f"gateway {found.gateway}: from {found.before.offset} to {found.place.offset}, "
+            f"{found.removed} rows taken out{lost}"
+        )
+    print("nothing was changed" if plan.version is None else f"version {plan.version} says so")
+    return 0
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "counts": _counts,
+    "verify": _verify,
+    "compact": _compact,
+    "vacuum": _vacuum,
+    "expire": _expire,
+    "rewind": _rewind,
+}
+"""What each action does."""

@@ -1,0 +1,186 @@
+"""What proves that a place in a queue is the same place as before: incarnations and witnesses.
+
+A queue which was restored from an older copy keeps its id and gives offsets again which it has
+given before.  Two numbers tell that a row is the very row which a table has landed:
+
+* the **incarnation** is drawn at random at every start of a writer, and is durable before that
+  writer's first row is published.  A copy which is written on has another one from there on;
+* the **witness** of a row is the checksum of the frame in which it stands, and its place there.
+  It tells apart what a snapshot of a running machine has in common even in its incarnation.
+
+Both are kept for every row in the queue and for the last one which was trimmed.  The file
+``lineage`` says where each incarnation begins; see ``docs/queue-format.md``, "Lineage".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from twisted_msgproto.core.errors import QueueMismatch
+
+from .disk import Disk, read_whole, replace_whole
+from .format import seal, unseal
+
+FILE = "lineage"
+NUMBER_BITS = 63
+"""Incarnations and witnesses fit the signed 64-bit versions of a table's transactions."""
+PLACE_BITS = 31
+"""What a witness keeps for the row's place in its frame; the checksum stands above it."""
+STARTS_MAX = 1000
+"""Incarnations which the file names; of rows before the oldest one it is not known any more.
+
+It bounds what a gateway which starts again every minute adds to a queue which nobody trims.
+"""
+FILES_PARSED_MAX = 64
+"""How many queues' files a process keeps in parsed form."""
+
+_START = re.compile(r"start (\d{1,20}) (\d{1,20})", re.ASCII)
+_WITNESS = re.compile(r"witness (\d{1,20}) (\d{1,20})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """How far a table has landed a queue, and what proves that it is this queue's history."""
+
+    offset: int
+    """The offset after the last landed row."""
+    incarnation: int = 0
+    """63 bits: the writer start whose row ``offset`` - 1 is; 0 when it is not known."""
+    witness: int = 0
+    """63 bits: the CRC-32 of the payload which holds row ``offset`` - 1, times 2**31, and the
+    row's place in that frame; 0 when it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """All that a plan needs to know of a queue, at one moment."""
+
+    queue_id: str
+    epoch: int
+    begin: int
+    end: int
+    landed: Landed
+    """The lineage of ``end``: what a table keeps which lands everything."""
+    octets: int
+    """What the queue's segments hold together."""
+    oldest: int | None
+    """When the first waiting row was received, µs since 1970 UTC; None when nothing waits.
+
+    A row waits which stands at or above the place that was asked for, or ``begin`` without one.
+    """
+    waiting_octets: int
+    """About how many octets of segments wait."""
+    damaged: tuple[tuple[int, int], ...]
+    """Ranges lo ≤ offset < hi which are known to be damaged or lost, and not trimmed."""
+    consumers: Mapping[str, int]
+    """What each consumer has committed."""
+    moved: Mapping[str, int] = field(default_factory=dict)
+    """When each consumer's offset last changed, µs since 1970 UTC."""
+
+
+def witness(payload_crc: int, place: int) -> int:
+    """The witness of the row at ``place`` (from 0) of a frame whose payload has this CRC-32."""
+    return payload_crc << PLACE_BITS | place
+
+
+REWIND = "'msgproto table rewind' sets this table back to what is in both; a new table begins anew"
+
+
+def check_bounds(queue_id: str, landed: Landed, begin: int, end: int) -> None:
+    """Raise QueueMismatch if ``landed`` lies outside of what the queue holds."""
+    if landed.offset > end:
+        raise QueueMismatch(
+            f"queue {queue_id} ends at offset {end}, but rows up to {landed.offset} have landed: "
+            f"it was restored from an older copy, or its disk lost what it had confirmed. {REWIND}"
+        )
+    if landed.offset < begin:
+        raise QueueMismatch(
+            f"offset {landed.offset} of the queue {queue_id} was trimmed before it landed; it "
+            f"begins at {begin}: its consumer was forgotten, or another one was taken for it. "
+            f"The rows between are gone; a new table begins at {begin}"
+        )
+
+
+def check_proof(queue_id: str, landed: Landed, here: Landed) -> None:
+    """Raise QueueMismatch if the row which has landed is not the one that is ``here``.
+
+    What one of the two does not know (0) is not compared.
+    """
+    row = landed.offset - 1
+    if landed.incarnation and here.incarnation and landed.incarnation != here.incarnation:
+        raise QueueMismatch(
+            f"row {row} of the queue {queue_id} was written by another start of its gateway than "
+            f"the row {row} which has landed: it was restored from an older copy and written on "
+            f"since. {REWIND}"
+        )
+    if landed.witness and here.witness and landed.witness != here.witness:
+        raise QueueMismatch(
+            f"row {row} of the queue {queue_id} is not the row {row} which has landed, though the "
+            f"same start of its gateway wrote both: its machine was set back to a snapshot and "
+            f"went on from there. {REWIND}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What the file ``lineage`` says."""
+
+    starts: tuple[tuple[int, int], ...] = ()
+    """The first offset of each incarnation, and the incarnation, in order."""
+    witnesses: Mapping[int, int] = field(default_factory=dict)
+    """The witness of row ``first`` - 1, by first offset, of segments which do not say it."""
+
+    def incarnation(self, row: int) -> int:
+        """The writer start whose row this is; 0 when it is not known."""
+        index = bisect_right(self.starts, row, key=lambda start: start[0])
+        return self.starts[index - 1][1] if index else 0
+
+    def started(self, end: int, incarnation: int) -> Lineage:
+        """With a writer which starts at ``end``: a start without rows before it is replaced."""
+        earlier = [start for start in self.starts if start[0] < end]
+        starts = (*earlier, (end, incarnation))[-STARTS_MAX:]
+        return Lineage(starts, self.witnesses)
+
+    def trimmed(self, begin: int) -> Lineage:
+        """Without what is older than row ``begin`` - 1."""
+        index = bisect_right(self.starts, begin - 1, key=lambda start: start[0])
+        witnesses = {first: proof for first, proof in self.witnesses.items() if first >= begin}
+        return Lineage(self.starts[max(index - 1, 0) :], witnesses)
+
+    def sealed(self) -> bytes:
+        """The content of the file."""
+        lines = [f"start {first} {number}" for first, number in self.starts]
+        lines += [f"witness {first} {number}" for first, number in sorted(self.witnesses.items())]
+        return b"".join(map(seal, lines))
+
+
+@lru_cache(FILES_PARSED_MAX)
+def unsealed(octets: bytes) -> Lineage | None:
+    """What the octets of a file say; None if any line of them is damaged."""
+    starts: list[tuple[int, int]] = []
+    witnesses: dict[int, int] = {}
+    for line in octets.splitlines():
+        text = unseal(line) or ""
+        if start := _START.fullmatch(text):
+            starts.append((int(start[1]), int(start[2])))
+        elif known := _WITNESS.fullmatch(text):
+            witnesses[int(known[1])] = int(known[2])
+        else:
+            return None
+    return Lineage(tuple(starts), witnesses) if starts else None
+
+
+def read(disk: Disk, directory: str) -> Lineage | None:
+    """What the file says; None if it is missing or damaged."""
+    octets = read_whole(disk, os.path.join(directory, FILE))
+    return unsealed(octets) if octets else None
+
+
+def write(disk: Disk, directory: str, lineage: Lineage) -> None:
+    """Replace the file, durably.  Raises OSError."""
+    replace_whole(disk, os.path.join(directory, FILE), lineage.sealed())

@@ -1,0 +1,86 @@
+"""Threads for small work that may hang: a call over the network, a file on a far disk.
+
+They are daemons and nobody joins them: a process which is told to end does not wait for a gateway
+that does not answer.  (The executors of ``concurrent.futures`` do wait, at the interpreter's end.)
+"""
+
+from __future__ import annotations
+
+import queue as queues
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Answer = TypeVar("Answer")
+
+
+class Crew:
+    """At most ``threads_max`` threads, started when there is work and all others are busy."""
+
+    def __init__(self, threads_max: int, name: str) -> None:
+        self._threads_max = threads_max
+        self._name = name
+        self._work: queues.SimpleQueue[Callable[[], None]] = queues.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._unfinished = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Has ``work`` done soon; it must not raise."""
+        with self._lock:
+            self._unfinished += 1
+            fresh = self._unfinished > self._threads and self._threads < self._threads_max
+            self._threads += fresh
+        self._work.put(work)
+        if fresh:
+            name = f"{self._name}-{self._threads}"
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            work = self._work.get()
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._unfinished -= 1
+
+    def gather(
+        self, calls: Mapping[Key, Callable[[], Answer]], seconds: float
+    ) -> dict[Key, Answer | Exception]:
+        """Makes all calls at once; what they returned or raised within ``seconds``."""
+        answers: queues.SimpleQueue[tuple[Key, Answer | Exception]] = queues.SimpleQueue()
+        for key, call in calls.items():
+            self.submit(_answering(answers, key, call))
+        return collect(answers, len(calls), seconds)
+
+
+def collect(
+    answers: queues.SimpleQueue[tuple[Key, Answer]], number: int, seconds: float
+) -> dict[Key, Answer]:
+    """The first ``number`` answers, or those that came within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    got: dict[Key, Answer] = {}
+    while len(got) < number:
+        try:
+            key, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queues.Empty:
+            break
+        got[key] = answer
+    return got
+
+
+def _answering(
+    answers: queues.SimpleQueue[tuple[Key, Answer | Exception]],
+    key: Key,
+    call: Callable[[], Answer],
+) -> Callable[[], None]:
+    def work() -> None:
+        try:
+            answers.put((key, call()))
+        except Exception as error:
+            answers.put((key, error))
+
+    return work

@@ -1,0 +1,288 @@
+"""A gateway is a unit of failure: one that is away keeps its place, the others' rows go on.
+
+A batch begins with one round of questions: every gateway is asked at once how far it is
+(``describe``: id, lineage, begin, end, octets, oldest time), with a short limit.  One that does not
+answer is left out of this batch and asked again after a growing pause (TB-09).  One whose answer
+is that it is another queue, or another history, is refused: not one of its rows is read.
+
+Nothing here blocks for longer than it is told to, whatever hangs at the other end (TB-10).
+"""
+
+from __future__ import annotations
+
+import queue as queues
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..core.errors import MsgprotoError, QueueAway, QueueMismatch
+from ..queue.lineage import Description, Landed
+from ..queue.source import Queue
+from ..table.landing import Failure
+from ..table.plan import Waiting
+from .crew import Crew
+
+THREADS_MAX = 128
+"""Gateways asked at once: a thousand answers of 10 ms take a tenth of a second."""
+
+ROUND_SECONDS = 0.5
+"""A batch waits so long for the answers of a round; one which comes later serves the next."""
+
+SILENCE_SECONDS = 5.0
+"""A gateway whose answer is out for so long counts as away."""
+
+PAUSE_SECONDS_MIN = 0.5
+PAUSE_SECONDS_MAX = 30.0
+"""A gateway which does not answer is asked again after pauses which double between these."""
+
+STANDING_SECONDS = 3600.0
+"""A consumer which is behind and has not moved for so long is named: it keeps the disk full."""
+
+NEW, ANSWERS, AWAY, REFUSED = "new", "answers", "away", "refused"
+
+OpenQueue = Callable[[str], Queue]
+
+Admit = Callable[[Description, Landed | None], None]
+"""Looks at a gateway before it is touched; raises QueueMismatch when the table cannot take it."""
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One gateway as the bridge sees it."""
+
+    location: str
+    gateway: str = ""
+    """The queue's id; empty while it has never answered."""
+    state: str = NEW
+    line: str = ""
+    """Why it is away or refused."""
+    error: Exception | None = None
+    """The same as it was raised; None when a task of Spark's met it."""
+    since: float = 0.0
+    """When its state began (monotonic seconds)."""
+    queue: Queue | None = None
+    description: Description | None = None
+    asking: bool = False
+    asked: float = 0.0
+    """When the last question left (monotonic seconds)."""
+    pause: float = 0.0
+    next: float = float("-inf")
+    """It is not asked again before (monotonic seconds)."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by: where it is, and its id when that is known."""
+        return f"{self.location} ({self.gateway})" if self.gateway else self.location
+
+
+Answer = tuple[Queue, Description] | Exception
+
+
+class Gateways:
+    """All gateways of a bridge; for one thread, which asks and is told.
+
+    ``open_queue`` opens a location with a short limit.  ``admit`` looks at each gateway before it
+    is touched; then ``consumer`` is registered with it, before any of its rows is planned.  Changes
+    of state are told by ``say``, one line each.
+    """
+
+    def __init__(
+        self,
+        locations: Sequence[str],
+        open_queue: OpenQueue,
+        consumer: str,
+        admit: Admit,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.all = [Gateway(location) for location in locations]
+        self.by_id: dict[str, Gateway] = {}
+        self._open_queue = open_queue
+        self._consumer = consumer
+        self._admit = admit
+        self._say = say
+        self._clock = clock
+        self._wall = wall
+        self._crew = Crew(THREADS_MAX, "asking")
+        self._answers: queues.SimpleQueue[tuple[Gateway, Answer]] = queues.SimpleQueue()
+        self.standing = Standing(consumer)
+
+    def ask(self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS) -> list[Gateway]:
+        """One round: asks who is due, waits at most ``seconds``; the gateways which answered.
+
+        ``landed`` is how far the table has landed them, which each has to confirm.
+        """
+        now = self._clock()
+        waiting = 0
+        for one in self.all:
+            if one.asking:
+                # It holds up one round only; what it says later is heard then.
+                self._note_silence(one, now)
+            elif one.next <= now:
+                one.asking, one.asked = True, now
+                self._crew.submit(self._asking(one, landed))
+                waiting += one.state in (NEW, ANSWERS)
+        answered = []
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                left = max(0.0, deadline - time.monotonic()) if waiting > 0 else 0.0
+                one, answer = self._answers.get(timeout=left) if left else self._answers.get(False)
+            except queues.Empty:
+                break
+            waiting -= one.state in (NEW, ANSWERS) and one.asked == now
+            one.asking = False
+            if self._take(one, answer):
+                answered.append(one)
+        return answered
+
+    def _note_silence(self, one: Gateway, now: float) -> None:
+        """A question which is out for long: the gateway is away, though it never said so."""
+        if one.state in (NEW, ANSWERS) and now - one.asked >= SILENCE_SECONDS:
+            line = f"{one.location} has not answered for {SILENCE_SECONDS:.0f} s"
+            self.lose(one, line, QueueAway(line))
+
+    def _asking(self, one: Gateway, landed: Mapping[str, Landed]) -> Callable[[], None]:
+        """What a thread does: opens the queue if need be, has it confirm what has landed."""
+        queue = one.queue
+
+        def work() -> None:
+            try:
+                opened = self._open_queue(one.location) if queue is None else queue
+                known = landed.get(opened.queue_id)
+                description = opened.describe(known)
+                if queue is None:
+                    self._admit(description, known)
+                    opened.register(self._consumer)
+                    # It may have trimmed in between; from here on it does not.
+                    description = opened.describe(known)
+                    self._admit(description, known)
+                self._answers.put((one, (opened, description)))
+            except Exception as error:
+                self._answers.put((one, error))
+
+        return work
+
+    def _take(self, one: Gateway, answer: Answer) -> bool:
+        if isinstance(answer, Exception):
+            self._take_error(one, answer)
+        else:
+            one.queue, one.description = answer
+            known = self.by_id.setdefault(one.description.queue_id, one)
+            if known is not one:
+                self.refuse(one, f"it is the same queue as {known.location}")
+                return False
+            one.gateway = one.description.queue_id
+            one.next = float("-inf")
+            if one.state in (AWAY, REFUSED):
+                self._say(f"gateway {one.name} answers again")
+            self._become(one, ANSWERS, "", None)
+            for line in self.standing.note(one, self._wall()):
+                self._say(line)
+            return True
+        return False
+
+    def _take_error(self, one: Gateway, error: Exception) -> None:
+        if isinstance(error, QueueMismatch):
+            self.refuse(one, str(error), error)
+        elif isinstance(error, (MsgprotoError, OSError)):
+            self.lose(one, str(error), error)
+        else:
+            raise error
+
+    def lose(self, one: Gateway, line: str, error: Exception | None = None) -> None:
+        """``one`` does not answer: it keeps its place and is asked again later."""
+        self._set_aside(one, AWAY, line, error)
+
+    def refuse(self, one: Gateway, line: str, error: Exception | None = None) -> None:
+        """``one`` is not what the table has landed: nothing of it is read until that changes."""
+        self._set_aside(one, REFUSED, line, error)
+        one.queue = None  # what stands there is opened anew and proves itself anew
+
+    def fail(self, gateway: str, failure: Failure) -> None:
+        """A task could not read ``gateway``."""
+        one = self.by_id[gateway]
+        (self.refuse if failure.mismatch else self.lose)(one, failure.line)
+
+    def settle(self, gateways: Iterable[str]) -> None:
+        """Rows of these have landed: should one go away again, it is asked again soon."""
+        for gateway in gateways:
+            self.by_id[gateway].pause = 0.0
+
+    def _set_aside(self, one: Gateway, state: str, line: str, error: Exception | None) -> None:
+        line = " ".join(line.split())
+        one.pause = min(PAUSE_SECONDS_MAX, max(PAUSE_SECONDS_MIN, 2 * one.pause))
+        one.next = self._clock() + one.pause
+        one.description = None
+        if one.state != state:
+            what = "is away and keeps its place" if state == AWAY else "is refused"
+            self._say(f"gateway {one.name} {what}: {line}")
+        self._become(one, state, line, error)
+
+    def _become(self, one: Gateway, state: str, line: str, error: Exception | None) -> None:
+        if one.state != state:
+            one.since = self._clock()
+        one.state, one.line, one.error = state, line, error
+
+    def waiting(
+        self, answered: Iterable[Gateway], landed: Mapping[str, Landed], access: object = None
+    ) -> Iterator[Waiting]:
+        """What the gateways that answered have for the next batch."""
+        for one in answered:
+            if one.description is not None:
+                before = landed.get(one.gateway)
+                yield Waiting(one.gateway, one.location, before, one.description, access)
+
+    def place(self, ends: Mapping[str, int]) -> dict[str, Landed]:
+        """What proves these offsets; a gateway which does not say it in time is left out."""
+        calls = {gateway: self._placing(gateway, offset) for gateway, offset in ends.items()}
+        places: dict[str, Landed] = {}
+        for gateway, answer in self._crew.gather(calls, ROUND_SECONDS).items():
+            if isinstance(answer, Landed):
+                places[gateway] = answer
+            else:
+                self._take_error(self.by_id[gateway], answer)
+        return places
+
+    def _placing(self, gateway: str, offset: int) -> Callable[[], Landed]:
+        queue = self.by_id[gateway].queue
+        assert queue is not None
+        return lambda: queue.place(offset)
+
+    def in_state(self, *states: str) -> list[Gateway]:
+        """The gateways in one of ``states``."""
+        return [one for one in self.all if one.state in states]
+
+
+class Standing:
+    """Consumers of the gateways' queues which are behind and do not move.
+
+    Nothing is trimmed which they need, so a dead one fills the gateway's disk (TB-12).  ``own`` is
+    the bridge's own name, which is not told of.
+    """
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self.named: frozenset[tuple[str, str]] = frozenset()
+        """(queue id, consumer) of those which stand still now."""
+
+    def note(self, one: Gateway, now: float) -> Iterator[str]:
+        """Looks at a fresh description at ``now`` (seconds since 1970).
+
+        Gives a line for each consumer which has become one that stands still.
+        """
+        description = one.description
+        assert description is not None
+        for consumer, offset in description.consumers.items():
+            key = (one.gateway, consumer)
+            still = now - description.moved.get(consumer, now * 1e6) / 1e6
+            if consumer == self._own or offset >= description.end or still < STANDING_SECONDS:
+                self.named -= {key}
+            elif key not in self.named:
+                self.named |= {key}
+                yield (
+                    f"consumer {consumer!r} of gateway {one.name} has stood at offset {offset} for "
+                    f"{still / 3600:.1f} h and keeps {description.end - offset} rows on its disk; "
+                    "if it is gone for good, have it forgotten: msgproto queue consumers"
+                )

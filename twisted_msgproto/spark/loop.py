@@ -1,0 +1,339 @@
+"""The bridge's loop: look, plan, land, commit, mark; without Spark, which only runs its jobs.
+
+::
+
+    refresh the table → ask every gateway → plan → run the job → commit → sync → marks
+
+The table is the truth: where a batch begins is what the table says, its commit moves that place
+together with the rows, and what a gateway may trim is what the table says once it is durable.  So
+the loop has no state that matters; it may be killed between any two steps.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableChanged, TableError
+from ..queue.lineage import Landed
+from ..table import starting
+from ..table.actions import Run
+from ..table.gaps import batch_notes
+from ..table.landing import LandedRanges, Target
+from ..table.log import Table
+from ..table.plan import OCTETS_MAX, ROWS_MAX, Plan, Waiting, plan_batch
+from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways
+from .jobs import Runner
+from .marks import Marks
+from .report import Aside, Batch, Lag, Progress, Report, lag
+
+EARLY_ROWS = 20_000
+EARLY_OCTETS = 8 << 20
+"""So much waiting starts a batch before the trigger is due: later it would only be larger."""
+
+LOOK_SECONDS_MIN = 0.01
+LOOK_SECONDS_MAX = 0.25
+LOOK_SHARE = 8
+"""How often gateways are asked while nothing is due: so that asking takes an eighth of the time,
+between these bounds."""
+
+ATTEMPTS_MAX = 3
+"""A batch which fails is run again; after so many in a row the bridge ends with what it was."""
+
+ATTEMPT_SECONDS = 1.0
+"""The pause before a batch is run again."""
+
+FILE_SECONDS_MAX = 3600.0
+"""Files which were written longer ago are not committed: vacuum may take what no log names."""
+
+AWAY_SECONDS = 10.0
+"""How long a start waits for any gateway to answer, and ``--once`` for the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When batches begin and how large they get.
+
+    ``trigger`` is the least time from one batch to the next in seconds (0: the next begins when
+    the last ends); ``once`` lands what is there and ends.
+    """
+
+    trigger: float = 1.0
+    once: bool = False
+    rows_max: int = ROWS_MAX
+    octets_max: int = OCTETS_MAX
+    cores: int = 2
+
+
+class Loop:
+    """One run of the loop, in one thread.
+
+    ``stop`` ends it after the running batch.  ``maintenance`` is called between batches with the
+    table: checkpoints, log cleanup, compaction.  ``check`` is called once a round and raises when
+    there is no point in going on.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        target: Target,
+        gateways: Gateways,
+        marks: Marks,
+        runner: Runner,
+        run: Run,
+        pace: Pace,
+        stop: threading.Event,
+        *,
+        access: object = None,
+        say: Callable[[str], None] = lambda line: None,
+        maintenance: Callable[[Table], None] = Table.maintain,
+        check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.table = table
+        self.target = target
+        self.gateways = gateways
+        self.marks = marks
+        self.runner = runner
+        self.own_run = run
+        self.pace = pace
+        self.stop = stop
+        self.access = access
+        self.say = say
+        self.maintenance = maintenance
+        self.check = check
+        self.clock = clock
+        self.wall = wall
+        table.seen = lambda commit: starting.check_commits(table.location, [commit])
+        self.progress = Progress(landed=table.landed())
+        self.lags: dict[str, Lag] = {}
+        self._due = float("-inf")
+        self._until: dict[str, int] = {}
+        self._began = clock()
+        self._attempts = 0
+
+    def run(self) -> None:
+        """Until ``stop``, or until everything has landed (``once``).
+
+        Raises MsgprotoError, one line, when the bridge cannot go on.
+        """
+        self.table.sync()
+        while not self.stop.is_set():
+            self.check()
+            asked = self.clock()
+            answered = self.gateways.ask(self.table.landed())
+            self._note(answered)
+            if self._is_due(answered):
+                self.batch(answered)
+                continue
+            if self.pace.once and self._drained():
+                break
+            self._check_someone_answers()
+            pause = LOOK_SHARE * (self.clock() - asked)
+            self.stop.wait(min(LOOK_SECONDS_MAX, max(LOOK_SECONDS_MIN, pause)))
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def _note(self, answered: Iterable[Gateway]) -> None:
+        """Lags for people, marks which the table has proven, and where ``once`` ends."""
+        landed = self.table.landed()
+        now = self.wall()
+        proven: dict[str, Landed] = {}
+        for one in answered:
+            if one.description is None:
+                continue
+            known = landed.get(one.gateway)
+            self.lags[one.gateway] = lag(known, one.description, now)
+            self._until.setdefault(one.gateway, one.description.end)
+            if known is not None:
+                proven[one.gateway] = known
+        self.progress.landed = {
+            name: place for name, place in landed.items() if name in self.gateways.by_id
+        }
+        self.marks.want(proven)
+
+    def _is_due(self, answered: Iterable[Gateway]) -> bool:
+        behind = [one for one in answered if self.lags.get(one.gateway, Lag(0, 0.0)).rows > 0]
+        if self.pace.once:
+            landed = self.table.landed()
+            behind = [one for one in behind if self._begin(one, landed) < self._until[one.gateway]]
+        if not behind:
+            return False
+        if self.pace.once or self.clock() >= self._due:
+            return True
+        rows = sum(self.lags[one.gateway].rows for one in behind)
+        octets = sum(one.description.waiting_octets for one in behind if one.description)
+        return rows >= EARLY_ROWS or octets >= EARLY_OCTETS
+
+    @staticmethod
+    def _begin(one: Gateway, landed: Mapping[str, Landed]) -> int:
+        assert one.description is not None
+        known = landed.get(one.gateway)
+        return one.description.begin if known is None else known.offset
+
+    def _drained(self) -> bool:
+        """Whether all has landed; QueueError when a gateway stays away."""
+        missing = self.gateways.in_state(NEW, AWAY, REFUSED)
+        if not missing:
+            return True
+        refused = [one for one in missing if one.state == REFUSED]
+        if refused or self.clock() - self._began > AWAY_SECONDS:
+            one = (refused or missing)[0]
+            raise (QueueMismatch if refused else QueueError)(one.line or f"{one.name} is away")
+        return False
+
+    def _check_someone_answers(self) -> None:
+        """Raises the reason when no gateway can be landed and waiting does not help."""
+        if self.gateways.in_state(NEW, ANSWERS, AWAY):
+            return
+        raise QueueMismatch(self.gateways.all[0].line)
+
+    # -- a batch ----------------------------------------------------------------------------------
+
+    def batch(self, answered: Iterable[Gateway]) -> None:
+        """One batch, from a fresh look at the table to its marks."""
+        began = self.clock()
+        self._due = began + self.pace.trigger
+        before = self.progress.landed
+        try:
+            seen = self.table.refresh()
+        except TableError as error:
+            if type(error) is not TableError:
+                raise
+            self._failed(error)  # a store which does not answer just now
+            return
+        starting.check_not_moved(self.table, before, seen)
+        waiting = list(self.gateways.waiting(answered, self.table.landed(), self.access))
+        plan = self._plan(waiting)
+        if plan is None:
+            return
+        try:
+            landed = self.runner(self.target, plan.tasks)
+        except TableError as error:
+            self._failed(error)
+            return
+        if landed.failed:
+            for gateway, failure in landed.failed.items():
+                self.gateways.fail(gateway, failure)
+            self._due = float("-inf")
+            return
+        if self.clock() - began > FILE_SECONDS_MAX:
+            self._failed(TableError(f"a batch took more than {FILE_SECONDS_MAX:.0f} s"))
+            return
+        version = self._commit(plan, landed)
+        if version is None:
+            return
+        self._attempts = 0
+        self._after(version, plan, landed, self.clock() - began)
+
+    def _plan(self, waiting: list[Waiting]) -> Plan | None:
+        return plan_batch(
+            waiting,
+            self.gateways.place,
+            cores=self.pace.cores,
+            rows_max=self.pace.rows_max,
+            octets_max=self.pace.octets_max,
+        )
+
+    def _commit(self, plan: Plan, landed: LandedRanges) -> int | None:
+        """The version which holds the batch; None when the batch has to be run again."""
+        entries = {name: entry(plan, landed, name) for name in plan.landed}
+        begins = {name: each["lo"] for name, each in entries.items() if not plan.before.get(name)}
+        notes = batch_notes(begins, landed.damaged, self.table.transactions)
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                return self.table.commit(
+                    landed.files,
+                    plan.landed,
+                    before=plan.before,
+                    run=self.own_run,
+                    info={"gateways": entries},
+                    notes=notes,
+                )
+            except TableChanged:
+                raise
+            except TableError as error:
+                # Overtaken among them: who has moved a gateway, ends the bridge.
+                if type(error) is not TableError or attempt == ATTEMPTS_MAX - 1:
+                    raise
+                self.say(f"bridge: {error}; the same files are committed again")
+                if self.stop.wait(ATTEMPT_SECONDS):
+                    return None
+        raise AssertionError("unreachable")
+
+    def _failed(self, error: MsgprotoError) -> None:
+        """A batch did not land: again, but not for ever."""
+        self.check()
+        self.progress.failures += 1
+        self._attempts += 1
+        if self.stop.is_set():
+            return
+        if self._attempts >= ATTEMPTS_MAX:
+            raise error
+        self.say(f"bridge: {error}; the batch is run again")
+        self._due = float("-inf")
+        self.stop.wait(ATTEMPT_SECONDS)
+
+    def _after(self, version: int, plan: Plan, landed: LandedRanges, seconds: float) -> None:
+        self.table.sync()
+        self.marks.want(plan.landed)
+        self.gateways.settle(plan.landed)
+        skipped = sum(hi - lo for parts in landed.damaged.values() for lo, hi in parts)
+        rows = sum(landed.rows.values())
+        batch = Batch(version, rows - landed.dropped, seconds, self.wall())
+        self.progress.landed = {**self.progress.landed, **plan.landed}
+        self.progress.add(batch, skipped=skipped, dropped=landed.dropped)
+        for gateway, parts in landed.damaged.items():
+            if parts:
+                self.say(damage_line(gateway, parts, version))
+        for gateway, place in plan.landed.items():
+            one = self.gateways.by_id[gateway]
+            if one.description is not None:
+                left = max(0, one.description.end - place.offset)
+                self.lags[gateway] = Lag(left, self.lags[gateway].oldest_age if left else 0.0)
+        self.maintenance(self.table)
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    def report(self, state: str, error: str | None = None) -> Report:
+        """What there is to say now; any thread may ask."""
+        now = self.clock()
+        aside = [
+            Aside(one.location, one.gateway, one.state, one.line, now - one.since)
+            for one in self.gateways.in_state(AWAY, REFUSED)
+        ]
+        return Report(
+            state,
+            self.progress,
+            dict(self.lags),
+            len(self.gateways.all),
+            tuple(aside),
+            tuple(sorted(self.gateways.standing.named)),
+            error,
+        )
+
+
+def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
+    """What a commit says of one gateway: which offsets its files hold, and which are missing."""
+    parts = [part for ranges in plan.tasks for part in ranges if part.gateway == gateway]
+    return {
+        "lo": min(part.lo for part in parts),
+        "hi": plan.landed[gateway].offset,
+        "rows": landed.rows.get(gateway, 0),
+        "damaged": [list(part) for part in landed.damaged.get(gateway, [])],
+    }
+
+
+def damage_line(gateway: str, parts: Iterable[tuple[int, int]], version: int) -> str:
+    """One line for rows which a read met as damaged; they are in no table."""
+    parts = list(parts)
+    rows = sum(hi - lo for lo, hi in parts)
+    ranges = ", ".join(f"{lo}..{hi - 1}" for lo, hi in parts)
+    return (
+        f"bridge skipped {rows} damaged rows of queue {gateway} in batch {version} "
+        f"(offsets {ranges})"
+    )

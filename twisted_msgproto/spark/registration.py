@@ -1,0 +1,142 @@
+"""Makes the data sources known to a session that runs already, workers included.
+
+Spark's workers are Python processes of their own.  Which program they run, and where they look for
+modules, is written into everything the driver sends them; so it can still be said when the session
+runs.  Unless told otherwise Spark takes ``python3`` from the ``PATH``, and a worker knows nothing
+of the driver's ``sys.path``: a plain script in a virtual environment fails with both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+PACKAGE = Path(__file__).resolve().parents[1]
+"""The directory of this package."""
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+"""Spark's switch for sources which can use filters; it is off unless it is set."""
+
+SHIPPED = "twisted_msgproto.zip"
+"""The package as it is sent to workers which do not have it."""
+
+
+def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
+    """What :func:`twisted_msgproto.spark.register` does."""
+    from .source import QueueSource
+    from .tablesource import TableSource
+
+    context = classic_context(spark)
+    if context is not None:
+        prepare_workers(context, probe=probe)
+    spark.conf.set(PUSHDOWN, "true")
+    for source in (QueueSource, TableSource):
+        spark.dataSource.register(source)
+
+
+def classic_context(spark: SparkSession) -> SparkContext | None:
+    """The session's context; None under Spark Connect, where the server decides about workers."""
+    try:
+        return spark.sparkContext
+    except Exception:  # pyspark raises its own kinds, which differ with its version
+        return None
+
+
+def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
+    """Lets workers run a Python which has this package.
+
+    ``PYSPARK_PYTHON`` and Spark's setting ``spark.pyspark.python`` are the operator's and are left
+    as they are.  Raises ConfigurationError, one line, when the workers of a cluster cannot do it;
+    ``probe`` asks one of them.
+    """
+    configured = context.getConf().get("spark.pyspark.python")
+    chosen = "PYSPARK_PYTHON" in os.environ or bool(configured)
+    if configured and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = configured
+    share_path(context)
+    if (context.master or "").startswith("local"):
+        if not chosen:
+            context.pythonExec = sys.executable
+        return
+    if not probe:
+        return
+    problem = ask_worker(context)
+    if problem is not None and not chosen:
+        # Nobody said which: this Python, if the nodes have it where this one has it.
+        usual, context.pythonExec = context.pythonExec, sys.executable
+        if (again := ask_worker(context)) is None or again == PACKAGE.name:
+            problem = again
+        else:
+            context.pythonExec = usual
+    if problem == PACKAGE.name:
+        context.addPyFile(str(shipped(Path(context._temp_dir))))
+        problem = ask_worker(context)
+    if problem is not None:
+        major, minor = sys.version_info[:2]
+        raise ConfigurationError(
+            f"the workers of {context.master} cannot run the source ({context.pythonExec}: "
+            f"{problem}); set PYSPARK_PYTHON, before the session starts, to a Python "
+            f"{major}.{minor} which has twisted-msgproto[spark] on every node"
+        )
+
+
+def share_path(context: SparkContext) -> None:
+    """The package's root for the workers' ``PYTHONPATH``, unless it is installed there anyway."""
+    root = str(PACKAGE.parent)
+    # site-packages does not belong before the standard library.
+    if PACKAGE.parent.name in ("site-packages", "dist-packages"):
+        return
+    paths = [part for part in context.environment.get("PYTHONPATH", "").split(os.pathsep) if part]
+    if root not in paths:
+        context.environment["PYTHONPATH"] = os.pathsep.join([root, *paths])
+
+
+def ask_worker(context: SparkContext) -> str | None:
+    """What keeps a worker from running the source: None, a missing module's name, or a line."""
+
+    # Sent as it stands, without this module, which a worker may not have.
+    def probe(_: Any) -> str | None:
+        try:
+            import twisted_msgproto.spark.source  # noqa: F401
+        except ModuleNotFoundError as error:
+            return str(error.name).partition(".")[0]
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    try:
+        answer = context.parallelize([0], 1).map(probe).collect()[0]
+    except Exception as error:
+        return why(str(error))
+    if answer is not None and answer.isidentifier() and answer != PACKAGE.name:
+        return f"it has no module {answer}"
+    return answer
+
+
+def why(text: str) -> str:
+    """The line of a failed job's message which tells the most, cut to 200 characters."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "No module named", "Error:")
+    for sign in telling:
+        for line in lines:
+            if sign in line:
+                return line[line.index(sign) :][:200] if sign == telling[0] else line[:200]
+    return lines[0][:200] if lines else "it does not start"
+
+
+def shipped(directory: Path) -> Path:
+    """The package's Python files as a zip file in ``directory``."""
+    path = directory / SHIPPED
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(PACKAGE.rglob("*.py")):
+            archive.write(file, file.relative_to(PACKAGE.parent))
+    return path

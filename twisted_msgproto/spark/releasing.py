@@ -1,0 +1,157 @@
+"""When a stream of one's own lets its queue forget: the mark of the option ``consumer``.
+
+A gateway keeps a row until every consumer has released it.  A stream must not release a row
+before the row is safe where the stream writes it, and nobody but the owner of that place knows
+when this is.  When Spark tells a source that a batch is committed, the batch's files and Spark's
+checkpoint are written, but nothing was synced: neither Spark's file sink nor its checkpoint calls
+``fsync``.  A power cut then takes rows which the table showed a second before.  One batch later is
+no better: batches follow each other in milliseconds, a disk's cache is written back after half a
+minute.
+
+So Spark's ``commit`` moves nothing.  The mark moves in one of two ways:
+
+* :func:`release` is called by the owner of the stream, who says how its output is made durable;
+* the option ``releaseAfter`` lets it follow so much later that the machine has written back all
+  there was (Linux begins to after 30 s).  That is a wait, not a proof: a disk which fails to write
+  back tells nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ConfigurationError, QueueError
+from .offsets import Place, Source, proof
+from .options import Access, split_list
+
+OFFSET_LOG_VERSION = "v1"
+"""The first line of every file of Spark's log of offsets; a later Spark may add a ``v2``."""
+
+PENDING_MAX = 10_000
+"""Places which wait for ``releaseAfter``; beyond it every second one is dropped."""
+
+
+class LateMarks:
+    """Places which become marks when they have been committed for ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waiting: deque[tuple[float, Mapping[str, Place]]] = deque()
+
+    def committed(self, places: Mapping[str, Place], now: float) -> None:
+        """Notes that the batch which ends at ``places`` was committed at ``now`` (seconds)."""
+        self._waiting.append((now, places))
+        if len(self._waiting) > PENDING_MAX:
+            self._waiting = deque(
+                one for index, one in enumerate(self._waiting) if index % 2 or index == 0
+            )
+
+    def due(self, now: float) -> Mapping[str, Place] | None:
+        """The latest places which may be released at ``now``; None when there are none."""
+        places = None
+        while self._waiting and self._waiting[0][0] + self._seconds <= now:
+            places = self._waiting.popleft()[1]
+        return places
+
+
+def move_marks(queues: Mapping[str, Source], consumer: str, places: Mapping[str, Place]) -> None:
+    """Publishes how far ``consumer`` needs nothing of the queues any more; the gateway trims."""
+    for name, place in places.items():
+        if name in queues:
+            queues[name].commit(consumer, place["offset"], proof(place))
+
+
+def release(
+    checkpoint: str | os.PathLike[str],
+    queue: str | Sequence[str],
+    consumer: str,
+    *,
+    sync: Callable[[], object] | None = None,
+    token_file: str | None = None,
+    authority: str | None = None,
+    source: int = 0,
+) -> dict[str, int]:
+    """Lets queues forget what a stream has committed and made durable; the released offsets.
+
+    Reads the last committed batch from the stream's ``checkpoint`` (a local directory), calls
+    ``sync``, makes the checkpoint durable and only then publishes the batch's end as the mark of
+    ``consumer``.  Call it as often as the queue's disk needs it, from the program of the stream or
+    beside it: from a ``StreamingQueryListener``, from a timer, after ``awaitTermination()``.
+
+    ``sync`` must make the sink's output durable before it returns: ``os.sync`` for a sink on this
+    machine's disks under Linux; None for a sink which is durable when a batch is committed (an
+    object store, a database, the durable topics of a broker).  ``queue`` is the source's option
+    ``queue``.  ``source`` is the source's number in a query which has several.
+
+    Raises ConfigurationError when the checkpoint is none, QueueMismatch when a queue never had
+    what the checkpoint says, QueueError when a queue is not there or the checkpoint has none of
+    them, OSError from the disk.
+    """
+    from .ranges import open_queues
+
+    places = committed_places(Path(checkpoint), source)
+    if not places:
+        return {}
+    if sync is not None:
+        sync()
+    sync_tree(checkpoint)
+    locations = split_list(queue) if isinstance(queue, str) else list(queue)
+    queues = open_queues(locations, Access(token_file, authority))
+    strangers = sorted(set(queues) - set(places))
+    if strangers and not set(queues) & set(places):
+        raise QueueError(f"the checkpoint {checkpoint} does not know queue {strangers[0]}")
+    for one in queues.values():
+        one.register(consumer)
+    move_marks(queues, consumer, places)
+    return {name: places[name]["offset"] for name in queues if name in places}
+
+
+def committed_places(checkpoint: Path, source: int = 0) -> dict[str, Place]:
+    """Where the last committed batch of Spark's ``checkpoint`` ends; empty before the first one.
+
+    Raises ConfigurationError when it is no checkpoint of a stream which reads ``msgproto``.
+    """
+    if not (checkpoint / "offsets").is_dir():
+        raise ConfigurationError(f"{checkpoint} is no checkpoint of Spark (it has no offsets/)")
+    numbers = [int(path.name) for path in _entries(checkpoint / "commits") if path.name.isdigit()]
+    if not numbers:
+        return {}
+    path = checkpoint / "offsets" / str(max(numbers))
+    lines = path.read_text().splitlines()
+    try:
+        # The version, the batch's own metadata, then one line a source.
+        places = json.loads(lines[2 + source])
+        known = lines[0] == OFFSET_LOG_VERSION and all(
+            isinstance(place["offset"], int) for place in places.values()
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        known = False
+    if not known:
+        raise ConfigurationError(f"{path} has no offsets of the source msgproto at number {source}")
+    return dict[str, Any](places)
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def sync_tree(directory: str | os.PathLike[str]) -> None:
+    """Makes every file and folder in a local ``directory`` durable; OSError from the disk."""
+    for folder, _, files in os.walk(directory):
+        for path in (*(os.path.join(folder, name) for name in files), folder):
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                continue  # Spark removed it meanwhile
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,273 @@
+"""Landed tables in Spark without Java packages: ``format("msgproto-table")`` and a short way.
+
+A landed table is a Delta table: Parquet files, and a log which says which of them count.  Spark
+reads such a table by its Delta package, which is a Java package of its own.  Two ways need none:
+
+* ``spark.read.format("msgproto-table").load(LOCATION)``: the log is read by delta-rs, the files by
+  Arrow in Spark's Python workers.  It works wherever delta-rs does (S3 and alike without jars).
+  Filters choose files by partition and by statistics, and rows before Spark gets them.
+* :func:`read_table`: the log is read by delta-rs, the files by Spark's own Parquet reader, which
+  reads only the columns that a query needs.  Every worker must reach the files by their paths.
+
+Both give the schema of the table's log.  Left to itself Spark would guess the type of a partition's
+values from the names of folders: a gateway ``1e5`` would become the number 100000.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from ..core.errors import ConfigurationError
+from .filters import expression
+from .options import microseconds, split_list, whole
+from .schema import arrow_schema
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLE_NAME = "msgproto-table"
+"""What ``format()`` takes."""
+
+FILES_MAX = 500
+"""Files which one call of Spark's Parquet reader is given; it plans long lists slowly."""
+
+TASKS_DEFAULT = 8
+"""Tasks of one read, unless the option ``numPartitions`` says otherwise."""
+
+TASK_OCTETS_MIN = 4 << 20
+"""Files are put together to tasks of at least this size; a task costs some 10 ms."""
+
+READ_ROWS = 10_000
+"""Rows of one Arrow batch."""
+
+STORAGE_PREFIX = "storage."
+"""What an option of delta-rs (``aws_region``, …) is named with."""
+
+
+class TableOptions:
+    """The options of ``format("msgproto-table")``.  Raises ConfigurationError with one line."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        self.location = given.get("path", "")
+        if not self.location:
+            raise ConfigurationError(
+                'the source msgproto-table needs a table: .load("/data/messages")'
+            )
+        self.storage = {
+            name.removeprefix(STORAGE_PREFIX): value
+            for name, value in given.items()
+            if name.startswith(STORAGE_PREFIX)
+        }
+        self.version: int | dt.datetime | None = None
+        if text := given.get("versionasof"):
+            if not re.fullmatch(r"\d+", text):
+                raise ConfigurationError(f"the option versionAsOf is a version, not {text!r}")
+            self.version = int(text)
+        if text := given.get("timestampasof"):
+            micros = microseconds(text, "timestampAsOf")
+            self.version = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(
+                microseconds=micros
+            )
+        self.columns = split_list(given.get("columns", ""))
+        self.tasks = whole(given, "numPartitions") or TASKS_DEFAULT
+
+
+def open_table(
+    location: str, storage: Mapping[str, str], version: int | dt.datetime | None = None
+) -> DeltaTable:
+    """The Delta table at ``location``.  Raises ConfigurationError with one line."""
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+    except ImportError:
+        raise ConfigurationError(
+            "tables need the wheel deltalake: pip install 'twisted-msgproto[spark]'"
+        ) from None
+    place = location.removeprefix("file://") if location.startswith("file:///") else location
+    try:
+        table = DeltaTable(place, storage_options=dict(storage) or None)
+        if version is not None:
+            table.load_as_version(version)
+    except TableNotFoundError:
+        raise ConfigurationError(f"there is no table at {location}") from None
+    except (DeltaError, OSError, ValueError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise ConfigurationError(f"the table {location} cannot be opened: {line}") from None
+    return table
+
+
+def table_schema(table: DeltaTable) -> StructType:
+    """The table's columns as Spark has them: a Delta log writes them as Spark does."""
+    return StructType.fromJson(json.loads(table.schema().to_json()))
+
+
+def table_dataset(table: DeltaTable, location: str) -> ds.FileSystemDataset:
+    """The table's files as Arrow has them.  Raises ConfigurationError for what it cannot read."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return table.to_pyarrow_dataset()
+    except (DeltaError, ValueError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise ConfigurationError(f"the table {location} cannot be read: {line}") from None
+
+
+class TableFile(NamedTuple):
+    """One file of a table: its path below the table, its size, what all its rows have in common."""
+
+    path: str
+    octets: int
+    known: Any
+
+
+class TableFiles(InputPartition):
+    """The files which one task reads."""
+
+    def __init__(self, files: Sequence[TableFile]) -> None:
+        self.files = list(files)
+
+    def __repr__(self) -> str:
+        return f"TableFiles({[file.path for file in self.files]!r})"
+
+
+class TableReader(DataSourceReader):
+    """Reads the files of one version of a table, as far as the query's filters need them."""
+
+    def __init__(self, options: TableOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._whole = self._schema
+        self._wanted: pc.Expression | None = None
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes what the query will throw away anyhow; Spark applies every filter again."""
+        self._wanted = expression(filters, self._schema)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The table's files, without those of which partition or statistics say: no such row."""
+        options = self._options
+        table = open_table(options.location, options.storage, options.version)
+        dataset = table_dataset(table, options.location)
+        sizes = table._table.get_add_file_sizes()
+        files = [
+            TableFile(one.path, sizes.get(one.path, 0), one.partition_expression)
+            for one in dataset.get_fragments(self._wanted)
+        ]
+        return [TableFiles(group) for group in shared(files, options.tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task's files which the query may want."""
+        if not isinstance(partition, TableFiles):  # what Spark makes of "no partitions"
+            return
+        place = filesystem(self._options.location, self._options.storage)
+        parquet = ds.ParquetFileFormat()
+        for file in partition.files:
+            fragment = parquet.make_fragment(file.path, place, file.known)
+            dataset = ds.FileSystemDataset([fragment], self._schema, parquet, place)
+            for batch in dataset.to_batches(
+                filter=self._wanted, batch_size=READ_ROWS, batch_readahead=2
+            ):
+                if batch.num_rows:
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+
+
+class TableSource(DataSource):
+    """``format("msgproto-table")``.  The options are listed in ``docs/reading-the-table.md``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name which ``format()`` takes."""
+        return TABLE_NAME
+
+    def schema(self) -> StructType:
+        """The columns of the table, or those of the option ``columns``."""
+        options = TableOptions(self.options)
+        schema = table_schema(open_table(options.location, options.storage, options.version))
+        strangers = [name for name in options.columns if name not in schema.names]
+        if strangers:
+            raise ConfigurationError(
+                f"the table {options.location} has no column {strangers[0]} (it has "
+                f"{', '.join(schema.names)})"
+            )
+        return StructType([schema[name] for name in options.columns or schema.names])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Spark asks for this with ``read``."""
+        return TableReader(TableOptions(self.options), schema)
+
+
+def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
+    """``files`` in groups of about the same size, at most ``tasks`` unless files are small."""
+    total = sum(file.octets for file in files)
+    goal = max(TASK_OCTETS_MIN, -(-total // tasks))
+    groups: list[list[TableFile]] = []
+    room = 0
+    for file in sorted(files, key=lambda file: file.path):
+        if not groups or file.octets > room:
+            groups.append([])
+            room = goal
+        groups[-1].append(file)
+        room -= file.octets
+    return groups
+
+
+def filesystem(location: str, storage: Mapping[str, str]) -> fs.FileSystem:
+    """What opens a table's files by their paths below ``location``."""
+    if "://" not in location or location.startswith("file://"):
+        root = os.path.abspath(location.removeprefix("file://"))
+        return fs.SubTreeFileSystem(root, fs.LocalFileSystem())
+    from deltalake.fs import DeltaStorageHandler
+
+    return fs.PyFileSystem(DeltaStorageHandler(location, dict(storage)))
+
+
+def read_table(
+    spark: SparkSession,
+    location: str | os.PathLike[str],
+    *,
+    storage: Mapping[str, str] | None = None,
+    version: int | None = None,
+) -> DataFrame:
+    """The table at ``location`` as it is now (or as of ``version``) by Spark's Parquet reader.
+
+    Every worker must reach the files: a directory on a shared disk, or an object store for which
+    Spark has its own connector and settings (``s3://`` is handed to it as ``s3a://``).
+    ``storage`` are options of delta-rs, which reads the log here on the driver.
+
+    Raises ConfigurationError with one line when there is no table.
+    """
+    table = open_table(os.fspath(location), storage or {}, version)
+    table_dataset(table, os.fspath(location))  # refuses features which hide rows of a file
+    schema = table_schema(table)
+    files = [spark_path(uri) for uri in table.file_uris()]
+    if not files:
+        return spark.createDataFrame([], schema)
+    reader = spark.read.schema(schema).option("basePath", spark_path(table.table_uri))
+    parts = [
+        reader.parquet(*files[first : first + FILES_MAX])
+        for first in range(0, len(files), FILES_MAX)
+    ]
+    return reduce(lambda one, other: one.union(other), parts)
+
+
+def spark_path(uri: str) -> str:
+    """A path of delta-rs as Spark's reader takes it."""
+    if uri.startswith("s3://"):
+        return "s3a://" + uri.removeprefix("s3://")
+    return uri

@@ -1,0 +1,345 @@
+"""A pipeline of one's own between the queues and the table, exactly once like everything else.
+
+``msgproto bridge --transform MODULE:FUNCTION`` names a PySpark function, DataFrame → DataFrame.  It
+is given the rows of a batch in the columns of the queues, and what it returns lands: columns added,
+bodies parsed, rows joined, masked, left out.  A batch is still exactly its ranges, its files are
+still made durable by the workers that wrote them, and one commit still says both which files there
+are and how far every gateway has landed.  So whatever the function makes of a batch is in the table
+once, or, when it raises, not at all: the bridge ends with one line, and no mark moves.
+
+The function is called for every batch.  It must not keep anything from one batch to the next, and
+gets no more than a batch: aggregates over all rows belong behind the table.  It is called once at
+the start with no rows at all; the columns which it returns then are the table's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.accumulators import AccumulatorParam
+from pyspark.sql import DataFrame
+from pyspark.sql import types as st
+
+from ..core.errors import ConfigurationError, MsgprotoError, TableError
+from ..queue import SCHEMA
+from ..table.landing import (
+    DAY,
+    Failure,
+    Files,
+    LandedRanges,
+    Range,
+    Target,
+    read_all,
+)
+from ..table.storage import storage_at
+from .jobs import JOB_GROUP, SparkRunner, open_range
+from .schema import arrow_schema, spark_schema
+from .session import first_line
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+Function = Callable[[DataFrame], DataFrame]
+"""What a transform is."""
+
+FAILED = re.compile(r"msgproto-failed: ([0-9a-f]+);")
+"""How a task says through Java which gateway it could not read: JSON in hexadecimal digits.
+
+A traceback also quotes the line of the program which raised it; digits tell the two apart.
+"""
+
+LANDABLE: tuple[type[st.DataType], ...] = (
+    *(st.StringType, st.BinaryType, st.BooleanType, st.DateType, st.TimestampType),
+    *(st.ByteType, st.ShortType, st.IntegerType, st.LongType),
+    *(st.FloatType, st.DoubleType, st.DecimalType),
+)
+"""The simple types which a table can hold that every reader of Delta tables understands."""
+
+
+class Transform:
+    """Lands batches through the function ``name`` (``MODULE:FUNCTION``); a runner of the loop.
+
+    ``schema`` is what it lands: the function's columns, and ``day`` where they have
+    ``received_at``.  Raises ConfigurationError, one line, when there is no such function, when it
+    raises, or when its result cannot be a table.
+    """
+
+    def __init__(self, runner: SparkRunner, name: str, access: object = None) -> None:
+        self._runner = runner
+        self._name = name
+        self._function = load_function(name)
+        self._access = access
+        try:
+            empty = self._apply(runner.spark.createDataFrame([], spark_schema()))
+        except MsgprotoError as error:
+            raise ConfigurationError(str(error)) from error
+        self.schema: pa.Schema = landed_schema(name, empty.schema)
+
+    def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
+        """Lands the ranges of ``tasks`` through the function, durably; commits nothing.
+
+        Raises TableError, one line, when the function or the job fails.
+        """
+        spark = self._runner.spark
+        context = spark.sparkContext
+        rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
+        context.setJobGroup(JOB_GROUP, f"{rows} rows through {self._name}", True)
+        met: Accumulator[frozenset[Met]] = context.accumulator(frozenset(), Union())
+        # One row a task, made by Java: the function's DataFrame has exactly these partitions.
+        numbers = spark.range(0, len(tasks), 1, len(tasks))
+        given = numbers.mapInArrow(reading([list(ranges) for ranges in tasks], met), spark_schema())
+        result = self._apply(given)
+        names = [name for name in target.schema.names if name in result.columns]
+        try:
+            written = result.select(names).mapInArrow(writing(target), "landed binary").collect()
+        except Exception as error:
+            failed = failures(str(error))
+            if failed:
+                return LandedRanges(failed=failed)
+            raise self._explained(error) from error
+        return collected([pickle.loads(row[0]) for row in written], tasks, met.value)
+
+    def _apply(self, given: DataFrame) -> DataFrame:
+        """The function's result.  Raises TableError with one line."""
+        try:
+            result = self._function(given)
+        except MsgprotoError:
+            raise
+        except Exception as error:
+            line = first_line(error)
+            raise TableError(
+                f"the transform {self._name} failed: {type(error).__name__}: {line}"
+            ) from error
+        if not isinstance(result, DataFrame):
+            raise TableError(
+                f"the transform {self._name} returned {type(result).__name__}, not a DataFrame"
+            )
+        if result.isStreaming:
+            raise TableError(f"the transform {self._name} returned a stream")
+        return result
+
+    def _explained(self, error: Exception) -> MsgprotoError:
+        """One line for a job which failed: mostly the function's own words."""
+        told = self._runner.explained(error)
+        if type(told) is not TableError:
+            return told
+        return TableError(f"the transform {self._name}: {told}")
+
+
+def load_function(name: str) -> Function:
+    """The function ``MODULE:FUNCTION``; the working directory is looked in, too.
+
+    Raises ConfigurationError with one line.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ConfigurationError(f"--transform is MODULE:FUNCTION, not {name!r}")
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = "it" if error.name and module_name.startswith(error.name) else f"{error.name}"
+        what = "there is no such module" if missing == "it" else f"it needs {missing}"
+        raise ConfigurationError(f"--transform {name}: {what} (looked in {here}, too)") from None
+    except Exception as error:
+        raise ConfigurationError(
+            f"--transform {name}: importing it failed: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    finally:
+        if added:
+            sys.path.remove(here)
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        what = "has no" if function is None else "has no function"
+        raise ConfigurationError(f"--transform {name}: the module {module_name} {what} {attribute}")
+    # Workers need not have the module: what of it a query needs is sent along.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    found: Function = function
+    return found
+
+
+def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
+    """The table's columns for a function whose result has ``schema``.
+
+    Raises ConfigurationError when it cannot be a table.
+    """
+    lower = [column.lower() for column in schema.names]
+    twice = sorted({column for column in lower if lower.count(column) > 1})
+    if twice:
+        raise ConfigurationError(f"the transform {name} returns the column {twice[0]} twice")
+    for field in schema.fields:
+        refuse_type(name, field.name, field.dataType)
+    landed = arrow_schema(schema)
+    if DAY.name in schema.names:
+        if landed.field(DAY.name).type != DAY.type:
+            raise ConfigurationError(
+                f"the transform {name} returns a column day which is no date; the table is "
+                "partitioned by it"
+            )
+        position = landed.get_field_index(DAY.name)
+        return landed.remove(position).append(DAY)
+    times = schema["received_at"].dataType if "received_at" in schema.names else None
+    if not isinstance(times, st.TimestampType):
+        raise ConfigurationError(
+            f"the transform {name} must return received_at (a timestamp) or day (a date): the "
+            "table is partitioned by day"
+        )
+    return landed.append(DAY)
+
+
+def refuse_type(name: str, column: str, kind: st.DataType) -> None:
+    """Raises ConfigurationError for a type which a table cannot hold."""
+    if isinstance(kind, st.StructType):
+        for field in kind.fields:
+            refuse_type(name, f"{column}.{field.name}", field.dataType)
+    elif isinstance(kind, st.ArrayType):
+        refuse_type(name, column, kind.elementType)
+    elif isinstance(kind, st.MapType):
+        refuse_type(name, column, kind.keyType)
+        refuse_type(name, column, kind.valueType)
+    elif type(kind) not in LANDABLE:
+        raise ConfigurationError(
+            f"the transform {name} returns {column} as {kind.simpleString()}, which a table "
+            "cannot hold; cast it (VARIANT: to a string)"
+        )
+
+
+# -- on the workers -------------------------------------------------------------------------------
+
+Met = tuple[str, int, int, int, tuple[tuple[int, int], ...]]
+"""What the read of a range told: gateway, its bounds, its rows, what of it was damaged."""
+
+
+class Union(AccumulatorParam[frozenset[Met]]):
+    """Collects what reads told.  Told twice (a task was run again) it is still one thing."""
+
+    def zero(self, value: frozenset[Met]) -> frozenset[Met]:
+        """Nothing was told."""
+        return frozenset()
+
+    def addInPlace(self, value1: frozenset[Met], value2: frozenset[Met]) -> frozenset[Met]:
+        """What either side was told."""
+        return value1 | value2
+
+
+Batches = Iterable[pa.RecordBatch]
+
+
+def reading(
+    tasks: Sequence[Sequence[Range]], met: Accumulator[frozenset[Met]]
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """What a worker does with the number of a task: it reads the task's ranges."""
+
+    def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from read_task(tasks[number], met)
+
+    return read
+
+
+def read_task(
+    ranges: Sequence[Range], met: Accumulator[frozenset[Met]]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task.  Raises TableError, which names the gateway that cannot be read."""
+    rows: dict[Range, int] = dict.fromkeys(ranges, 0)
+    for part, item in read_all(ranges, open_range):
+        if isinstance(item, Failure):
+            told = {"gateway": part.gateway, "mismatch": item.mismatch, "line": item.line}
+            raise TableError(f"msgproto-failed: {json.dumps(told).encode().hex()};")
+        if isinstance(item, pa.RecordBatch):
+            rows[part] += item.num_rows
+            yield pa.RecordBatch.from_arrays(item.columns, schema=SCHEMA)
+        else:
+            damaged = tuple((lo, hi) for lo, hi in item)
+            met.add(frozenset([(part.gateway, part.lo, part.hi, rows[part], damaged)]))
+
+
+def writing(target: Target) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """What a worker does with rows of the function's result: it lands them."""
+
+    def write(batches: Batches) -> Iterator[pa.RecordBatch]:
+        landed = write_rows(target, batches)
+        yield pa.RecordBatch.from_pydict({"landed": [pickle.dumps(landed)]})
+
+    return write
+
+
+def write_rows(target: Target, batches: Batches) -> LandedRanges:
+    """Writes rows below the table, durably.  Raises TableError with one line."""
+    files = Files(target, storage_at(target.location, target.storage))
+    landed = LandedRanges()
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                files.write(fitted(batch, target))
+        landed.files = files.finish()
+    except BaseException as error:
+        files.remove()
+        if isinstance(error, (OSError, pa.ArrowException)):
+            line = " ".join(str(error).split())
+            raise TableError(f"the table {target.location} cannot be written: {line}") from error
+        raise
+    return landed
+
+
+def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
+    """``batch`` in the table's columns, ``day`` among them.  Raises TableError for a null there."""
+    columns = []
+    for field in target.schema:
+        if field.name in batch.schema.names:
+            column = batch.column(field.name).cast(field.type)
+        else:  # day alone: landed_schema saw to it
+            column = batch.column("received_at").cast(pa.timestamp("us", "UTC")).cast(pa.date32())
+        if column.null_count and (field.name in target.partition_by or not field.nullable):
+            raise TableError(f"a row of the result has no {field.name}, which the table needs")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=target.schema)
+
+
+# -- on the driver --------------------------------------------------------------------------------
+
+
+def collected(
+    written: Iterable[LandedRanges], tasks: Sequence[Sequence[Range]], met: Iterable[Met]
+) -> LandedRanges:
+    """The batch as a whole: its files, what was read, what was damaged, what was dropped.
+
+    A range whose read told nothing (the function did not want all rows) counts as read.
+    """
+    landed = LandedRanges(files=[file for part in written for file in part.files])
+    told = {(gateway, lo, hi): (rows, damaged) for gateway, lo, hi, rows, damaged in met}
+    ranges = sorted((part for task in tasks for part in task), key=lambda part: part.gateway)
+    for gateway, parts in groupby(ranges, key=lambda part: part.gateway):
+        landed.rows[gateway] = 0
+        for part in parts:
+            unread: tuple[int, tuple[tuple[int, int], ...]] = (part.hi - part.lo, ())
+            rows, damaged = told.get((gateway, part.lo, part.hi), unread)
+            landed.rows[gateway] += rows
+            if damaged:
+                landed.damaged.setdefault(gateway, []).extend(damaged)
+    returned = sum(file.rows or 0 for file in landed.files)
+    landed.dropped = max(0, sum(landed.rows.values()) - returned)
+    return landed
+
+
+def failures(text: str) -> dict[str, Failure]:
+    """The gateways which a failed job says it could not read."""
+    found = {}
+    for match in FAILED.finditer(text):
+        told = json.loads(bytes.fromhex(match[1]))
+        found[told["gateway"]] = Failure(bool(told["mismatch"]), str(told["line"]))
+    return found

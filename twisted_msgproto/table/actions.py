@@ -1,0 +1,390 @@
+"""What stands in a Delta table's log: actions, as values and as lines of JSON.
+
+One version of the log is a file of one JSON object a line.  This module knows the actions which
+this package writes and reads; unknown ones are left alone, as the Delta protocol demands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote
+
+from ..queue.lineage import Landed
+
+OURS = "msgproto"
+"""The key of this package's part of a ``commitInfo``."""
+OFFSET_PREFIX = "msgproto:"
+INCARNATION_PREFIX = "msgproto-incarnation:"
+WITNESS_PREFIX = "msgproto-witness:"
+"""Prefixes of the application ids which say how far a gateway has landed, before its queue id."""
+
+PATH_SAFE = "/=:-_.~!$&'()*+,;@"
+"""What needs no percent sign in a path of the log."""
+
+
+class Torn(ValueError):
+    """A version's file is not whole: a power cut took a part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a program that writes the table; it stands in every commit it makes."""
+
+    id: str
+    """Random hexadecimal digits."""
+    host: str
+    pid: int
+
+    @classmethod
+    def new(cls) -> Run:
+        """A name for this process, from now on."""
+        return cls(uuid.uuid4().hex, socket.gethostname(), os.getpid())
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file of the table: an ``add`` of its log."""
+
+    path: str
+    """Below the table, with ``/``, not percent-encoded."""
+    size: int
+    """In octets."""
+    partition: Mapping[str, str | None]
+    """Partition column to value, as Delta writes values (``day`` → ``2026-01-31``)."""
+    rows: int | None = None
+    """None when the file's statistics do not say."""
+    statistics: str = ""
+    """The ``stats`` of the add: a JSON text, or empty."""
+    modified: int = 0
+    """Milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a table is: identity, columns, partitioning, properties."""
+
+    id: str
+    schema: str
+    """Delta's own schema text (JSON)."""
+    partition_by: tuple[str, ...]
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolVersions:
+    """What a program has to know to read and to write the table."""
+
+    reader: int = 1
+    writer: int = 2
+    reader_features: frozenset[str] = frozenset()
+    writer_features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of the log, as far as it was understood."""
+
+    version: int
+    operation: str
+    """What the writer calls it (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); empty when unknown."""
+    run: Run | None
+    """The run of this package which wrote it; None for other programs."""
+    added: tuple[DataFile, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Paths, as in :class:`DataFile`."""
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    """Application id to version, as far as this commit sets it."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What this package's writer put beside its run; empty for other programs."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The ``operationParameters`` of the commit."""
+    timestamp: int = 0
+    """Milliseconds since 1970, by the writer's clock."""
+    data_change: bool = True
+    """False when the commit only arranges the same rows anew."""
+    metadata: Metadata | None = None
+    protocol: ProtocolVersions | None = None
+
+    @property
+    def landed(self) -> dict[str, Landed]:
+        """The gateways whose places this commit sets."""
+        return landed_of(self.transactions)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A version which somebody wants to add to the log, whatever its number will be."""
+
+    run: Run
+    operation: str
+    added: tuple[DataFile, ...] = ()
+    removed: tuple[DataFile, ...] = ()
+    landed: Mapping[str, Landed] = field(default_factory=dict)
+    before: Mapping[str, Landed | None] = field(default_factory=dict)
+    """Where the table has the gateways of ``landed`` now, as far as the proposer knows."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """Other application transactions of this package: why offsets are not in the table."""
+    info: Mapping[str, object] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    data_change: bool = True
+
+    @property
+    def transactions(self) -> dict[str, int]:
+        """The application transactions which the version sets."""
+        return {**transactions_of(self.landed), **self.notes}
+
+    def became(self, commit: Commit) -> bool:
+        """Whether ``commit`` is this proposal, or does for the same run what it was to do."""
+        if commit.run is None or commit.run.id != self.run.id:
+            return False
+        if self.landed:
+            return commit.landed == self.landed
+        ours = ([file.path for file in self.added], [file.path for file in self.removed])
+        return ours == ([file.path for file in commit.added], list(commit.removed))
+
+    def as_commit(self, version: int, timestamp: int) -> Commit:
+        """What :func:`parse_commit` would read from the version's file."""
+        return Commit(
+            version=version,
+            operation=self.operation,
+            run=self.run,
+            added=self.added,
+            removed=tuple(file.path for file in self.removed),
+            transactions=transactions_of(self.landed),
+            info=self.info,
+            parameters=self.parameters,
+            timestamp=timestamp,
+            data_change=self.data_change,
+        )
+
+    def lines(self, timestamp: int) -> bytes:
+        """The file of the version."""
+        return commit_lines(
+            timestamp=timestamp,
+            operation=self.operation,
+            run=self.run,
+            parameters=self.parameters,
+            info=self.info,
+            transactions=self.transactions,
+            added=self.added,
+            removed=self.removed,
+            data_change=self.data_change,
+        )
+
+
+def transactions_of(landed: Mapping[str, Landed]) -> dict[str, int]:
+    """The application transactions which say how far gateways have landed."""
+    values: dict[str, int] = {}
+    for gateway, place in landed.items():
+        values[OFFSET_PREFIX + gateway] = place.offset
+        values[INCARNATION_PREFIX + gateway] = place.incarnation
+        values[WITNESS_PREFIX + gateway] = place.witness
+    return values
+
+
+def landed_of(transactions: Mapping[str, int]) -> dict[str, Landed]:
+    """The reverse of :func:`transactions_of`; other programs' application ids are left out."""
+    return {
+        gateway: Landed(
+            offset,
+            transactions.get(INCARNATION_PREFIX + gateway, 0),
+            transactions.get(WITNESS_PREFIX + gateway, 0),
+        )
+        for name, offset in transactions.items()
+        if name.startswith(OFFSET_PREFIX) and (gateway := name.removeprefix(OFFSET_PREFIX))
+    }
+
+
+def version_name(version: int) -> str:
+    """The name of a version's file in ``_delta_log``."""
+    return f"{version:020d}.json"
+
+
+def commit_lines(
+    *,
+    timestamp: int,
+    operation: str,
+    run: Run,
+    parameters: Mapping[str, str] | None = None,
+    info: Mapping[str, object] | None = None,
+    transactions: Mapping[str, int] | None = None,
+    added: Sequence[DataFile] = (),
+    removed: Sequence[DataFile] = (),
+    data_change: bool = True,
+    metadata: Metadata | None = None,
+    protocol: ProtocolVersions | None = None,
+) -> bytes:
+    """One version's file.
+
+    ``commitInfo`` comes first and counts the actions, so that a file which was cut between two
+    lines is known as one; transactions stand before what they speak of.
+    """
+    actions: list[dict[str, Any]] = []
+    if protocol is not None:
+        actions.append({"protocol": _protocol_action(protocol)})
+    if metadata is not None:
+        actions.append({"metaData": _metadata_action(metadata, timestamp)})
+    for name, value in (transactions or {}).items():
+        actions.append({"txn": {"appId": name, "version": value, "lastUpdated": timestamp}})
+    actions += ({"remove": remove_action(file, timestamp, data_change)} for file in removed)
+    actions += ({"add": add_action(file, data_change)} for file in added)
+    first = {
+        "timestamp": timestamp,
+        "operation": operation,
+        "operationParameters": dict(parameters or {}),
+        "isBlindAppend": not removed and metadata is None,
+        "engineInfo": "twisted-msgproto",
+        OURS: our_info(run, operation, info or {}, len(actions)),
+    }
+    return "".join(_line(action) for action in [{"commitInfo": first}, *actions]).encode()
+
+
+def our_info(
+    run: Run, operation: str, info: Mapping[str, object], actions: int | None = None
+) -> dict[str, Any]:
+    """This package's part of a ``commitInfo``; ``actions`` counts the lines after it."""
+    values = {"run": run.id, "host": run.host, "pid": run.pid, "operation": operation}
+    return {**values, **({} if actions is None else {"actions": actions}), "info": dict(info)}
+
+
+def add_action(file: DataFile, data_change: bool = True) -> dict[str, Any]:
+    """The ``add`` of a file."""
+    return {
+        "path": quote(file.path, safe=PATH_SAFE),
+        "partitionValues": dict(file.partition),
+        "size": file.size,
+        "modificationTime": file.modified,
+        "dataChange": data_change,
+        **({"stats": file.statistics} if file.statistics else {}),
+    }
+
+
+def remove_action(file: DataFile, timestamp: int, data_change: bool) -> dict[str, Any]:
+    """The ``remove`` of a file."""
+    return {
+        "path": quote(file.path, safe=PATH_SAFE),
+        "deletionTimestamp": timestamp,
+        "dataChange": data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": dict(file.partition),
+        "size": file.size,
+    }
+
+
+def parse_commit(version: int, octets: bytes) -> Commit:
+    """A version's file as a :class:`Commit`.
+
+    Raises:
+        Torn: the file is empty, cut or holds something else than actions.
+    """
+    if not octets.strip(b"\0 \r\n"):
+        raise Torn("it is empty")
+    actions = [_action(line) for line in octets.splitlines() if line.strip()]
+    info: dict[str, Any] = next((a["commitInfo"] for a in actions if a.get("commitInfo")), {})
+    ours: dict[str, Any] = info.get(OURS) or {}
+    expected = ours.get("actions")
+    if expected is not None and expected != len(actions) - 1:
+        raise Torn(f"it holds {len(actions) - 1} of {expected} actions")
+    adds = [a["add"] for a in actions if a.get("add")]
+    removes = [a["remove"] for a in actions if a.get("remove")]
+    metadata = [a["metaData"] for a in actions if a.get("metaData")]
+    protocol = [a["protocol"] for a in actions if a.get("protocol")]
+    try:
+        return Commit(
+            version=version,
+            operation=str(ours.get("operation") or info.get("operation") or ""),
+            run=_run(ours),
+            added=tuple(data_file(a) for a in adds),
+            removed=tuple(unquote(a["path"]) for a in removes),
+            transactions={a["txn"]["appId"]: a["txn"]["version"] for a in actions if a.get("txn")},
+            info=ours.get("info") or {},
+            parameters=info.get("operationParameters") or {},
+            timestamp=int(info.get("timestamp") or 0),
+            data_change=any(a.get("dataChange", True) for a in (*adds, *removes)),
+            metadata=parse_metadata(metadata[-1]) if metadata else None,
+            protocol=parse_protocol(protocol[-1]) if protocol else None,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Torn(f"it holds an action without {error}") from error
+
+
+def data_file(add: Mapping[str, Any]) -> DataFile:
+    """The file of an ``add``, from the log or from a checkpoint."""
+    statistics = add.get("stats") or ""
+    return DataFile(
+        path=unquote(add["path"]),
+        size=add["size"],
+        partition=dict(add["partitionValues"]),
+        rows=_rows(statistics),
+        statistics=statistics,
+        modified=add.get("modificationTime") or 0,
+    )
+
+
+def parse_metadata(action: Mapping[str, Any]) -> Metadata:
+    """The ``metaData`` action, from the log or from a checkpoint."""
+    return Metadata(
+        id=action["id"],
+        schema=action["schemaString"],
+        partition_by=tuple(action["partitionColumns"] or ()),
+        properties=dict(action.get("configuration") or {}),
+    )
+
+
+def parse_protocol(action: Mapping[str, Any]) -> ProtocolVersions:
+    """The ``protocol`` action, from the log or from a checkpoint."""
+    return ProtocolVersions(
+        reader=action["minReaderVersion"],
+        writer=action["minWriterVersion"],
+        reader_features=frozenset(action.get("readerFeatures") or ()),
+        writer_features=frozenset(action.get("writerFeatures") or ()),
+    )
+
+
+def _line(action: Mapping[str, Any]) -> str:
+    return json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def _action(line: bytes) -> dict[str, Any]:
+    try:
+        action = json.loads(line)
+    except ValueError:
+        raise Torn("a line of it is cut") from None
+    if not isinstance(action, dict):
+        raise Torn("a line of it is not an action")
+    return action
+
+
+def _run(ours: Mapping[str, Any]) -> Run | None:
+    if not ours.get("run"):
+        return None
+    return Run(str(ours["run"]), str(ours.get("host") or ""), int(ours.get("pid") or 0))
+
+
+def _rows(statistics: str) -> int | None:
+    try:
+        rows = json.loads(statistics)["numRecords"] if statistics else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return rows if isinstance(rows, int) else None
+
+
+def _metadata_action(metadata: Metadata, timestamp: int) -> dict[str, Any]:
+    return {
+        "id": metadata.id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": metadata.schema,
+        "partitionColumns": list(metadata.partition_by),
+        "configuration": dict(metadata.properties),
+        "createdTime": timestamp,
+    }
+
+
+def _protocol_action(protocol: ProtocolVersions) -> dict[str, Any]:
+    return {"minReaderVersion": protocol.reader, "minWriterVersion": protocol.writer}

@@ -1,0 +1,241 @@
+"""Make few large files of many small ones, in the order of gateway and offset.
+
+A bridge which lands a batch a second makes 86,400 files a day.  Readers want few.  A compaction is
+one version which takes files out and puts one in with the same rows.  It is given up when one of
+those files went meanwhile, so of two compactions, or of a compaction and an expiry, one goes
+through.  The small files stay on the disk for who reads an older version; vacuum removes them.
+
+delta-rs' own ``optimize.compact`` is not used: two of them at once double every row.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ..core.errors import MsgprotoError, Overtaken
+from .actions import DataFile, Run
+from .log import Table
+from .offsets import KEY, FileLost, read_footer
+from .rewrite import discard, read_rows, target_of, write_file
+
+SMALL_OCTETS = 16 << 20
+"""Smaller files are worth a compaction."""
+TARGET_OCTETS = 128 << 20
+"""How large a file becomes: what Spark's readers make one task of."""
+MEMORY_OCTETS = 128 << 20
+"""How many octets of rows one file is made from, uncompressed; sorting needs four times that."""
+
+SLICE_ROWS = 8192
+"""Rows which are handed to the writer at once; it makes row groups of them."""
+
+DUE_FILES = 500
+"""A bridge compacts when there are more small files."""
+DUE_SECONDS = 600.0
+"""A bridge compacts at most so often."""
+DUE_OCTETS = 512 << 20
+"""What a bridge reads for one compaction at most; the rest waits for the next one."""
+
+
+@dataclass(slots=True)
+class Compacted:
+    """What a compaction did, or would do."""
+
+    small: int = 0
+    """Small files before it."""
+    removed: int = 0
+    """Files taken out of the table."""
+    added: int = 0
+    octets: int = 0
+    """The size of the files taken out."""
+    given_up: int = 0
+    """Groups of files of which another writer took one meanwhile, or one was lost."""
+    version: int | None = None
+    """The last version which was made; None if there was none."""
+
+
+def small_files(files: Iterable[DataFile], small: int = SMALL_OCTETS) -> list[DataFile]:
+    """The files which are worth a compaction."""
+    return [file for file in files if file.size < small and None not in file.partition.values()]
+
+
+def choose(
+    files: Iterable[DataFile], *, small: int = SMALL_OCTETS, target: int = TARGET_OCTETS
+) -> list[list[DataFile]]:
+    """Groups of small files of one partition, in the order they were written; each becomes a file.
+
+    A group has two files at least, and ``target`` octets at most.
+    """
+    partitions: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
+    for file in small_files(files, small):
+        partitions.setdefault(tuple(sorted(file.partition.items())), []).append(file)
+    return [
+        group
+        for key in sorted(partitions, key=str)
+        for group in _groups(sorted(partitions[key], key=_age), target)
+        if len(group) > 1
+    ]
+
+
+def _age(file: DataFile) -> tuple[int, str]:
+    return file.modified, file.path
+
+
+def _groups(files: Sequence[DataFile], target: int) -> Iterator[list[DataFile]]:
+    group: list[DataFile] = []
+    octets = 0
+    for file in files:
+        if group and octets + file.size > target:
+            yield group
+            group, octets = [], 0
+        group.append(file)
+        octets += file.size
+    yield group
+
+
+def compact(
+    table: Table,
+    run: Run,
+    *,
+    small: int = SMALL_OCTETS,
+    target: int = TARGET_OCTETS,
+    memory: int = MEMORY_OCTETS,
+    octets_max: int | None = None,
+    dry_run: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> Compacted:
+    """Compact the small files of ``table``, as they are now.
+
+    ``octets_max`` ends it after so many octets of small files.  ``say`` gets a line for each group
+    which was given up.  Raises TableError when the table cannot be read or written.
+    """
+    files = table.files()
+    done = Compacted(small=len(small_files(files, small)))
+    for group in choose(files, small=small, target=target):
+        if octets_max is not None and done.octets >= octets_max:
+            break
+        if dry_run:
+            done.removed += len(group)
+            done.added += 1
+            done.octets += sum(file.size for file in group)
+            continue
+        try:
+            for part in _fitting(table, group, memory):
+                _replace(table, part, run, done)
+        except FileLost as error:
+            done.given_up += 1
+            say(f"a file of {len(group)} is lost ({error}); 'msgproto table verify' tells more")
+        except Overtaken as error:
+            done.given_up += 1
+            say(str(error))
+    return done
+
+
+def compact_if_due(table: Table, run: Run) -> Compacted | None:
+    """Compact some of ``table`` if it has more than DUE_FILES small files; None if it has not."""
+    if len(small_files(table.files())) <= DUE_FILES:
+        return None
+    return compact(table, run, octets_max=DUE_OCTETS)
+
+
+class Compactions:
+    """Compacts the table of a bridge now and then, beside the batches.
+
+    It has a thread and a view of the table of its own, so rows do not wait for it, and it may be
+    killed at any time: what it leaves then is a file which vacuum removes.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        say: Callable[[str], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = run
+        self._say = say
+        self._clock = clock
+        self._last = clock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, table: Table) -> None:
+        """Begin one if DUE_SECONDS have passed; what a bridge calls between batches."""
+        busy = self._thread is not None and self._thread.is_alive()
+        if busy or self._clock() - self._last < DUE_SECONDS:
+            return
+        self._last = self._clock()
+        place = table.location, dict(table.storage.options)
+        self._thread = threading.Thread(
+            target=self._compact, args=place, name="compaction", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the one which runs has ended, at most so long."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _compact(self, location: str, options: Mapping[str, str]) -> None:
+        try:
+            done = compact_if_due(Table.open(location, options), self._run)
+        except MsgprotoError as error:
+            self._say(f"compaction failed: {error}")
+        else:
+            if done is not None:
+                self._say(f"compaction made {done.added} files of {done.removed} small ones")
+
+
+def _fitting(table: Table, group: Sequence[DataFile], memory: int) -> Iterator[list[DataFile]]:
+    """Parts of a group whose rows fit into memory together."""
+    part: list[DataFile] = []
+    octets = 0
+    for file in group:
+        footer = read_footer(table.storage, file)
+        groups = range(footer.num_row_groups)
+        needed = sum(footer.row_group(index).total_byte_size for index in groups)
+        if part and octets + needed > memory:
+            yield part
+            part, octets = [], 0
+        part.append(file)
+        octets += needed
+    yield part
+
+
+def _replace(table: Table, part: list[DataFile], run: Run, done: Compacted) -> None:
+    """Make one file of the files in ``part``, in one version."""
+    if len(part) < 2:
+        return
+    target = target_of(table)
+    rows = sorted_rows(
+        row_group
+        for file in part
+        for row_group in read_rows(table.storage, file, target.file_schema)
+    )
+    new = write_file(target, table.storage, part[0].partition, rows)
+    added = [new] if new is not None else []
+    try:
+        done.version = table.replace(part, added, run=run)
+    except Overtaken:
+        discard(table.storage, [file.path for file in added])
+        raise
+    done.removed += len(part)
+    done.added += len(added)
+    done.octets += sum(file.size for file in part)
+
+
+def sorted_rows(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows in the order of gateway and offset; as they come if they have neither."""
+    held = [table for table in tables if table.num_rows]
+    if not held:
+        return
+    whole = pa.concat_tables(held)
+    held.clear()
+    keys = [(name, "ascending") for name in KEY if name in whole.column_names]
+    if keys:
+        whole = whole.sort_by(keys)
+    for start in range(0, whole.num_rows, SLICE_ROWS):
+        yield whole.slice(start, SLICE_ROWS)

@@ -1,0 +1,130 @@
+"""What the table's log needs of a local disk, and the operating system's own.
+
+Everything that must outlast a loss of power goes through a :class:`TableDisk`, so that tests see
+every step, can stop before it, and can lose what was not synced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from ..queue.disk import sync_call
+
+DIRECTORY_MODE = 0o777
+FILE_MODE = 0o666
+"""A table is shared with other programs: the umask decides, as with every Parquet file in it."""
+
+
+_SYNC = sync_call()[1]
+
+
+class TableDisk(Protocol):
+    """Files by their paths.  Every call may raise OSError."""
+
+    def names(self, path: str) -> list[str]:
+        """What stands in a directory."""
+
+    def read(self, path: str) -> bytes:
+        """A whole file."""
+
+    def size(self, path: str) -> int:
+        """The size of a file in octets."""
+
+    def modified(self, path: str) -> float:
+        """When a file was last written, in seconds since 1970."""
+
+    def write(self, path: str, octets: bytes) -> None:
+        """Make a file, which must not exist, with these octets."""
+
+    def sync(self, path: str) -> None:
+        """Return when the file's octets would survive a loss of power."""
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the names in the directory would survive a loss of power."""
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name; FileExistsError if something has it."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file a new name, in place of what may have had it."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and what is missing above it; the new names survive."""
+
+
+class OSTableDisk:
+    """The operating system's files."""
+
+    __slots__ = ()
+
+    def names(self, path: str) -> list[str]:
+        """What stands in a directory."""
+        return os.listdir(path)
+
+    def read(self, path: str) -> bytes:
+        """A whole file."""
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def size(self, path: str) -> int:
+        """The size of a file in octets."""
+        return os.stat(path).st_size
+
+    def modified(self, path: str) -> float:
+        """When a file was last written, in seconds since 1970."""
+        return os.stat(path).st_mtime
+
+    def write(self, path: str, octets: bytes) -> None:
+        """Make a file, which must not exist, with these octets."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            left = memoryview(octets)
+            while left:
+                left = left[os.write(descriptor, left) :]
+        finally:
+            os.close(descriptor)
+
+    def sync(self, path: str) -> None:
+        """Sync the octets of a file."""
+        _synced(path, _SYNC)
+
+    def sync_directory(self, path: str) -> None:
+        """Sync the names of a directory."""
+        _synced(path, os.fsync)
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name."""
+        os.link(old, new)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file a new name."""
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory, durably, with what is missing above it."""
+        above = os.path.dirname(path)
+        if not os.path.isdir(above):
+            self.make_directory(above)
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        self.sync_directory(above)
+
+
+def _synced(path: str, sync: Callable[[int], object]) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,91 @@
+"""Why offsets are not in a table, where that is nobody's loss: notes in the table's own log.
+
+A row may be missing because the table began later, because its day expired, or because the queue
+had lost it before.  The log keeps such reasons as application transactions, which stay through
+checkpoints, log cleanup, vacuum, compaction and a copy of the table:
+
+* ``msgproto-begin:GATEWAY`` is the first offset which the table was to hold;
+* ``msgproto-expired:GATEWAY:LO`` is the offset after the last one of rows which were expired, from
+  offset LO on; rows which expire next to them move it up, so a table which expires a day every day
+  keeps one note a gateway;
+* ``msgproto-damaged:GATEWAY:LO`` is the same for rows which were damaged in the queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from ..queue.damage import Range, merged
+
+BEGIN_PREFIX = "msgproto-begin:"
+EXPIRED_PREFIX = "msgproto-expired:"
+DAMAGED_PREFIX = "msgproto-damaged:"
+
+NOTES_MAX = 16
+"""New notes of one kind for one gateway in one commit.
+
+Rows around midnight can expire in many small ranges; the nearest are noted as one.
+"""
+
+
+def begins(transactions: Mapping[str, int]) -> dict[str, int]:
+    """The first offset which the table was to hold, of the gateways of which that is noted."""
+    return {
+        name.removeprefix(BEGIN_PREFIX): offset
+        for name, offset in transactions.items()
+        if name.startswith(BEGIN_PREFIX)
+    }
+
+
+def noted(transactions: Mapping[str, int], prefix: str) -> dict[str, list[Range]]:
+    """The ranges of each gateway which are noted with this prefix, in order."""
+    found: dict[str, list[Range]] = {}
+    for name, hi in transactions.items():
+        if name.startswith(prefix):
+            gateway, _, lo = name.removeprefix(prefix).rpartition(":")
+            if gateway and lo.isdecimal():
+                found.setdefault(gateway, []).append((int(lo), hi))
+    return {gateway: merged(ranges) for gateway, ranges in found.items()}
+
+
+def notes(
+    prefix: str, ranges: Mapping[str, Iterable[Range]], transactions: Mapping[str, int]
+) -> dict[str, int]:
+    """The transactions which note ``ranges``, given those which the table has."""
+    known = noted(transactions, prefix)
+    return {
+        f"{prefix}{gateway}:{lo}": hi
+        for gateway, new in ranges.items()
+        for lo, hi in merged([*known.get(gateway, []), *_fewer(merged(new))])
+        if (lo, hi) not in known.get(gateway, [])
+    }
+
+
+def batch_notes(
+    begins: Mapping[str, int],
+    damaged: Mapping[str, Iterable[Range]],
+    transactions: Mapping[str, int],
+) -> dict[str, int]:
+    """What a batch notes beside its places.
+
+    ``begins`` are the first offsets of gateways which the table did not know, ``damaged`` what the
+    reads of the batch met as damaged, ``transactions`` those which the table has.
+    """
+    found = {BEGIN_PREFIX + gateway: offset for gateway, offset in begins.items()}
+    return found | (notes(DAMAGED_PREFIX, damaged, transactions) if damaged else {})
+
+
+def _fewer(ranges: list[Range]) -> list[Range]:
+    """At most NOTES_MAX ranges which cover these: the smallest gaps between them are closed."""
+    neighbours = enumerate(pairwise(ranges))
+    gaps = [(after[0] - before[1], index) for index, (before, after) in neighbours]
+    closed = {index for _, index in heapq.nsmallest(len(ranges) - NOTES_MAX, gaps)}
+    found: list[Range] = []
+    for index, (lo, hi) in enumerate(ranges):
+        if index - 1 in closed:
+            found[-1] = (found[-1][0], hi)
+        else:
+            found.append((lo, hi))
+    return found

@@ -1,0 +1,460 @@
+"""Workers land ranges of queues as Parquet files, durable before anybody hears of them.
+
+:func:`land_ranges` is one task's work: it reads ranges of any number of gateways and writes one
+Parquet file for each partition value (usually one: today), so how many files there are does not
+depend on how many gateways there are.  There is no Spark in it: Spark schedules it (see
+``spark/jobs.py``), tests and other schedulers call it.
+
+What it writes belongs to the table only when a commit says so.  A task which fails removes what it
+has written; one which is killed leaves files which no log names, and vacuum takes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue as queues
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableError
+from ..queue import SCHEMA
+from ..queue.lineage import Landed
+from ..queue.source import Queue
+from .actions import DataFile
+from .statistics import statistics_of
+from .storage import LocalStorage, Storage, storage_at
+
+DAY = pa.field("day", pa.date32(), nullable=False)
+"""The partition column which no queue has: the day of ``received_at``, UTC."""
+
+TABLE_SCHEMA: pa.Schema = SCHEMA.append(DAY)
+"""The columns of a landed table."""
+
+PARTITION_COLUMNS = ("day", "protocol")
+"""What a landed table can be partitioned by, in any order."""
+
+READ_ROWS = 10_000
+"""Rows of one record batch of a queue; small commits are merged up to it."""
+
+GROUP_ROWS = 64_000
+"""A Parquet row group is written when it has so many rows ..."""
+
+GROUP_OCTETS = 32 << 20
+"""... or so many octets: large groups compress and read better, small ones need less memory."""
+
+OPEN_FILES_MAX = 16
+"""Files which a task writes at once: each holds up to a row group in memory.
+
+Rows of a seventeenth partition close the file which was used least lately; a backlog of many
+days is read in order, so one partition seldom needs a second file.
+"""
+
+READERS_MAX = 16
+"""Gateways a task reads at once: a small range costs a journey over the network, not work."""
+
+READ_AHEAD = 4
+"""Record batches which wait for the writer at most."""
+
+COMPRESSION_LEVEL = 1
+"""zstd at its fastest: half of snappy's size at about its cost."""
+
+DICTIONARY_COLUMNS = (
+    *("gateway", "protocol", "peer", "session", "client_id", "kind", "destination"),
+    *("fields.key_value.key", "fields.key_value.value"),
+)
+"""Columns whose values repeat.  A dictionary of bodies and ids is built in vain and thrown away."""
+
+MICROSECONDS_OF_A_DAY = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
+
+    ``landed`` is the end of the batch in this gateway.  The read proves it first, so rows come
+    only from the history which the batch was planned from.  ``access`` is what else opens the
+    queue (files of token and authority); all of it can be pickled.
+    """
+
+    location: str
+    gateway: str
+    lo: int
+    hi: int
+    landed: Landed
+    access: object = None
+
+    def between(self, lo: int, hi: int) -> Range:
+        """A part of this range."""
+        return replace(self, lo=lo, hi=hi)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table as a task needs it: where it stands and how its files look; can be pickled."""
+
+    location: str
+    storage: Mapping[str, str] = field(default_factory=dict)
+    schema: pa.Schema = TABLE_SCHEMA
+    partition_by: tuple[str, ...] = ("day",)
+    compression: str = "zstd"
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The columns which stand in the files: partition columns stand in the log alone."""
+        return pa.schema([part for part in self.schema if part.name not in self.partition_by])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A gateway whose rows could not be read: whether it is another history, and one line."""
+
+    mismatch: bool
+    line: str
+
+
+@dataclass(slots=True)
+class LandedRanges:
+    """What tasks have landed.
+
+    ``files`` are durable and wait for their commit.  ``rows`` and ``damaged`` are told by the
+    reads themselves, per gateway.  With anything in ``failed`` there are no files: a batch lands
+    whole or is planned again without those gateways.
+    """
+
+    files: list[DataFile] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    damaged: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    failed: dict[str, Failure] = field(default_factory=dict)
+    dropped: int = 0
+    """Rows which a transform was given and did not return."""
+
+
+OpenQueue = Callable[[Range], Queue]
+"""Opens the queue of a range; raises QueueError."""
+
+
+def merged(parts: Iterable[LandedRanges]) -> LandedRanges:
+    """The results of a batch's tasks as one."""
+    whole = LandedRanges()
+    for part in parts:
+        whole.files += part.files
+        whole.dropped += part.dropped
+        whole.failed.update(part.failed)
+        for gateway, rows in part.rows.items():
+            whole.rows[gateway] = whole.rows.get(gateway, 0) + rows
+        for gateway, damaged in part.damaged.items():
+            whole.damaged[gateway] = sorted({*whole.damaged.get(gateway, []), *damaged})
+    return whole
+
+
+def land_ranges(
+    target: Target, ranges: Sequence[Range], open_queue: OpenQueue, storage: Storage | None = None
+) -> LandedRanges:
+    """Reads ``ranges`` and writes them below the table, durably; names nothing in its log.
+
+    A gateway which cannot be read is told in ``failed`` and ends the task.  Raises TableError, one
+    line, when the table's storage does not take the files; ``storage`` is opened from ``target``
+    unless given.
+    """
+    storage = storage_at(target.location, target.storage) if storage is None else storage
+    landed = LandedRanges()
+    files = Files(target, storage)
+    try:
+        for part, item in read_all(ranges, open_queue):
+            if isinstance(item, Failure):
+                landed.failed[part.gateway] = item
+                break
+            if isinstance(item, pa.RecordBatch):
+                landed.rows[part.gateway] = landed.rows.get(part.gateway, 0) + item.num_rows
+                files.write(item)
+            elif item:
+                landed.damaged.setdefault(part.gateway, []).extend(item)
+        if landed.failed:
+            files.remove()
+        else:
+            landed.files = files.finish()
+    except BaseException as error:
+        files.remove()
+        if isinstance(error, (OSError, pa.ArrowException)):
+            line = " ".join(str(error).split())
+            raise TableError(f"the table {target.location} cannot be written: {line}") from error
+        raise
+    return landed
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+Item = Any
+"""A record batch, the damaged ranges which the read of a range met, or a :class:`Failure`."""
+
+
+def read_all(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
+    """Each range's record batches, then what the read met as damaged; or a failure in between.
+
+    Queues are read by several threads when there are several: rows of a thousand gateways are a
+    thousand journeys.  One queue's ranges stay with one thread.
+    """
+    by_queue: dict[str, list[Range]] = {}
+    for part in ranges:
+        by_queue.setdefault(part.location, []).append(part)
+    if len(by_queue) <= 1:
+        yield from _read_some(ranges, open_queue)
+        return
+    waiting: queues.SimpleQueue[list[Range]] = queues.SimpleQueue()
+    for parts in by_queue.values():
+        waiting.put(parts)
+    ahead: queues.Queue[tuple[Range, Item] | BaseException | None] = queues.Queue(READ_AHEAD)
+    stopped = threading.Event()
+    readers = min(READERS_MAX, len(by_queue))
+    for _ in range(readers):
+        threading.Thread(
+            target=_read_ahead, args=[waiting, open_queue, ahead, stopped], daemon=True
+        ).start()
+    try:
+        while readers:
+            item = ahead.get()
+            if item is None:
+                readers -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+    finally:
+        stopped.set()
+
+
+def _read_ahead(
+    waiting: queues.SimpleQueue[list[Range]],
+    open_queue: OpenQueue,
+    ahead: queues.Queue[tuple[Range, Item] | BaseException | None],
+    stopped: threading.Event,
+) -> None:
+    """A reading thread: takes queue after queue; its last item is None."""
+
+    def put(item: tuple[Range, Item] | BaseException | None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queues.Full):
+                return ahead.put(item, timeout=0.1)
+
+    try:
+        while not stopped.is_set():
+            for item in _read_some(waiting.get_nowait(), open_queue):
+                put(item)
+                if stopped.is_set():
+                    return
+    except queues.Empty:
+        put(None)
+    except BaseException as error:
+        put(error)
+
+
+def _read_some(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
+    for part in ranges:
+        try:
+            queue = open_queue(part)
+            if queue.queue_id != part.gateway:
+                raise QueueMismatch(
+                    f"{part.location} is queue {queue.queue_id}, the batch is of {part.gateway}"
+                )
+            rows = queue.read(part.lo, part.hi, READ_ROWS, landed=part.landed)
+            for batch in rows:
+                yield part, batch
+            yield part, list(rows.damaged)
+        except (MsgprotoError, OSError) as error:
+            line = str(error) if isinstance(error, QueueError) else f"{part.location}: {error}"
+            yield part, Failure(isinstance(error, QueueMismatch), " ".join(line.split()))
+            return
+
+
+# -- partitions -----------------------------------------------------------------------------------
+
+Values = tuple[str, ...]
+"""A value for each partition column, as the log has them."""
+
+
+def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
+    """``batch`` by the values of its partition columns; mostly there is one, and nothing is copied.
+
+    Raises ValueError for a column which is none of :data:`PARTITION_COLUMNS`.
+    """
+    table = pa.Table.from_batches([batch])
+    parts: list[tuple[Values, pa.Table]] = [((), table)]
+    for name in partition_by:
+        parts = [
+            ((*values, value), inner)
+            for values, outer in parts
+            for value, inner in _split_by(outer, name)
+        ]
+    yield from parts
+
+
+def _split_by(table: pa.Table, name: str) -> Iterator[tuple[str, pa.Table]]:
+    if name == DAY.name and DAY.name in table.schema.names:
+        # Rows which are no queue's own (a transform's) say themselves which day they are of.
+        keys = table.column(name)
+        for value in sorted(pc.unique(keys).to_pylist()):
+            yield value.isoformat(), table.filter(pc.equal(keys, value))
+    elif name == DAY.name:
+        times = table.column("received_at")
+        bounds = pc.min_max(times)
+        first = bounds["min"].value // MICROSECONDS_OF_A_DAY
+        if first == bounds["max"].value // MICROSECONDS_OF_A_DAY:
+            yield _day(first), table
+            return
+        keys = times.cast(pa.date32()).cast(pa.int32())
+        for day in sorted(pc.unique(keys).to_pylist()):
+            yield _day(day), table.filter(pc.equal(keys, day))
+    elif name in PARTITION_COLUMNS:
+        keys = table.column(name)
+        values = pc.unique(keys).to_pylist()
+        if len(values) == 1:
+            yield values[0], table
+            return
+        for value in values:
+            yield value, table.filter(pc.equal(keys, value))
+    else:
+        raise ValueError(f"a table is partitioned by {' or '.join(PARTITION_COLUMNS)}, not {name}")
+
+
+def _day(number: int) -> str:
+    """The day so many days after 1970, as the log and the folder have it."""
+    return datetime.fromtimestamp(number * 86_400, UTC).date().isoformat()
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+class Files:
+    """The Parquet files of one task, one open at a time for each partition value."""
+
+    def __init__(self, target: Target, storage: Storage) -> None:
+        self._target = target
+        self._storage = storage
+        self._open: OrderedDict[Values, PartitionFile] = OrderedDict()
+        self._closed: list[PartitionFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes rows in the columns of a queue."""
+        for values, table in split(batch, self._target.partition_by):
+            file = self._open.get(values)
+            if file is None:
+                if len(self._open) >= OPEN_FILES_MAX:
+                    self._close(next(iter(self._open)))
+                file = self._open[values] = PartitionFile(self._target, self._storage, values)
+            else:
+                self._open.move_to_end(values)
+            file.write(table)
+
+    def finish(self) -> list[DataFile]:
+        """Closes the files and makes them durable; what the log has to say of each."""
+        while self._open:
+            self._close(next(iter(self._open)))
+        make_durable(self._storage, [file.path for file in self._closed])
+        return [file.data_file() for file in self._closed]
+
+    def remove(self) -> None:
+        """Removes what was written, as far as that is possible just now."""
+        for file in [*self._closed, *self._open.values()]:
+            with contextlib.suppress(Exception):
+                file.close()
+            with contextlib.suppress(Exception):
+                self._storage.delete(file.path)
+
+    def _close(self, values: Values) -> None:
+        file = self._open[values]
+        file.close()
+        self._closed.append(self._open.pop(values))
+
+
+def open_output(storage: Storage, path: str) -> pa.NativeFile:
+    """A new file below the table, and its folders, whose names will survive."""
+    if isinstance(storage, LocalStorage):
+        storage.disk.make_directory(os.path.dirname(storage.path(path)))
+    return storage.filesystem().open_output_stream(path)
+
+
+def make_durable(storage: Storage, paths: Sequence[str]) -> None:
+    """Returns when closed files below the table would survive a loss of power.
+
+    What an object store has taken does.
+    """
+    if isinstance(storage, LocalStorage):
+        whole = [storage.path(path) for path in paths]
+        for path in whole:
+            storage.disk.sync(path)
+        for folder in sorted({os.path.dirname(path) for path in whole}):
+            storage.disk.sync_directory(folder)
+
+
+class PartitionFile:
+    """One Parquet file of a partition, which is being written."""
+
+    def __init__(self, target: Target, storage: Storage, values: Values) -> None:
+        self.partition = dict(zip(target.partition_by, values, strict=True))
+        folders = [f"{name}={quote(value, safe='')}" for name, value in self.partition.items()]
+        self.path = "/".join([*folders, f"part-{uuid.uuid4().hex}.parquet"])
+        self._schema = target.file_schema
+        self._stream = open_output(storage, self.path)
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            self._schema,
+            compression=target.compression,
+            compression_level=COMPRESSION_LEVEL if target.compression == "zstd" else None,
+            use_dictionary=[
+                name for name in DICTIONARY_COLUMNS if name.split(".")[0] in self._schema.names
+            ],
+        )
+        self._held: list[pa.Table] = []
+        self._rows = self._octets = 0
+        self._size = 0
+        self._closed = False
+
+    def write(self, table: pa.Table) -> None:
+        """Takes rows of the partition, in the columns of the file."""
+        table = table.select(self._schema.names)
+        self._held.append(table)
+        self._rows += table.num_rows
+        self._octets += table.nbytes
+        if self._rows >= GROUP_ROWS or self._octets >= GROUP_OCTETS:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        group = pa.concat_tables(self._held).cast(self._schema)
+        self._held = []
+        self._rows = self._octets = 0
+        self._writer.write_table(group, row_group_size=group.num_rows)
+
+    def close(self) -> None:
+        """Ends the file; nothing if that was done."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._held:
+            self._write_group()
+        self._writer.close()
+        self._size = self._stream.tell()
+        self._stream.close()
+
+    def data_file(self) -> DataFile:
+        """What the log has to say of the file, once it is closed."""
+        footer = self._writer.writer.metadata
+        return DataFile(
+            path=self.path,
+            size=self._size,
+            partition=self.partition,
+            rows=footer.num_rows,
+            statistics=statistics_of(footer),
+            modified=int(time.time() * 1000),
+        )

@@ -1,0 +1,545 @@
+"""A Delta table as its writer sees it: one log, and in it how far every gateway has landed.
+
+The table's log is the only place which says what has landed.  A commit names the files of a batch
+and, in the same version, the new place of every gateway in it.  Two writers of one gateway exclude
+each other here; writers of different gateways do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from ..core.errors import Overtaken, TableChanged, TableError
+from ..queue.lineage import Landed
+from .actions import (
+    Commit,
+    DataFile,
+    Metadata,
+    Proposal,
+    Run,
+    Torn,
+    landed_of,
+    version_name,
+)
+from .checkpoint import LAST_CHECKPOINT
+from .disk import TableDisk
+from .local_commit import LocalCommits
+from .object_commit import ObjectCommits
+from .properties import (
+    CHECKPOINT_EVERY,
+    arrow_schema,
+    incompatible,
+    metadata_of,
+    unknown_features,
+)
+from .snapshot import Base, Loaded, list_log, load, one_line, read_version
+from .storage import LOG, LocalStorage, ObjectStorage, Storage, storage_at
+from .torn import mend
+
+ATTEMPTS_MAX = 1000
+"""How often a commit tries the next number before it gives up: so many writers are a fault."""
+
+UNCONFIRMED_MAX = 100
+"""Versions of this package's runs among which a commit whose answer was lost is looked for."""
+CHECKPOINT_RETRY = 10
+"""Versions after which a checkpoint which failed is tried again."""
+CLEAN_SECONDS = 600.0
+"""The log is cleaned so often at most: that lists its folder, which holds hours of versions."""
+
+
+class Commits(Protocol):
+    """Adds versions to a log: on a disk, or in an object store."""
+
+    def create(self, metadata: Metadata, run: Run) -> None:
+        """Make version 0; FileExistsError if there is a table, OSError if that failed."""
+
+    def attempt(self, version: int, proposal: Proposal) -> Commit | None:
+        """Make the version after ``version``; FileExistsError if somebody else did.
+
+        Returns it when it is durable and known to the letter; otherwise the log is to be read.
+        """
+
+    def sync(
+        self,
+        commits: Sequence[Commit],
+        files: Sequence[DataFile] = (),
+        names: Sequence[str] = (),
+    ) -> None:
+        """Make versions durable with the files which others name, and other files besides."""
+
+    def checkpoint(self, base: Base, version: int) -> Base:
+        """Make a checkpoint of the newest version, which is ``version``, from ``base``."""
+
+    def clean(self, properties: Mapping[str, str], until: int) -> None:
+        """Remove what the checkpoint ``until`` and the retention make needless."""
+
+
+class Table:
+    """One Delta table.  Not for several threads at once.
+
+    Every method raises TableError, with one line, when the table cannot do what was asked.
+    """
+
+    def __init__(self, storage: Storage, commits: Commits, clock: Callable[[], float]) -> None:
+        """Use :meth:`open`, :meth:`open_for_writing` or :meth:`create`."""
+        self._storage = storage
+        self._commits = commits
+        self._clock = clock
+        self._cleaned = clock()
+        self.seen: Callable[[Commit], None] = lambda commit: None
+        """Called with every version which is read from now on, in the middle of a commit too.
+
+        What it raises ends the call which met the version: nothing lands on top of it.
+        """
+        self._begin(load(storage))
+        self._accepted = self._metadata
+        self._check_protocol()
+
+    def _begin(self, loaded: Loaded) -> None:
+        """Take up a table as it was read."""
+        self._state = loaded.state
+        self._base = loaded.base
+        self._next_checkpoint = loaded.base.version + CHECKPOINT_EVERY
+        self._movers: dict[str, Commit] = {}
+        self._unconfirmed: list[Commit] = []
+        for commit in loaded.commits:
+            self._note(commit)
+        # A commit of this package is made after everything before it was made durable.
+        own = [place for place, commit in enumerate(loaded.commits) if commit.run]
+        self._unsynced = list(loaded.commits[own[-1] if own else 0 :])
+        self._sync_all = not own
+        self._doubtful = False
+
+    @classmethod
+    def open(
+        cls,
+        location: str | Path,
+        storage: Mapping[str, str] | None = None,
+        *,
+        disk: TableDisk | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Table:
+        """Open a table as it is now.
+
+        Raises:
+            TableError: there is no table, its log is torn, or its protocol is not known here.
+        """
+        place = storage_at(location, storage, disk)
+        return cls(place, _commits_of(place, clock), clock)
+
+    @classmethod
+    def open_for_writing(
+        cls,
+        location: str | Path,
+        storage: Mapping[str, str] | None = None,
+        *,
+        disk: TableDisk | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Table:
+        """Mend what a loss of power tore, where that can be done without doubt, and open.
+
+        What was mended is in :attr:`mended`.  An object store has to prove that it gives a
+        version's number to one writer alone.
+
+        Raises:
+            TableError: what is torn cannot be mended, or the store lets writers overwrite each
+                other; besides what :meth:`open` raises.
+        """
+        place = storage_at(location, storage, disk)
+        mended: list[str] = []
+        try:
+            if isinstance(place, LocalStorage):
+                mended = mend(place, clock)
+            elif isinstance(place, ObjectStorage):
+                ObjectCommits(place, clock).prove()
+        except OSError as error:
+            raise TableError(f"cannot open {place.location}: {one_line(error)}") from error
+        table = cls(place, _commits_of(place, clock), clock)
+        table.mended = tuple(mended)
+        return table
+
+    @classmethod
+    def create(
+        cls,
+        location: str | Path,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = ("day",),
+        storage: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        *,
+        run: Run | None = None,
+        disk: TableDisk | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Table:
+        """Make a table and open it.
+
+        Raises:
+            TableError: there is one already, or it cannot be made.
+            ConfigurationError: the schema cannot be a Delta table's.
+        """
+        place = storage_at(location, storage, disk)
+        metadata = metadata_of(str(uuid.uuid4()), schema, partition_by, properties)
+        try:
+            _commits_of(place, clock).create(metadata, run or Run.new())
+        except FileExistsError:
+            raise TableError(f"{place.location} is a table already") from None
+        except OSError as error:
+            raise TableError(f"cannot make the table {place.location}: {error}") from error
+        return cls.open(location, storage, disk=disk, clock=clock)
+
+    @classmethod
+    def open_or_create(
+        cls,
+        location: str | Path,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = ("day",),
+        storage: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        *,
+        run: Run | None = None,
+        disk: TableDisk | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Table:
+        """Open a table for writing; make it if there is none.  Any number of programs may do so."""
+        if not _exists(storage_at(location, storage, disk)):
+            try:
+                return cls.create(
+                    location,
+                    schema,
+                    partition_by,
+                    storage,
+                    properties,
+                    run=run,
+                    disk=disk,
+                    clock=clock,
+                )
+            except TableError as error:
+                if not isinstance(error.__context__, FileExistsError):
+                    raise
+        return cls.open_for_writing(location, storage, disk=disk, clock=clock)
+
+    mended: tuple[str, ...] = ()
+    """What :meth:`open_for_writing` made whole: a line for each thing."""
+
+    @property
+    def location(self) -> str:
+        """Where the table is: an absolute path, or a URL."""
+        return self._storage.location
+
+    @property
+    def storage(self) -> Storage:
+        """The table's files."""
+        return self._storage
+
+    @property
+    def version(self) -> int:
+        """The last version which was read or made."""
+        return self._state.version
+
+    @property
+    def table_id(self) -> str:
+        """The table's identity, which a copy of it keeps."""
+        return self._metadata.id
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns, partition columns among them."""
+        return arrow_schema(self._metadata)
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns."""
+        return self._metadata.partition_by
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties (``delta.…``)."""
+        return self._metadata.properties
+
+    @property
+    def _metadata(self) -> Metadata:
+        assert self._state.metadata is not None
+        return self._state.metadata
+
+    def refresh(self) -> list[Commit]:
+        """What was committed since the last look, oldest first."""
+        seen: list[Commit] = []
+        while True:
+            version = self._state.version + 1
+            try:
+                commit = read_version(self._storage, version)
+            except FileNotFoundError:
+                return seen
+            except Torn as error:
+                raise TableError(f"version {version} of {self.location} is torn: {error}") from None
+            except OSError as error:
+                raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
+            self._take(commit)
+            seen.append(commit)
+            self.seen(commit)
+
+    def landed(self) -> dict[str, Landed]:
+        """How far each gateway has landed, by queue id."""
+        return landed_of(self._state.transactions)
+
+    @property
+    def transactions(self) -> Mapping[str, int]:
+        """Every application transaction: its id, and its version."""
+        return dict(self._state.transactions)
+
+    def files(self) -> list[DataFile]:
+        """The table's files at :attr:`version`."""
+        return list(self._files().values())
+
+    def _files(self) -> dict[str, DataFile]:
+        if self._state.files is None:
+            loaded = load(self._storage, files=True, until=self._state.version)
+            self._state.files = loaded.state.files
+            assert self._state.files is not None
+        return self._state.files
+
+    def commit(
+        self,
+        added: Sequence[DataFile],
+        landed: Mapping[str, Landed],
+        *,
+        before: Mapping[str, Landed | None],
+        run: Run,
+        info: Mapping[str, object] | None = None,
+        operation: str = "WRITE",
+        notes: Mapping[str, int] | None = None,
+    ) -> int:
+        """Add a batch: its files, and how far each of its gateways has landed with it.
+
+        ``before`` is where the table had those gateways when the batch was planned; None for a
+        gateway which the table did not know; ``notes`` are other application transactions.
+        Returns the version, which is durable.  A commit
+        which failed may be asked for again, with the same arguments.
+
+        Raises:
+            Overtaken: another writer moved one of the gateways.
+            TableChanged: the table is not any more what the files were written for.
+            TableError: the disk or the object store refused; nothing has landed.
+        """
+        return self._land(
+            Proposal(
+                run=run,
+                operation=operation,
+                added=tuple(added),
+                landed=dict(landed),
+                before={gateway: before.get(gateway) for gateway in landed},
+                notes=notes or {},
+                info=info or {},
+                parameters={"mode": "Append"},
+            )
+        )
+
+    def replace(
+        self,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        *,
+        run: Run,
+        operation: str = "OPTIMIZE",
+        data_change: bool = False,
+        landed: Mapping[str, Landed] | None = None,
+        before: Mapping[str, Landed | None] | None = None,
+        info: Mapping[str, object] | None = None,
+        notes: Mapping[str, int] | None = None,
+    ) -> int:
+        """Take files out of the table and put others in, in one version.
+
+        ``data_change`` is False when the rows stay the same (compaction).
+
+        Raises:
+            Overtaken: a removed file went meanwhile, or a gateway of ``landed`` moved.
+            TableChanged, TableError: as for :meth:`commit`.
+        """
+        self._files()
+        return self._land(
+            Proposal(
+                run=run,
+                operation=operation,
+                added=tuple(added),
+                removed=tuple(removed),
+                landed=dict(landed or {}),
+                before={gateway: (before or {}).get(gateway) for gateway in landed or {}},
+                notes=notes or {},
+                info=info or {},
+                data_change=data_change,
+            )
+        )
+
+    def sync(self) -> None:
+        """Make every version up to :attr:`version` durable, others' too, with their files.
+
+        Only then may a gateway be told that its rows are not needed any more.
+        """
+        if not self._unsynced and not self._sync_all:
+            return
+        try:
+            if self._sync_all:
+                hint = (LAST_CHECKPOINT,)
+                self._commits.sync(self._unsynced, self.files(), (*self._base.names, *hint))
+            else:
+                self._commits.sync(self._unsynced)
+        except OSError as error:
+            raise TableError(f"cannot sync {self.location}: {one_line(error)}") from error
+        self._unsynced.clear()
+        self._sync_all = False
+
+    def maintain(self) -> None:
+        """Write a checkpoint when one is due, and clean the log behind it.
+
+        A writer calls it after its commits.  TableError does not mean that anything is lost: it is
+        tried again some commits later.
+        """
+        if self.version < self._next_checkpoint:
+            return
+        self._next_checkpoint = self.version + CHECKPOINT_RETRY
+        self.sync()
+        try:
+            self._base = self._commits.checkpoint(self._base, self.version)
+            self._next_checkpoint = self._base.version + CHECKPOINT_EVERY
+            if self._clock() - self._cleaned >= CLEAN_SECONDS:
+                self._cleaned = self._clock()
+                self._commits.clean(self.properties, self._base.version)
+        except FileNotFoundError:
+            self._begin(load(self._storage))  # another writer cleaned the log
+        except OSError as error:
+            raise TableError(
+                f"cannot write a checkpoint of {self.location}: {one_line(error)}"
+            ) from error
+
+    def _land(self, proposal: Proposal) -> int:
+        if self._doubtful:
+            self.refresh()
+        self._doubtful = True
+        for _ in range(ATTEMPTS_MAX):
+            self.sync()
+            version = self._confirmed(proposal)
+            if version is not None:
+                self._doubtful = False
+                return version
+            self._look_behind()
+            self._check(proposal)
+            try:
+                made = self._commits.attempt(self.version, proposal)
+            except FileExistsError:
+                made = None
+            except OSError as error:
+                if self._storage.local or not self.refresh():
+                    raise TableError(
+                        f"cannot commit to {self.location}: {one_line(error)}"
+                    ) from error
+                continue
+            if made is not None:
+                self._take(made, durable=True)
+            elif not self.refresh():
+                raise TableError(f"a version of {self.location} went as soon as it was made")
+        raise TableError(f"{ATTEMPTS_MAX} other commits came first to {self.location}")
+
+    def _confirmed(self, proposal: Proposal) -> int | None:
+        """The version which this proposal became, be it by an attempt whose answer was lost."""
+        for commit in self._unconfirmed:
+            if proposal.became(commit):
+                self._unconfirmed.clear()
+                return commit.version
+        return None
+
+    def _look_behind(self) -> None:
+        """Whether the version on which the next one is to stand is still there.
+
+        Raises:
+            TableChanged: the table was removed, or an older copy was put in its place.
+        """
+        try:
+            self._storage.size(f"{LOG}/{version_name(self.version)}")
+            return
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
+        loaded = load(self._storage)
+        before = self._metadata
+        if (
+            loaded.state.metadata is None
+            or loaded.state.metadata.id != before.id
+            or loaded.state.version < self.version
+        ):
+            raise TableChanged(
+                f"version {self.version} of {self.location} is gone: the table was removed, or "
+                "another copy of it was put there; start anew to see what can be done"
+            )
+        self._begin(loaded)
+
+    def _check(self, proposal: Proposal) -> None:
+        if self._metadata is not self._accepted:
+            reason = incompatible(self._accepted, self._metadata)
+            if reason:
+                raise TableChanged(f"{self.location} was changed: {reason}")
+            self._check_protocol()
+        now = self.landed()
+        for gateway, expected in proposal.before.items():
+            if now.get(gateway) != expected:
+                raise self._overtaken(f"moved gateway {gateway}", self._movers.get(gateway))
+        if proposal.removed:
+            files = self._files()
+            for file in proposal.removed:
+                if file.path not in files:
+                    raise self._overtaken(f"removed {file.path}", None)
+
+    def _check_protocol(self) -> None:
+        assert self._state.protocol is not None
+        unknown = unknown_features(self._state.protocol)
+        if unknown:
+            raise TableChanged(
+                f"{self.location} needs what this version cannot write: {', '.join(unknown)}"
+            )
+
+    def _overtaken(self, what: str, commit: Commit | None) -> Overtaken:
+        run = commit.run if commit else None
+        if run is None:
+            return Overtaken(f"another writer of {self.location} {what}")
+        return Overtaken(
+            f"another bridge, process {run.pid} on {run.host}, {what} of {self.location}",
+            host=run.host,
+            pid=run.pid,
+            run=run.id,
+        )
+
+    def _take(self, commit: Commit, *, durable: bool = False) -> None:
+        """Go on to the next version."""
+        self._state.apply(commit)
+        self._note(commit)
+        if not durable:
+            self._unsynced.append(commit)
+
+    def _note(self, commit: Commit) -> None:
+        for gateway in commit.landed:
+            self._movers[gateway] = commit
+        if commit.run is not None:
+            self._unconfirmed = [*self._unconfirmed[-UNCONFIRMED_MAX:], commit]
+
+
+def _exists(storage: Storage) -> bool:
+    try:
+        return list_log(storage).exists
+    except OSError as error:
+        raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
+
+
+def _commits_of(storage: Storage, clock: Callable[[], float]) -> Commits:
+    if isinstance(storage, LocalStorage):
+        return LocalCommits(storage, clock)
+    assert isinstance(storage, ObjectStorage)
+    return ObjectCommits(storage, clock)
+
+
+__all__ = ["LOG", "Commit", "DataFile", "Landed", "Run", "Table", "version_name"]

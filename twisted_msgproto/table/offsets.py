@@ -1,0 +1,191 @@
+"""Which offsets of which gateways the files of a table hold, read from the files themselves."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..core.errors import TableError
+from .actions import DataFile
+from .intervals import Coverage
+from .log import Table
+from .snapshot import one_line
+from .storage import Storage
+
+KEY = ("gateway", "offset")
+"""The columns which name a row for good."""
+TIME = "received_at"
+"""Rows of all gateways are nearly in the order of this column, as they landed."""
+MICROSECONDS = 1_000_000
+
+
+class FileLost(Exception):
+    """A file which the log names is not there or is torn; the text says which."""
+
+
+@dataclass(slots=True)
+class Offsets:
+    """What files hold of each gateway."""
+
+    gateways: dict[str, Coverage] = field(default_factory=dict)
+    nameless: int = 0
+    """Rows without a gateway or an offset."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Path to what is the matter, of files which could not be read."""
+
+    def add(self, rows: pa.Table) -> None:
+        """Take in rows which have the columns KEY."""
+        held = rows.drop_null()
+        self.nameless += rows.num_rows - held.num_rows
+        if not held.num_rows:
+            return
+        encoded = held.column("gateway").combine_chunks().dictionary_encode()
+        codes, names = encoded.indices, encoded.dictionary.to_pylist()
+        offset = held.column("offset").combine_chunks()
+        first = pa.array([True])
+        breaks = pc.or_(
+            pc.not_equal(pc.subtract(offset[1:], offset[:-1]), 1),
+            pc.not_equal(codes[1:], codes[:-1]),
+        )
+        lo = offset.filter(pa.concat_arrays([first, breaks]))
+        hi = pc.add(offset.filter(pa.concat_arrays([breaks, first])), 1)
+        of = codes.filter(pa.concat_arrays([first, breaks]))
+        for code in pc.unique(of).to_pylist():
+            mine = pc.equal(of, code)
+            coverage = self.gateways.setdefault(names[code], Coverage())
+            coverage.add(lo.filter(mine), hi.filter(mine))
+
+
+def check_columns(table: Table) -> None:
+    """Raise TableError if the rows of a table do not say which they are."""
+    missing = [name for name in KEY if name not in table.schema.names]
+    if missing:
+        raise TableError(
+            f"{table.location} has no column {missing[0]!r}: which rows it holds cannot be told"
+        )
+
+
+def read_offsets(
+    storage: Storage, files: Iterable[DataFile], *, every_column: bool = False
+) -> Offsets:
+    """What ``files`` hold, read one row group at a time in about the order of landing.
+
+    ``every_column`` reads the other columns too, to find pages of them which are torn.
+    Raises TableError when the storage cannot be read.
+    """
+    found = Offsets()
+    for file, rows in row_groups(storage, files, None if every_column else KEY):
+        if isinstance(rows, FileLost):
+            found.lost[file.path] = str(rows)
+        else:
+            found.add(rows.select(KEY))
+    return found
+
+
+def row_groups(
+    storage: Storage, files: Iterable[DataFile], columns: Sequence[str] | None
+) -> Iterator[tuple[DataFile, pa.Table | FileLost]]:
+    """The row groups of files, those of the oldest rows first, and which files are lost."""
+    # An entry without a footer stands for a file, one with it for a row group.
+    waiting: list[tuple[int, int, DataFile, pq.FileMetaData | None, int]] = []
+    for file in files:
+        waiting.append((_oldest(file), len(waiting), file, None, 0))
+    heapq.heapify(waiting)
+    number = len(waiting)
+    lost: set[str] = set()
+    while waiting:
+        key, _, file, footer, group = heapq.heappop(waiting)
+        if file.path in lost:
+            continue
+        try:
+            if footer is None:
+                footer = read_footer(storage, file)
+                for index in range(footer.num_row_groups):
+                    number += 1
+                    oldest = _oldest_of_group(footer.row_group(index), key)
+                    heapq.heappush(waiting, (oldest, number, file, footer, index))
+            else:
+                yield file, read_group(storage, file, footer, group, columns)
+        except FileLost as error:
+            lost.add(file.path)
+            yield file, error
+
+
+def read_footer(storage: Storage, file: DataFile) -> pq.FileMetaData:
+    """What a file says of itself.
+
+    Raises:
+        FileLost: it is missing, or not the whole file which the log names.
+        TableError: the storage cannot be read.
+    """
+    try:
+        with storage.filesystem().open_input_file(file.path) as source:
+            if source.size() != file.size:
+                raise FileLost(f"it has {source.size()} octets, the log says {file.size}")
+            footer = pq.ParquetFile(source).metadata
+    except (OSError, pa.ArrowException) as error:
+        raise _judged(storage, file, error) from error
+    if file.rows is not None and footer.num_rows != file.rows:
+        raise FileLost(f"it has {footer.num_rows} rows, the log says {file.rows}")
+    return footer
+
+
+def read_group(
+    storage: Storage,
+    file: DataFile,
+    footer: pq.FileMetaData,
+    group: int,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """A row group of a file; raises as :func:`read_footer` does."""
+    try:
+        with storage.filesystem().open_input_file(file.path) as source:
+            parquet = pq.ParquetFile(source, metadata=footer)
+            return parquet.read_row_group(group, columns=None if columns is None else [*columns])
+    except (OSError, pa.ArrowException) as error:
+        raise _judged(storage, file, error) from error
+
+
+def _judged(storage: Storage, file: DataFile, error: Exception) -> Exception:
+    """Whether the file is lost, or could only not be read just now."""
+    if isinstance(error, FileNotFoundError):
+        return FileLost("it is missing")
+    # pyarrow tells what it cannot decode as an OSError too; what the system refuses has a number.
+    if not isinstance(error, OSError) or (storage.local and error.errno is None):
+        return FileLost(f"it is torn ({one_line(error)})")
+    return TableError(f"cannot read {file.path} of {storage.location}: {one_line(error)}")
+
+
+def _oldest(file: DataFile) -> int:
+    """When the file's oldest row was received, as its statistics say; else when it was written.
+
+    In microseconds since 1970.
+    """
+    try:
+        text = json.loads(file.statistics)["minValues"][TIME]
+        return _microseconds(datetime.fromisoformat(text))
+    except (ValueError, KeyError, TypeError):
+        return file.modified * 1000
+
+
+def _oldest_of_group(group: Any, otherwise: int) -> int:
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema == TIME:
+            known = column.statistics
+            if known is not None and known.has_min_max and isinstance(known.min, datetime):
+                return _microseconds(known.min)
+    return otherwise
+
+
+def _microseconds(time: datetime) -> int:
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return round(aware.timestamp() * MICROSECONDS)

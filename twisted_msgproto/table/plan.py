@@ -1,0 +1,159 @@
+"""What the next batch lands: shares of rows among gateways, and tasks which read them.
+
+A batch takes what waits in every gateway, up to a number of rows and an estimate of octets over
+all of them.  The work is cut into at most ``cores`` tasks, however many gateways there are: a task
+reads ranges of any number of gateways into one file a partition, so files and time depend on rows
+and not on gateways (TB-13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..queue.lineage import Description, Landed
+from .landing import Range
+
+ROWS_MAX = 1_000_000
+"""Rows of one batch at most: bounds its time, and what a failed one repeats."""
+
+OCTETS_MAX = 1 << 30
+"""Octets of one batch at most, as the gateways estimate them: bounds what tasks hold in memory."""
+
+TASK_ROWS_MIN = 20_000
+"""Below this a second task costs more than it saves (measured: a task costs some 10 ms)."""
+
+TASK_GATEWAYS_MIN = 50
+"""So many gateways are worth a second task: each is asked for its rows over the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A gateway which has answered, and how far the table has landed it (None: not at all yet)."""
+
+    gateway: str
+    location: str
+    before: Landed | None
+    description: Description
+    access: object = None
+
+    @property
+    def lo(self) -> int:
+        """The first offset which the table does not have."""
+        return self.description.begin if self.before is None else self.before.offset
+
+    @property
+    def rows(self) -> int:
+        """How many rows wait."""
+        return max(0, self.description.end - self.lo)
+
+    @property
+    def octets(self) -> int:
+        """How many octets wait, about."""
+        return self.description.waiting_octets if self.rows else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One batch: the tasks' ranges, and for each gateway where it begins and where it ends."""
+
+    tasks: Sequence[Sequence[Range]]
+    before: Mapping[str, Landed | None]
+    landed: Mapping[str, Landed]
+    rows: int
+
+
+Place = Callable[[Mapping[str, int]], Mapping[str, Landed]]
+"""Asks gateways, by id → offset, what proves that offset; leaves out who does not answer."""
+
+
+def plan_batch(
+    waiting: Sequence[Waiting],
+    place: Place,
+    *,
+    cores: int,
+    rows_max: int = ROWS_MAX,
+    octets_max: int = OCTETS_MAX,
+) -> Plan | None:
+    """The next batch; None when nothing waits.
+
+    A gateway whose rows do not all fit ends at an offset inside of it: ``place`` is asked once for
+    all of these, for the incarnation and the witness which go into the table with the offset.
+    """
+    ends = batch_ends(waiting, rows_max, octets_max)
+    described = {one.gateway: one for one in waiting if ends.get(one.gateway, 0) > one.lo}
+    capped = {
+        gateway: ends[gateway]
+        for gateway, one in described.items()
+        if ends[gateway] < one.description.end
+    }
+    places = place(capped) if capped else {}
+    landed: dict[str, Landed] = {}
+    ranges: list[Range] = []
+    for gateway, one in sorted(described.items()):
+        end = places.get(gateway) if gateway in capped else one.description.landed
+        if end is None:
+            continue
+        landed[gateway] = end
+        ranges.append(Range(one.location, gateway, one.lo, end.offset, end, one.access))
+    if not ranges:
+        return None
+    rows = sum(part.hi - part.lo for part in ranges)
+    return Plan(
+        cut(ranges, task_number(rows, len(ranges), cores)),
+        {gateway: described[gateway].before for gateway in landed},
+        landed,
+        rows,
+    )
+
+
+def batch_ends(
+    waiting: Sequence[Waiting], rows_max: int = ROWS_MAX, octets_max: int = OCTETS_MAX
+) -> dict[str, int]:
+    """Where the batch ends in each gateway: at most about ``octets_max`` and ``rows_max`` rows.
+
+    A gateway which has rows and a share gets on by at least one row, however heavy it is.
+    """
+    shares = share({one.gateway: one.rows for one in waiting}, rows_max)
+    octets = sum(one.octets * shares[one.gateway] // max(1, one.rows) for one in waiting)
+    if octets > octets_max:
+        shares = {
+            gateway: max(1, rows * octets_max // octets) if rows else 0
+            for gateway, rows in shares.items()
+        }
+    return {one.gateway: one.lo + shares[one.gateway] for one in waiting}
+
+
+def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
+    """``rows_max`` rows divided among the queues: evenly, what one does not need to the others."""
+    shares: dict[str, int] = {}
+    left = rows_max
+    for position, name in enumerate(sorted(room, key=lambda name: (room[name], name))):
+        shares[name] = min(room[name], left // (len(room) - position))
+        left -= shares[name]
+    return shares
+
+
+def task_number(rows: int, gateways: int, cores: int) -> int:
+    """How many tasks are worth their cost: one for a small batch, never more than ``cores``."""
+    wanted = max(rows // TASK_ROWS_MIN, gateways // TASK_GATEWAYS_MIN)
+    return max(1, min(cores, wanted, rows))
+
+
+def cut(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
+    """``ranges`` in order, cut into at most ``tasks`` lists of about the same number of rows."""
+    rows = sum(part.hi - part.lo for part in ranges)
+    parts: list[list[Range]] = [[]]
+    taken = 0
+    for part in ranges:
+        lo = part.lo
+        while lo < part.hi:
+            bound = rows * len(parts) // tasks
+            hi = min(part.hi, lo + bound - taken)
+            if hi <= lo:
+                parts.append([])
+                continue
+            parts[-1].append(part.between(lo, hi))
+            taken += hi - lo
+            lo = hi
+    return [part for part in parts if part]

@@ -1,0 +1,214 @@
+"""Set a gateway's place in a table back to what the table's rows prove.
+
+After a RESTORE, an overwrite or a repair of the table, or when its queue was restored from an older
+copy, the place in the log and the rows do not fit any more.  ``rewind`` finds the offset up to
+which the table holds every row once, sets the place to it, and takes out the rows from there on, in
+the same version: the queue lands them again, and without that they would be there twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..core.errors import Overtaken, QueueMismatch, TableError
+from ..queue.lineage import Landed
+from ..queue.source import Queue
+from .actions import DataFile, Run
+from .log import Table
+from .offsets import KEY, FileLost, read_footer, read_group
+from .parting import parting_offset
+from .rewrite import discard, read_rows, target_of, write_file
+from .verify import GatewayReport, Report, verify
+
+
+@dataclass(slots=True)
+class Rewound:
+    """What became of one gateway."""
+
+    gateway: str
+    before: Landed
+    place: Landed
+    removed: int = 0
+    """Rows at or above the place, which go out of the table."""
+    lost: int = 0
+    """How many of these are in the table alone: the queue has no such rows."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a rewind does, or would do."""
+
+    gateways: list[Rewound] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
+    """Files which are written anew without the rows that go, or which are lost."""
+    version: int | None = None
+    """The version which did it; None when nothing was done."""
+
+
+def rewind(
+    table: Table,
+    run: Run,
+    *,
+    queues: Mapping[str, Queue] | None = None,
+    gateways: Sequence[str] = (),
+    discard_rows: bool = False,
+    dry_run: bool = False,
+) -> Plan:
+    """Set the places of ``gateways`` (default: all the table knows) to what ``verify`` proves.
+
+    ``queues``, by queue id, are needed for gateways of which anything is wrong: they say whether
+    they can give the rows again.  Rows which only the table has go with ``discard_rows`` alone.
+
+    Raises:
+        TableError: a place cannot be set, with the reason; nothing was changed.
+        QueueError: a queue cannot be asked.
+    """
+    try:
+        return _rewind(table, run, queues or {}, gateways, discard_rows, dry_run)
+    except FileLost as error:
+        raise TableError(
+            f"a file of {table.location} went meanwhile: {error}; try again"
+        ) from error
+
+
+def _rewind(
+    table: Table,
+    run: Run,
+    queues: Mapping[str, Queue],
+    gateways: Sequence[str],
+    discard_rows: bool,
+    dry_run: bool,
+) -> Plan:
+    report = verify(table, queues, every_column=True)
+    known = table.landed()
+    for gateway in gateways:
+        if gateway not in known:
+            raise TableError(f"{table.location} has no place of a gateway {gateway}")
+    chosen = list(gateways) or sorted(known)
+    plan = Plan()
+    for gateway in chosen:
+        plan.gateways.append(_placed(table, report, gateway, queues.get(gateway)))
+    places = {found.gateway: found.place.offset for found in plan.gateways}
+    plan.files = list(_concerned(table, report, places))
+    for found in plan.gateways:
+        if found.lost and not discard_rows:
+            first = found.place.offset
+            raise TableError(
+                f"gateway {found.gateway}: {found.lost} rows from offset {first} on are in this "
+                "table alone, its queue has other rows there or none; copy them if you need them "
+                "and add --discard to take them out of the table"
+            )
+    if not dry_run:
+        _write(table, run, report, plan, places)
+    return plan
+
+
+def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> Rewound:
+    """Where a gateway goes on, and how many rows go for that."""
+    found = report.gateways[gateway]
+    landed = table.landed()[gateway]
+    offset = found.whole_to
+    if queue is None:
+        if not found.whole or report.lost:
+            raise TableError(
+                f"gateway {gateway} is whole up to offset {offset} of {landed.offset}; --queue "
+                "names its queue, which has to land the rest again"
+            )
+        return Rewound(gateway, landed, landed)
+    if found.mismatch:
+        offset = parting_offset(table, queue, gateway, offset)
+    # Of another history the queue has no row, of its own none at or above its end.
+    lost = _rows_from(found, offset if found.mismatch else max(offset, queue.end()))
+    begin = queue.begin()
+    if offset < begin:
+        raise TableError(
+            f"gateway {gateway} is whole up to offset {offset}, and its queue begins at {begin}: "
+            f"{begin - offset} rows are in neither. Restore the table from a copy or to a later "
+            "version, or land into a new table"
+        )
+    try:
+        place = queue.place(offset)
+    except QueueMismatch as error:
+        raise TableError(f"gateway {gateway} cannot go on at offset {offset}: {error}") from error
+    return Rewound(gateway, landed, place, _rows_from(found, offset), lost)
+
+
+def _rows_from(found: GatewayReport, offset: int) -> int:
+    """How many rows of a gateway are at or above an offset, those which are twice counted once."""
+    return sum(hi - max(lo, offset) for lo, hi in found.seen if hi > offset)
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Iterator[DataFile]:
+    """The files which hold rows at or above the places, and those which are lost."""
+    above = {
+        gateway: offset
+        for gateway, offset in places.items()
+        if _rows_from(report.gateways[gateway], offset)
+    }
+    for file in table.files():
+        lost = file.path in report.lost
+        if lost or (above and _may_hold(file, above) and _holds(table, file, above)):
+            yield file
+
+
+def _may_hold(file: DataFile, places: Mapping[str, int]) -> bool:
+    """Whether the statistics of a file leave room for rows at or above one of the places."""
+    try:
+        highest = json.loads(file.statistics)["maxValues"]["offset"]
+    except (ValueError, KeyError, TypeError):
+        return True
+    return not isinstance(highest, int) or highest >= min(places.values())
+
+
+def _holds(table: Table, file: DataFile, places: Mapping[str, int]) -> bool:
+    footer = read_footer(table.storage, file)
+    return any(
+        pc.any(_above(read_group(table.storage, file, footer, group, KEY), places)).as_py()
+        for group in range(footer.num_row_groups)
+    )
+
+
+def _above(rows: pa.Table, places: Mapping[str, int]) -> pa.ChunkedArray:
+    """Which rows are at or above their gateway's place."""
+    names = pa.array(list(places), pa.string())
+    bounds = pa.array(list(places.values()), pa.int64())
+    index = pc.index_in(rows.column("gateway").cast(pa.string()), names)
+    above = pc.greater_equal(rows.column("offset"), pc.take(bounds, index))
+    return pc.fill_null(above, False)
+
+
+def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[str, int]) -> None:
+    """Commit the places and the files without the rows which go, in one version."""
+    target = target_of(table)
+    added: list[DataFile] = []
+
+    def kept(file: DataFile) -> Iterator[pa.Table]:
+        for rows in read_rows(table.storage, file, target.file_schema):
+            yield rows.filter(pc.invert(_above(rows, places)))
+
+    try:
+        for file in plan.files:
+            if file.path not in report.lost:
+                new = write_file(target, table.storage, file.partition, kept(file))
+                added += [new] if new is not None else []
+        plan.version = table.replace(
+            plan.files,
+            added,
+            run=run,
+            operation="REWIND",
+            data_change=True,
+            landed={found.gateway: found.place for found in plan.gateways},
+            before={found.gateway: found.before for found in plan.gateways},
+            info={"rewound": {found.gateway: found.place.offset for found in plan.gateways}},
+        )
+    except Overtaken as error:
+        discard(table.storage, [file.path for file in added])
+        raise TableError(f"{error}; stop the bridge of this table, then rewind again") from error

@@ -1,0 +1,254 @@
+"""The state of a table at a version: its newest checkpoint, and the versions after it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..core.errors import TableError
+from .actions import (
+    Commit,
+    DataFile,
+    Metadata,
+    ProtocolVersions,
+    Torn,
+    data_file,
+    parse_commit,
+    parse_metadata,
+    parse_protocol,
+    version_name,
+)
+from .storage import LOG, Storage
+
+VERSION = re.compile(r"(\d{20})\.json")
+CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+"""A checkpoint of one file, or one of the parts of a larger one."""
+
+ERROR_LINE_MAX = 300
+"""Characters of another library's error text which fit on a line of ours."""
+READ_ERRORS = (OSError, pa.ArrowException, KeyError, TypeError, AttributeError)
+"""What reading a torn checkpoint may raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What stands in a log."""
+
+    versions: tuple[int, ...]
+    """Ascending."""
+    checkpoints: tuple[tuple[int, tuple[str, ...]], ...]
+    """Version and names of the files of each complete checkpoint, ascending."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table at all."""
+        return bool(self.versions or self.checkpoints)
+
+    @property
+    def newest(self) -> int:
+        """The last version; -1 when there is none."""
+        newest = self.checkpoints[-1][0] if self.checkpoints else -1
+        return max(newest, self.versions[-1] if self.versions else -1)
+
+
+@dataclass(slots=True)
+class State:
+    """What a table is at ``version``; :meth:`apply` takes it one version further."""
+
+    version: int = -1
+    metadata: Metadata | None = None
+    protocol: ProtocolVersions | None = None
+    transactions: dict[str, int] = field(default_factory=dict)
+    files: dict[str, DataFile] | None = None
+    """The table's files by path; None until they were asked for."""
+
+    def apply(self, commit: Commit) -> None:
+        """Go on to the next version."""
+        self.version = commit.version
+        self.metadata = commit.metadata or self.metadata
+        self.protocol = commit.protocol or self.protocol
+        self.transactions.update(commit.transactions)
+        if self.files is not None:
+            for path in commit.removed:
+                self.files.pop(path, None)
+            self.files.update((file.path, file) for file in commit.added)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A checkpoint, or, with version -1 and no names, the beginning of the log."""
+
+    version: int = -1
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A table as it was read."""
+
+    state: State
+    base: Base
+    commits: tuple[Commit, ...]
+    """The versions after the base, oldest first."""
+
+
+def list_log(storage: Storage) -> Listing:
+    """What stands in the log, from one listing of its folder."""
+    versions: list[int] = []
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name in storage.log_names():
+        if found := VERSION.fullmatch(name):
+            versions.append(int(found[1]))
+        elif found := CHECKPOINT.fullmatch(name):
+            parts.setdefault((int(found[1]), int(found[3] or 1)), []).append(name)
+    whole = {
+        version: tuple(sorted(names))
+        for (version, count), names in sorted(parts.items())
+        if len(names) == count
+    }
+    return Listing(tuple(sorted(versions)), tuple(sorted(whole.items())))
+
+
+def read_version(storage: Storage, version: int) -> Commit:
+    """One version of the log.
+
+    Raises:
+        FileNotFoundError: there is none yet, or it was cleaned away.
+        Torn: a power cut took a part of it.
+    """
+    return parse_commit(version, storage.read(f"{LOG}/{version_name(version)}"))
+
+
+def read_checkpoint(
+    storage: Storage, version: int, names: Sequence[str], *, files: bool = False
+) -> State:
+    """The state which a checkpoint holds.  Raises one of READ_ERRORS when it is torn."""
+    state = State(version, files={} if files else None)
+    columns = ["txn", "metaData", "protocol"] + (["add"] if files else [])
+    filesystem = storage.filesystem()
+    for name in names:
+        with filesystem.open_input_file(f"{LOG}/{name}") as source:
+            table = pq.ParquetFile(source).read(columns=columns)
+        _take_actions(state, table)
+    if state.metadata is None or state.protocol is None:
+        raise KeyError(f"checkpoint {version} names no table")
+    return state
+
+
+def check_checkpoint(storage: Storage, names: Sequence[str]) -> None:
+    """Read a checkpoint from end to end.  Raises one of READ_ERRORS when it is torn."""
+    filesystem = storage.filesystem()
+    for name in names:
+        with filesystem.open_input_file(f"{LOG}/{name}") as source:
+            pq.ParquetFile(source).read()
+
+
+def load(storage: Storage, *, files: bool = False, until: int | None = None) -> Loaded:
+    """The newest state of a table, or its state at the version ``until``.
+
+    Raises:
+        TableError: there is no table, or its log is torn or has gaps.
+    """
+    try:
+        listing = list_log(storage)
+    except OSError as error:
+        raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
+    if not listing.exists:
+        raise TableError(f"{storage.location} is not a table: it has no {LOG}")
+    newest = listing.newest if until is None else until
+    state, base = base_state(storage, listing, newest, files=files)
+    commits = []
+    for version in range(state.version + 1, newest + 1):
+        commits.append(whole_version(storage, version))
+        state.apply(commits[-1])
+    if state.metadata is None or state.protocol is None:
+        raise TableError(f"the log of {storage.location} names no table up to version {newest}")
+    return Loaded(state, base, tuple(commits))
+
+
+def base_state(
+    storage: Storage, listing: Listing, newest: int, *, files: bool
+) -> tuple[State, Base]:
+    """The state of the newest checkpoint that can be read and is followed by all versions.
+
+    Raises TableError when there is none and the log does not begin at 0.
+    """
+    versions = set(listing.versions)
+    torn = ""
+    for version, names in reversed(listing.checkpoints):
+        if version > newest or not versions.issuperset(range(version + 1, newest + 1)):
+            continue
+        try:
+            return read_checkpoint(storage, version, names, files=files), Base(version, names)
+        except READ_ERRORS as error:
+            torn = torn or f"; checkpoint {version} cannot be read ({one_line(error)})"
+    missing = next((v for v in range(newest + 1) if v not in versions), None)
+    if missing is not None:
+        raise TableError(
+            f"the log of {storage.location} lacks version {missing}{torn}; restore the table's "
+            "folder from a copy, or land the queues in a new table"
+        )
+    return State(files={} if files else None), Base()
+
+
+def whole_version(storage: Storage, version: int) -> Commit:
+    """A version which must be there and whole; TableError says what to do when it is not."""
+    try:
+        return read_version(storage, version)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
+        raise TableError(
+            f"version {version} of {storage.location} went while its log was read; try again"
+        ) from None
+    except Torn as error:
+        raise TableError(
+            f"version {version} of {storage.location} is torn: {error}; if it is the last one, "
+            "the next start of a bridge mends it, otherwise restore the table's folder from a copy"
+        ) from None
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text on one line: what a store's answer says, without its markup and arrows."""
+    text = str(error)
+    code = re.search(r"<Code>(.*?)</Code>", text, re.DOTALL)
+    if code:
+        message = re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
+        text = f"{code[1]}: {message[1]}" if message else code[1]
+    text = re.sub(r"\x1b\[[0-9;]*m|↳", "", text)
+    return " ".join(text.split())[:ERROR_LINE_MAX] or type(error).__name__
+
+
+def _take_actions(state: State, table: pa.Table) -> None:
+    for action in _actions(table, "metaData"):
+        state.metadata = parse_metadata(_plain(action, "configuration"))
+    for action in _actions(table, "protocol"):
+        state.protocol = parse_protocol(action)
+    for action in _actions(table, "txn"):
+        state.transactions[action["appId"]] = action["version"]
+    if state.files is not None:
+        for file in _files(_actions(table, "add")):
+            state.files[file.path] = file
+
+
+def _actions(table: pa.Table, name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a checkpoint which hold this kind of action."""
+    column = table.column(name)
+    rows = column.filter(pc.is_valid(column))
+    yield from rows.to_pylist()
+
+
+def _files(actions: Iterable[dict[str, Any]]) -> Iterator[DataFile]:
+    for action in actions:
+        yield data_file(_plain(action, "partitionValues"))
+
+
+def _plain(action: dict[str, Any], name: str) -> dict[str, Any]:
+    """An action whose map ``name`` is a list of pairs, as pyarrow gives maps."""
+    return {**action, name: dict(action.get(name) or ())}

@@ -1,0 +1,125 @@
+"""The statistics of a data file, as its ``add`` carries them: of every column, or of none.
+
+Readers skip a file when its statistics say that no row fits.  pyarrow's and duckdb's readers take a
+column without statistics, beside others which have them, for one without any value and skip the
+file wrongly, so a file has them for each primitive column or says its number of rows alone.  The
+columns of maps and lists, which nobody filters by range, are left out as every writer of Delta
+tables leaves them out.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+TEXT_MAX = 32
+"""Characters of a text's minimum and maximum which the log keeps, as Delta's own writer does."""
+TIE_BREAKER = "\U0010ffff"
+"""Sorts after every other character."""
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """The smallest and the largest value of a column, and its nulls, over row groups."""
+
+    nulls: int = 0
+    least: Any = None
+    most: Any = None
+
+    def take(self, column: Any, ordered: bool) -> bool:
+        """Add a row group's column; False when its footer does not say enough."""
+        found = column.statistics
+        if found is None or not found.has_null_count:
+            return False
+        self.nulls += found.null_count
+        if not ordered or found.null_count == column.num_values:
+            return True
+        if not found.has_min_max:
+            return False
+        self.least = found.min if self.least is None else min(self.least, found.min)
+        self.most = found.max if self.most is None else max(self.most, found.max)
+        return True
+
+
+@dataclass(slots=True)
+class _Collected:
+    """The three parts of a file's statistics."""
+
+    minimum: dict[str, Any] = field(default_factory=dict)
+    maximum: dict[str, Any] = field(default_factory=dict)
+    nulls: dict[str, int] = field(default_factory=dict)
+
+
+def statistics_of(footer: pq.FileMetaData) -> str:
+    """The ``stats`` of a Parquet file, from its footer: a JSON text.
+
+    Only the number of rows stands there when a column's footer says too little, or when a column
+    is of a type whose order in Parquet is not the one of Delta's readers (floats with their NaN,
+    structures, times without a zone).
+    """
+    rows: dict[str, Any] = {"numRecords": footer.num_rows}
+    collected = _collect(footer) if footer.num_rows else None
+    if collected is not None:
+        rows["minValues"] = collected.minimum
+        rows["maxValues"] = collected.maximum
+        rows["nullCount"] = collected.nulls
+    return json.dumps(rows, separators=(",", ":"), ensure_ascii=False)
+
+
+def _collect(footer: pq.FileMetaData) -> _Collected | None:
+    """The statistics of all columns; None when those of one are not known."""
+    places = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
+    collected = _Collected()
+    for column in footer.schema.to_arrow_schema():
+        if pa.types.is_list(column.type) or pa.types.is_map(column.type):
+            continue
+        if not (_ordered(column.type) or pa.types.is_binary(column.type)):
+            return None
+        bounds = _Bounds()
+        for group in range(footer.num_row_groups):
+            part = footer.row_group(group).column(places[column.name])
+            if not bounds.take(part, _ordered(column.type)):
+                return None
+        collected.nulls[column.name] = bounds.nulls
+        if bounds.least is not None:
+            collected.minimum[column.name] = _least(bounds.least)
+            collected.maximum[column.name] = _most(bounds.most)
+    return collected
+
+
+def _ordered(kind: pa.DataType) -> bool:
+    """Whether Parquet's order of such values is the one Delta's readers expect."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        or (pa.types.is_timestamp(kind) and kind.tz == "UTC")
+    )
+
+
+def _least(value: Any) -> Any:
+    return value[:TEXT_MAX] if isinstance(value, str) else _plain(value)
+
+
+def _most(value: Any) -> Any:
+    """A text's first characters and one that sorts after all which may follow them."""
+    if isinstance(value, str):
+        if len(value) <= TEXT_MAX or value[TEXT_MAX] == TIE_BREAKER:
+            return value
+        return value[:TEXT_MAX] + TIE_BREAKER
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        # Whole microseconds: a time cut to milliseconds is below the rows it speaks of.
+        return value.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    return value

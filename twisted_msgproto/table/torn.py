@@ -1,0 +1,171 @@
+"""What a loss of power may leave of a log on a local disk, and how it is made whole.
+
+This package makes every version and every checkpoint durable before it relies on it, so its own
+can be missing and cannot be torn.  Other programs which write the table sync nothing.  What can be
+mended without doubt is mended before a writer goes on:
+
+* a torn checkpoint goes when the log without it still says everything;
+* a torn last version, or one whose files are not there whole, becomes an empty version of the same
+  number.  Numbers are never used again: a reader may have seen it.
+
+Everything else is for a person to decide, and the error says what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+
+from ..core.errors import TableError
+from .actions import Commit, DataFile, Torn, version_name
+from .checkpoint import LAST_CHECKPOINT
+from .snapshot import (
+    READ_ERRORS,
+    Listing,
+    base_state,
+    check_checkpoint,
+    list_log,
+    read_version,
+)
+from .storage import LocalStorage
+
+EMPTY = "EMPTY"
+"""The operation of a version which stands for one that a loss of power took."""
+PARQUET_MARK = b"PAR1"
+"""The last octets of every whole Parquet file."""
+
+
+def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
+    """Make the log whole; returns a line for each thing done.
+
+    Raises:
+        TableError: something is torn which other versions rely on; the line says what to do.
+    """
+    listing = list_log(storage)
+    if not listing.exists:
+        return []
+    lines = _mend_checkpoints(storage, listing)
+    if lines:
+        listing = list_log(storage)
+    return [*lines, *_mend_versions(storage, listing, clock)]
+
+
+def _mend_checkpoints(storage: LocalStorage, listing: Listing) -> list[str]:
+    """Removes torn checkpoints which are newer than the newest whole one."""
+    torn: list[tuple[int, tuple[str, ...]]] = []
+    for version, names in reversed(listing.checkpoints):
+        try:
+            check_checkpoint(storage, names)
+            break
+        except READ_ERRORS:
+            torn.append((version, names))
+    if torn:
+        # Raises when the log does not say everything without them.
+        base_state(storage, listing, listing.newest, files=False)
+    hint = _hinted(storage)
+    stale = hint is not None and hint not in {v for v, _ in listing.checkpoints} - dict(torn).keys()
+    if stale:
+        _remove(storage, LAST_CHECKPOINT)
+    for _, names in torn:
+        for name in names:
+            _remove(storage, name)
+    if torn or stale:
+        storage.disk.sync_directory(storage.log_path())
+    return [
+        *(f"removed checkpoint {v}, which a loss of power has torn" for v, _ in torn),
+        *([f"removed {LAST_CHECKPOINT}, which names no checkpoint"] if stale else []),
+    ]
+
+
+def _hinted(storage: LocalStorage) -> int | None:
+    """The version which ``_last_checkpoint`` names; -1 when it is torn, None without one."""
+    try:
+        return int(json.loads(storage.disk.read(storage.log_path(LAST_CHECKPOINT)))["version"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        return -1
+
+
+def _mend_versions(
+    storage: LocalStorage, listing: Listing, clock: Callable[[], float]
+) -> list[str]:
+    newest = listing.newest
+    _, base = base_state(storage, listing, newest, files=False)
+    commits: list[Commit] = []
+    for version in range(base.version + 1, newest + 1):
+        try:
+            commits.append(read_version(storage, version))
+        except Torn as error:
+            return [_mend_last(storage, version, newest, str(error), clock)]
+    for commit in _since_own(commits):
+        gone = _not_whole(storage, commit, commits)
+        if gone:
+            return [_mend_last(storage, commit.version, newest, f"{gone} is not whole", clock)]
+    return []
+
+
+def _mend_last(
+    storage: LocalStorage, version: int, newest: int, reason: str, clock: Callable[[], float]
+) -> str:
+    if version != newest or version == 0:
+        behind = f"and version {newest} stands behind it" if version else "and it is the first"
+        raise TableError(
+            f"version {version} of {storage.location} is torn ({reason}), {behind}: restore the "
+            "table's folder from a copy, or land the queues in a new table"
+        )
+    _make_empty(storage, version, reason, clock)
+    return f"version {version} is empty now: a loss of power has torn it ({reason})"
+
+
+def _make_empty(
+    storage: LocalStorage, version: int, reason: str, clock: Callable[[], float]
+) -> None:
+    """Puts an empty version in the place of a torn one, durably.
+
+    It bears no run of this package: what came before it has still to be looked at.
+    """
+    info = {
+        "timestamp": int(clock() * 1000),
+        "operation": EMPTY,
+        "operationParameters": {"reason": reason},
+        "engineInfo": "twisted-msgproto",
+    }
+    octets = json.dumps({"commitInfo": info}).encode() + b"\n"
+    storage.put(storage.log_path(version_name(version)), octets)
+
+
+def _since_own(commits: list[Commit]) -> list[Commit]:
+    """The versions from our last one on: everything before it was durable when it was made."""
+    own = [place for place, commit in enumerate(commits) if commit.run is not None]
+    return commits[own[-1] :] if own else commits
+
+
+def _not_whole(storage: LocalStorage, commit: Commit, commits: list[Commit]) -> str:
+    """A file which a version adds, no later one removes, and the disk does not have whole."""
+    removed = {
+        path for later in commits if later.version > commit.version for path in later.removed
+    }
+    for file in commit.added:
+        if file.path not in removed and not _is_whole(storage, file):
+            return file.path
+    return ""
+
+
+def _is_whole(storage: LocalStorage, file: DataFile) -> bool:
+    path = storage.path(file.path)
+    try:
+        if storage.disk.size(path) != file.size:
+            return False
+        with open(path, "rb") as opened:
+            opened.seek(-len(PARQUET_MARK), os.SEEK_END)
+            return opened.read() == PARQUET_MARK
+    except (FileNotFoundError, OSError):
+        return False
+
+
+def _remove(storage: LocalStorage, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        storage.disk.remove(storage.log_path(name))

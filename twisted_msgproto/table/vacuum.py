@@ -1,0 +1,150 @@
+"""Remove files which no version of a table needs any more, and what failed writers left.
+
+A file goes when all of this holds: the newest version does not name it, no version of the last
+hours took it out, and it was not written in the last hours.  A bridge commits no file which is
+older than an hour, and a day is the least which can be asked for, so nothing goes which somebody
+is about to commit or which a reader of an older version still reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..core.errors import ConfigurationError, TableError
+from .actions import Torn
+from .log import Table
+from .snapshot import READ_ERRORS, list_log, one_line, read_version
+from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage
+
+HOURS_MIN = 24
+"""Files which went out of the table so many hours ago are kept in any case."""
+PARQUET = ".parquet"
+CHECKSUM = ".crc"
+"""What Hadoop's local file system puts beside a file NAME, as ``.NAME.crc``."""
+
+
+@dataclass(slots=True)
+class Vacuumed:
+    """What a vacuum removed, or would remove."""
+
+    paths: list[str] = field(default_factory=list)
+    octets: int = 0
+
+
+def vacuum(
+    table: Table,
+    *,
+    hours: float = HOURS_MIN,
+    dry_run: bool = False,
+    clock: Callable[[], float] = time.time,
+) -> Vacuumed:
+    """Remove from the table's folder what was not needed for ``hours``.
+
+    Raises:
+        ConfigurationError: ``hours`` are fewer than HOURS_MIN.
+        TableError: the table cannot be read, or a file cannot be removed.
+    """
+    if hours < HOURS_MIN:
+        raise ConfigurationError(
+            f"vacuum keeps what was needed in the last {HOURS_MIN} hours; {hours:g} hours are fewer"
+        )
+    since = clock() - hours * 3600
+    done = Vacuumed()
+    try:
+        # The folder comes first: what is committed after this look is not among the candidates.
+        old = {info.path: info for info in _unlogged(table.storage) if _modified(info) < since}
+        table.refresh()
+        needed = {file.path for file in table.files()} | removed_since(table, since)
+        for path in sorted(old):
+            if _data_of(path) not in needed:
+                done.paths.append(path)
+                done.octets += max(old[path].size or 0, 0)
+        if not dry_run and done.paths:
+            table.sync()  # what took the place of these files survives before they go
+            for path in done.paths:
+                _remove(table.storage, path)
+    except OSError as error:
+        raise TableError(f"cannot vacuum {table.location}: {one_line(error)}") from error
+    return done
+
+
+def removed_since(table: Table, since: float) -> set[str]:
+    """The files which versions have taken out since then (seconds since 1970).
+
+    Versions which were cleaned away stand in the newest checkpoint.
+    """
+    listing = list_log(table.storage)
+    found: set[str] = set()
+    for _, names in listing.checkpoints[-1:]:
+        for name in names:
+            found |= set(_tombstones(table.storage, name, since))
+    for version in listing.versions:
+        try:
+            commit = read_version(table.storage, version)
+        except FileNotFoundError:
+            continue  # cleaned away meanwhile
+        except Torn as error:
+            raise TableError(f"version {version} of {table.location} is torn: {error}") from None
+        if not commit.timestamp or commit.timestamp >= since * 1000:
+            found.update(commit.removed)
+    return found
+
+
+def _tombstones(storage: Storage, name: str, since: float) -> Iterator[str]:
+    try:
+        with storage.filesystem().open_input_file(f"{LOG}/{name}") as source:
+            parquet = pq.ParquetFile(source)
+            if "remove" not in parquet.schema_arrow.names:
+                return
+            removes: list[Any] = parquet.read(columns=["remove"]).column("remove").to_pylist()
+    except READ_ERRORS as error:
+        raise TableError(f"checkpoint {name} of {storage.location} is torn: {error}") from error
+    for remove in removes:
+        if remove is not None and (remove.get("deletionTimestamp") or since * 1000) >= since * 1000:
+            yield unquote(remove["path"])
+
+
+def _unlogged(storage: Storage) -> Iterator[Any]:
+    """The files which may be data of the table, or a rest of somebody's commit."""
+    filesystem = storage.filesystem()
+    for info in filesystem.get_file_info(pafs.FileSelector("", recursive=True)):
+        if info.type == pafs.FileType.File and (_is_data(info.path) or _is_rest(info.path)):
+            yield info
+
+
+def _is_data(path: str) -> bool:
+    folders = path.split("/")[:-1]
+    hidden = any(folder.startswith(("_", ".")) for folder in folders)
+    data = _data_of(path).rpartition("/")[2]
+    return not hidden and data.endswith(PARQUET) and not data.startswith(("_", "."))
+
+
+def _data_of(path: str) -> str:
+    """The file of the table which a file belongs to: itself, or whose checksum it holds."""
+    folder, slash, name = path.rpartition("/")
+    if name.startswith(".") and name.endswith(CHECKSUM):
+        name = name[1 : -len(CHECKSUM)]
+    return folder + slash + name
+
+
+def _is_rest(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return folder == LOG and name.startswith(TEMPORARY_PREFIX) and name.endswith(TEMPORARY_SUFFIX)
+
+
+def _modified(info: Any) -> float:
+    """When a file was written, seconds since 1970; the future when nobody knows."""
+    return float("inf") if info.mtime_ns is None else info.mtime_ns / 1e9
+
+
+def _remove(storage: Storage, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another vacuum was here
+        storage.delete(path)

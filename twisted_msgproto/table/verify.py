@@ -1,0 +1,218 @@
+"""Prove up to where each gateway is whole in a table: nothing missing, nothing twice.
+
+``verify`` reads the gateway and the offset of every row.  It looks at the files, not at
+what the log says of them, and compares what they hold with how far each gateway has landed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import QueueMismatch
+from ..queue.damage import Range, merged
+from ..queue.lineage import Landed
+from ..queue.source import Queue
+from . import gaps
+from .actions import Torn
+from .intervals import Coverage, size, without
+from .log import Table
+from .offsets import check_columns, read_offsets
+from .snapshot import list_log, read_version
+
+LINES_MAX = 20
+"""Ranges of one kind and gateway which are printed; JSON has them all."""
+
+
+@dataclass(slots=True)
+class GatewayReport:
+    """What the table holds of one gateway, and what is wrong with it.  Ranges are in order."""
+
+    gateway: str
+    landed: Landed | None
+    """The place in the log; None when rows are there and no place."""
+    begin: int
+    """The first offset which the table was to hold, as far as that is known."""
+    rows: int
+    seen: list[Range]
+    """The offsets which are in files."""
+    missing: list[Range]
+    """Below the place, in no file, for no known reason."""
+    twice: list[Range]
+    above: list[Range]
+    """Rows at or above the place: a bridge would land them once more."""
+    expired: list[Range]
+    damaged: list[Range]
+    """Damaged in the queue before they could land."""
+    mismatch: str = ""
+    """Why the queue is not the one which has landed here; empty when it is, or was not asked."""
+    in_queue: int | None = None
+    """How many of the missing rows the queue still has; None when it was not asked."""
+
+    @property
+    def whole_to(self) -> int:
+        """The offset up to which the table is proven to hold every row once."""
+        bounds = [lo for ranges in (self.missing, self.twice) for lo, _ in ranges[:1]]
+        return min([self.landed.offset if self.landed else self.begin, *bounds])
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is wrong."""
+        wrong = self.missing or self.twice or self.above or self.mismatch
+        return self.landed is not None and not wrong
+
+
+@dataclass(slots=True)
+class Report:
+    """What ``verify`` has found."""
+
+    location: str
+    version: int
+    files: int
+    gateways: dict[str, GatewayReport] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    """Files of the log which are missing or torn: path to what is the matter."""
+    nameless: int = 0
+    """Rows without a gateway or an offset."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing and nothing twice."""
+        return not (self.lost or self.nameless) and all(
+            found.whole for found in self.gateways.values()
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many rows with a name there are."""
+        return sum(found.rows for found in self.gateways.values())
+
+    def findings(self) -> Iterator[str]:
+        """A line for each thing which is wrong."""
+        for path, reason in sorted(self.lost.items()):
+            yield f"lost: file {path}: {reason}"
+        if self.nameless:
+            yield f"nameless: {self.nameless} rows have no gateway or no offset"
+        for gateway, found in sorted(self.gateways.items()):
+            yield from _findings(gateway, found)
+
+
+def _findings(gateway: str, found: GatewayReport) -> Iterator[str]:
+    for kind, ranges in (
+        ("missing", found.missing),
+        ("twice", found.twice),
+        ("above the place", found.above),
+    ):
+        for lo, hi in ranges[:LINES_MAX]:
+            yield f"{kind}: gateway {gateway} offsets {lo} to {hi} ({hi - lo} rows)"
+        if len(ranges) > LINES_MAX:
+            rest = ranges[LINES_MAX:]
+            yield f"{kind}: gateway {gateway} {len(rest)} more ranges ({size(rest)} rows)"
+    if found.missing and found.in_queue is not None:
+        total = size(found.missing)
+        yield f"missing: gateway {gateway} its queue still has {found.in_queue} of {total} rows"
+    if found.landed is None:
+        yield f"no place: gateway {gateway} has {found.rows} rows, and the log has no place of it"
+    if found.mismatch:
+        yield f"not its queue: gateway {gateway} {found.mismatch}"
+
+
+def verify(
+    table: Table, queues: Mapping[str, Queue] | None = None, *, every_column: bool = False
+) -> Report:
+    """Look at every row of ``table`` and say what is missing or twice.
+
+    ``queues``, by queue id, are asked what they still have and whether their history is the one
+    which has landed.  ``every_column`` reads whole files.
+
+    Raises:
+        TableError: the table cannot be read, or its rows have no gateway and offset.
+        QueueError: a queue cannot be asked.
+    """
+    check_columns(table)
+    files = table.files()
+    offsets = read_offsets(table.storage, files, every_column=every_column)
+    report = Report(table.location, table.version, len(files))
+    report.lost, report.nameless = offsets.lost, offsets.nameless
+    reasons = _Reasons(table, queues or {})
+    landed = table.landed()
+    for gateway in sorted({*landed, *offsets.gateways}):
+        coverage = offsets.gateways.get(gateway, Coverage())
+        report.gateways[gateway] = _judged(gateway, landed.get(gateway), coverage, reasons)
+    for gateway, found in report.gateways.items():
+        if gateway in reasons.queues:
+            _ask(found, reasons.queues[gateway])
+    return report
+
+
+def _judged(
+    gateway: str, landed: Landed | None, coverage: Coverage, reasons: _Reasons
+) -> GatewayReport:
+    seen, end = coverage.ranges(), landed.offset if landed else 0
+    expired = reasons.expired.get(gateway, [])
+    damaged = reasons.damaged.get(gateway, [])
+    known = [lo for ranges in (seen, expired, damaged) for lo, _ in ranges[:1]]
+    begin = reasons.begins.get(gateway, min(known, default=0))
+    missing = without([(begin, end)], [*seen, *expired, *damaged])
+    if missing:
+        # Commits tell of damage which is noted nowhere else, as long as the log has them.
+        damaged = merged([*damaged, *reasons.told(gateway)])
+        missing = without(missing, damaged)
+    return GatewayReport(
+        gateway=gateway,
+        landed=landed,
+        begin=begin,
+        rows=coverage.rows,
+        seen=seen,
+        missing=missing,
+        twice=coverage.twice(),
+        above=without(seen, [(0, end)]) if landed else [],
+        expired=expired,
+        damaged=damaged,
+    )
+
+
+def _ask(found: GatewayReport, queue: Queue) -> None:
+    """Compare what was found with the gateway's queue."""
+    description = queue.describe()
+    held = without([(description.begin, description.end)], description.damaged)
+    found.in_queue = size(found.missing) - size(without(found.missing, held))
+    if found.landed is not None:
+        try:
+            queue.check(found.landed)
+        except QueueMismatch as error:
+            found.mismatch = str(error)
+
+
+class _Reasons:
+    """Why offsets are not in the table, from its notes, its log and the queues."""
+
+    def __init__(self, table: Table, queues: Mapping[str, Queue]) -> None:
+        self.queues = queues
+        self.begins = gaps.begins(table.transactions)
+        self.expired = gaps.noted(table.transactions, gaps.EXPIRED_PREFIX)
+        self.damaged = gaps.noted(table.transactions, gaps.DAMAGED_PREFIX)
+        self._table = table
+        self._commits: dict[str, list[Range]] | None = None
+
+    def told(self, gateway: str) -> list[Range]:
+        """What the versions which the log still has, and the queue, say was damaged."""
+        if self._commits is None:
+            self._commits = damage_of_commits(self._table)
+        queue = self.queues.get(gateway)
+        return [*self._commits.get(gateway, []), *(queue.damaged() if queue else [])]
+
+
+def damage_of_commits(table: Table) -> dict[str, list[Range]]:
+    """What bridges met as damaged in queues, as their commits tell which the log still has."""
+    found: dict[str, list[Range]] = {}
+    for version in list_log(table.storage).versions:
+        try:
+            commit = read_version(table.storage, version)
+        except (OSError, Torn):
+            continue  # cleaned away meanwhile, or of no use here
+        gateways: Any = commit.info.get("gateways", {})
+        for gateway, entry in gateways.items():
+            found.setdefault(gateway, []).extend((lo, hi) for lo, hi in entry.get("damaged", ()))
+    return found
