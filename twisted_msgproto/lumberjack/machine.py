@@ -282,7 +282,9 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         acks = self._window.due()
         if acks:
             self._give_acks(acks)
-        self._look_soon(now)
+        due = self.deadlines.next
+        if due is None or due > now + self._shortest:  # once in a while, and not for each message
+            self._look_soon(now)
         return events
 
     def _follow(self, frame: _OtherFrame) -> bool:

@@ -474,7 +474,8 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
             if not len(self._flights):
                 self._heard_at = now
             self._form_window()
-        if self._timeout and len(self._flights) and self.deadlines.next is None:
+        idle = self.deadlines.next is None
+        if idle and self._timeout and len(self._flights) and not self._paused:
             self.deadlines.set("timeout", self._heard_at + self._timeout)
         return self.counters.windows - before
 

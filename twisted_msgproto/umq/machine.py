@@ -20,7 +20,7 @@ WebSocket, and fail what ``lost(now)`` returns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ..core.limits import Limits
 from ..core.machine import IllegalTransition
@@ -29,6 +29,9 @@ from .events import Event, HelloReceived, WelcomeReceived
 from .peer import ACTIONS, Peer
 from .states import CLIENT, SERVER, ClientState, HelloSent, ServerState, WelcomeSent
 from .wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
+
+UNDECIDED: Final = "undecided"
+"""A fault's reason: nobody has said in time whether the client may come in."""
 
 
 class Client(Peer):
@@ -103,7 +106,7 @@ class Server(Peer):
     def _hello_expired(self, now: float, events: list[Event]) -> None:
         if self._machine.state is ServerState.AUTHORISING:
             text = "nobody decided in time whether the client may come in"
-            self._fail(UmqFault("hello-seconds", text, b"", Code.UNAVAILABLE), events)
+            self._fail(UmqFault(UNDECIDED, text, b"", Code.UNAVAILABLE), events)
         else:
             super()._hello_expired(now, events)
 

@@ -39,6 +39,7 @@ from ..net.backpressure import OctetBudget
 from ..net.factory import MsgprotoServerFactory, SessionFactory
 from ..net.sink import IMessageSink
 from ..net.websocket import (
+    CLOSE_NORMAL,
     BoundedClientFactory,
     BoundedServerFactory,
     WebSocketClientConnection,
@@ -48,10 +49,10 @@ from ..net.websocket import (
 from .codec import MethodRegistry
 from .events import HelloReceived, WelcomeReceived
 from .exchange import Reply
-from .machine import Client, Server
+from .machine import UNDECIDED, Client, Server
 from .session import ACTIONS, LIMITS, SUBPROTOCOL, UmqSession
 from .storing import PROTOCOL
-from .wire import Code
+from .wire import Code, UmqFault
 
 __all__ = [
     "LIMITS",
@@ -154,6 +155,16 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         if deciding is not None:
             deciding.cancel()  # nobody waits for the answer any more
 
+    def _onFault(self, event: UmqFault) -> None:
+        if event.reason != UNDECIDED:
+            super()._onFault(event)
+            return
+        self._write()  # no fault of the peer, but of our application, which let it wait (HO-07)
+        self.count("authorisations_timed_out")
+        self.logger.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
+        self._fail(ConnectionClosed(event.text))
+        self.closeWebSocket(CLOSE_NORMAL)
+
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
             return
@@ -182,7 +193,11 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         self.closeSession(code, text)
 
 
-UmqServer.actions = {**ACTIONS, HelloReceived: UmqServer._onHello}
+UmqServer.actions = {
+    **ACTIONS,
+    HelloReceived: UmqServer._onHello,
+    UmqFault: UmqServer._onFault,
+}
 
 
 class UmqServerFactory(MsgprotoServerFactory, BoundedServerFactory):

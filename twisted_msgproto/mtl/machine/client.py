@@ -511,7 +511,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._out.clear()
         self.deadlines.clear_all()
         numbers = [task.number for task in tasks if task is not None and task.number is not None]
-        return [WorkLost(numbers)] if numbers else []
+        return [*self._take_events(), *([WorkLost(numbers)] if numbers else ())]
 
     def _dropped(self, reason: str) -> None:
         self.counters[f"dropped:{reason}"] += 1

@@ -539,7 +539,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         due = (self._now if self._paused else session.heard_at) + self.limits["session-idle"]
         if session.state not in (SessionState.READY, SessionState.PROFILED):
             due = min(due, session.opened_at + self.limits["authentication"])
-        self.deadlines.set(session, min(self._coarse(due), self._refusals.get(session, inf)))
+        due = min(self._coarse(due), self._refusals.get(session, inf))
+        self.deadlines.set(session, max(self._now, due))
 
     def _look_after_session(self, session: Session, now: float) -> None:
         """Answer a failed login which has cost its time; end who is idle or authenticates never.
