@@ -220,7 +220,11 @@ def _print_report(report: Report) -> None:
         landed = "no place" if found.landed is None else f"landed {found.landed.offset}"
         notes = "".join(
             f", {sum(hi - lo for lo, hi in ranges)} {name}"
-            for name, ranges in (("expired", found.expired), ("damaged", found.damaged))
+            for name, ranges in (
+                ("expired", found.expired),
+                ("damaged", found.damaged),
+                ("dropped by a transform or missing", found.dropped),
+            )
             if ranges
         )
         print(

@@ -271,7 +271,8 @@ class Loop:
         """The version which holds the batch; None when the batch has to be run again."""
         entries = {name: entry(plan, landed, name) for name in plan.landed}
         begins = {name: each["lo"] for name, each in entries.items() if not plan.before.get(name)}
-        notes = batch_notes(begins, landed.damaged, self.table.transactions)
+        dropped_from = {name: each["lo"] for name, each in entries.items() if landed.dropped}
+        notes = batch_notes(begins, landed.damaged, self.table.transactions, dropped_from)
         for attempt in range(ATTEMPTS_MAX):
             try:
                 return self.table.commit(

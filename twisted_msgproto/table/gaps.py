@@ -8,7 +8,9 @@ checkpoints, log cleanup, vacuum, compaction and a copy of the table:
 * ``msgproto-expired:GATEWAY:LO`` is the offset after the last one of rows which were expired, from
   offset LO on; rows which expire next to them move it up, so a table which expires a day every day
   keeps one note a gateway;
-* ``msgproto-damaged:GATEWAY:LO`` is the same for rows which were damaged in the queue.
+* ``msgproto-damaged:GATEWAY:LO`` is the same for rows which were damaged in the queue;
+* ``msgproto-dropping:GATEWAY`` is the first offset of the first batch from which a transform
+  dropped rows: from there on, an offset which is absent may be one that was dropped.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ..queue.damage import Range, merged
 BEGIN_PREFIX = "msgproto-begin:"
 EXPIRED_PREFIX = "msgproto-expired:"
 DAMAGED_PREFIX = "msgproto-damaged:"
+DROPPING_PREFIX = "msgproto-dropping:"
 
 NOTES_MAX = 16
 """New notes of one kind for one gateway in one commit.
@@ -32,10 +35,19 @@ Rows around midnight can expire in many small ranges; the nearest are noted as o
 
 def begins(transactions: Mapping[str, int]) -> dict[str, int]:
     """The first offset which the table was to hold, of the gateways of which that is noted."""
+    return _offsets(transactions, BEGIN_PREFIX)
+
+
+def dropping(transactions: Mapping[str, int]) -> dict[str, int]:
+    """Where a transform began to drop rows, of the gateways of which that is noted."""
+    return _offsets(transactions, DROPPING_PREFIX)
+
+
+def _offsets(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
     return {
-        name.removeprefix(BEGIN_PREFIX): offset
+        name.removeprefix(prefix): offset
         for name, offset in transactions.items()
-        if name.startswith(BEGIN_PREFIX)
+        if name.startswith(prefix)
     }
 
 
@@ -67,13 +79,19 @@ def batch_notes(
     begins: Mapping[str, int],
     damaged: Mapping[str, Iterable[Range]],
     transactions: Mapping[str, int],
+    dropped_from: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """What a batch notes beside its places.
 
     ``begins`` are the first offsets of gateways which the table did not know, ``damaged`` what the
-    reads of the batch met as damaged, ``transactions`` those which the table has.
+    reads of the batch met as damaged, ``dropped_from`` the first offsets of a batch from which a
+    transform dropped rows, ``transactions`` those which the table has.
     """
     found = {BEGIN_PREFIX + gateway: offset for gateway, offset in begins.items()}
+    known = dropping(transactions)
+    for gateway, offset in (dropped_from or {}).items():
+        if gateway not in known:
+            found[DROPPING_PREFIX + gateway] = offset
     return found | (notes(DAMAGED_PREFIX, damaged, transactions) if damaged else {})
 
 

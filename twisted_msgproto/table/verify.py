@@ -45,6 +45,8 @@ class GatewayReport:
     expired: list[Range]
     damaged: list[Range]
     """Damaged in the queue before they could land."""
+    dropped: list[Range] = field(default_factory=list)
+    """Absent where a transform drops rows: which of them it has dropped nobody can tell."""
     mismatch: str = ""
     """Why the queue is not the one which has landed here; empty when it is, or was not asked."""
     in_queue: int | None = None
@@ -52,9 +54,14 @@ class GatewayReport:
 
     @property
     def whole_to(self) -> int:
-        """The offset up to which the table is proven to hold every row once."""
+        """The offset up to which the table is proven to hold every row once.
+
+        Where a transform drops rows, nothing behind the last row that is there is proven.
+        """
         bounds = [lo for ranges in (self.missing, self.twice) for lo, _ in ranges[:1]]
-        return min([self.landed.offset if self.landed else self.begin, *bounds])
+        end = self.landed.offset if self.landed else self.begin
+        bounds += [lo for lo, hi in self.dropped[-1:] if hi == end]
+        return min([end, *bounds])
 
     @property
     def whole(self) -> bool:
@@ -155,6 +162,11 @@ def _judged(
     known = [lo for ranges in (seen, expired, damaged) for lo, _ in ranges[:1]]
     begin = reasons.begins.get(gateway, min(known, default=0))
     missing = without([(begin, end)], [*seen, *expired, *damaged])
+    dropped_from = reasons.dropping.get(gateway, end)
+    missing, dropped = (
+        without(missing, [(dropped_from, end)]),
+        without(missing, [(0, dropped_from)]),
+    )
     if missing:
         # Commits tell of damage which is noted nowhere else, as long as the log has them.
         damaged = merged([*damaged, *reasons.told(gateway)])
@@ -170,6 +182,7 @@ def _judged(
         above=without(seen, [(0, end)]) if landed else [],
         expired=expired,
         damaged=damaged,
+        dropped=dropped,
     )
 
 
@@ -193,6 +206,7 @@ class _Reasons:
         self.begins = gaps.begins(table.transactions)
         self.expired = gaps.noted(table.transactions, gaps.EXPIRED_PREFIX)
         self.damaged = gaps.noted(table.transactions, gaps.DAMAGED_PREFIX)
+        self.dropping = gaps.dropping(table.transactions)
         self._table = table
         self._commits: dict[str, list[Range]] | None = None
 
