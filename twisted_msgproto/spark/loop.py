@@ -35,10 +35,11 @@ EARLY_OCTETS = 8 << 20
 """So much waiting starts a batch before the trigger is due: later it would only be larger."""
 
 LOOK_SECONDS_MIN = 0.01
-LOOK_SECONDS_MAX = 0.25
+LOOK_SECONDS_MAX = 1.0
 LOOK_SHARE = 8
 """How often gateways are asked while nothing is due: so that asking takes an eighth of the time,
-between these bounds."""
+between these bounds.  A question costs a millisecond of CPU time over Flight, so a thousand idle
+gateways would otherwise keep a core busy; no row waits longer than the upper bound for its look."""
 
 ATTEMPTS_MAX = 3
 """A batch which fails is run again; after so many in a row the bridge ends with what it was."""
