@@ -93,6 +93,28 @@ def test_a_gateway_which_nobody_is_at_is_one_line(launch: Launcher) -> None:
     assert f"grpc://127.0.0.1:{unused_port}" in line
 
 
+def test_an_object_store_which_says_nothing_does_not_hold_up_a_signal__TB_10(
+    launch: Launcher, queue: Path
+) -> None:
+    """TB-10: delta-rs keeps the interpreter's lock while it waits, so nothing of ours could run."""
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        options = {
+            "aws_endpoint_url": f"http://127.0.0.1:{store.getsockname()[1]}",
+            "aws_allow_http": "true",
+            "aws_access_key_id": "key",
+            "aws_secret_access_key": "secret",
+            "aws_region": "us-east-1",
+        }
+        words = [word for pair in options.items() for word in ("--storage", "=".join(pair))]
+        process = launch("bridge", "--queue", queue, "--table", "s3://bucket/t", *words)
+        store.settimeout(START_SECONDS)
+        connection, _ = store.accept()
+        with connection:
+            process.signal(signal.SIGTERM)
+            # Left alone it says after a minute that the store does not answer, and exits with 2.
+            assert process.wait(seconds=START_SECONDS) in (0, -signal.SIGKILL)
+
+
 def test_a_table_of_the_first_design_is_one_line(
     launch: Launcher, queue: Path, tmp_path: Path
 ) -> None:
