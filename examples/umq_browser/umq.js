@@ -26,9 +26,14 @@ export class Umq {
     socket.onclose = () => this.lost(new Error("the connection was closed"));
   }
 
-  // Call a method of the server with JSON arguments; a promise for its result.
-  call(method, ...args) {
-    return this.callText(JSON.stringify([method, ...args])).then(JSON.parse);
+  // Call a method of the server with JSON arguments; a promise for its result.  It is rejected when
+  // the server has no such method: a stock server has stored the call then.
+  async call(method, ...args) {
+    const text = await this.callText(JSON.stringify([method, ...args]));
+    const result = text === "" ? null : JSON.parse(text);
+    if (result && typeof result.stored === "boolean" && Object.keys(result).length === 1)
+      throw new Error("the server has no such method, it took the call without an answer");
+    return result;
   }
 
   callText(payload) {

@@ -1,21 +1,53 @@
 """Real processes, killed with SIGKILL under load: gateway and bridge, and then the exact table."""
 
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.chaos.shippers import Shipper
+from tests.tools.dying import POINTS
+from tests.tools.processes import Launched, Launcher, descendants, wait_gone
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark.table import LandedTable
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
 
-GATEWAY_KILLS = 5
-BRIDGE_KILLS = 3
-START_SECONDS = 300.0
+START_SECONDS = 600.0
+"""How long a bridge may take to its next step on a machine with much else to do."""
+
+ANYWHERE, FROZEN = "anywhere", "frozen"
+"""Killed from outside, after some batches; the same, and what the bridge had started lives on."""
 
 
-def gateway(launch, queue, port=0):
+class Kill(NamedTuple):
+    """One death of a bridge: where, when it is there for the how many-th time, with Java or not."""
+
+    point: str
+    nth: int
+    java: bool
+
+
+def kills(chance: random.Random) -> Iterator[Kill]:
+    """Thirty kills: ten of a bridge with Spark, twenty of one which is its own worker."""
+    with_java = [FROZEN, "linked", ANYWHERE, "committed", FROZEN, "unmarked", ANYWHERE, "landed"]
+    with_java += ["marked", FROZEN]
+    without = [*POINTS, *POINTS, "committed", "unmarked", "linked", ANYWHERE]
+    for number, point in enumerate(with_java):
+        for other in without[2 * number : 2 * number + 2]:
+            yield Kill(other, chance.randint(1, 3), java=False)
+        yield Kill(point, chance.randint(1, 3), java=True)
+
+
+def gateway(launch: Launcher, queue: Path, port: int = 0) -> tuple[Launched, int]:
     server = launch(
         *("lumberjack", "-e", f"tcp:{port}:interface=127.0.0.1", "--queue", queue),
         module="twisted",
@@ -23,39 +55,61 @@ def gateway(launch, queue, port=0):
     return server, server.port("lumberjack")
 
 
-def bridge(launch, queue, table, *options):
-    return launch("bridge", "--queue", queue, "--table", table, *options)
+def bridge(launch: Launcher, queue: Path, table: Path, *options: str) -> Launched:
+    return launch("bridge", "--queue", queue, "--table", table, "--master", "local[2]", *options)
 
 
-def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(launch, tmp_path):
-    """LJ-13, LJ-15: gateway killed five times and bridge three times under load."""
+def dying_bridge(launch: Launcher, queue: Path, table: Path, kill: Kill) -> Launched:
+    words: list[str | Path] = [] if kill.java else ["--here"]
+    if kill.point in POINTS:
+        # A bridge registers once; the rest it does again and again.
+        nth = 1 if kill.point == "registered" else kill.nth
+        words += ["--at", kill.point, "--nth", str(nth)]
+    words += ["bridge", "--queue", queue, "--table", table, "--master", "local[2]"]
+    return launch(*words, "--trigger", "200ms", module="tests.tools.dying")
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """LJ-13, LJ-15, TB-01, TB-02: gateway killed five times, bridge thirty times, under load."""
     queue, table = tmp_path / "queue", tmp_path / "table"
+    chance = random.Random(os.environ.get("MSGPROTO_SEED", "1"))
     server, port = gateway(launch, queue)
     shippers = [Shipper(name, port) for name in ("a", "b")]
     for shipper in shippers:
         shipper.start()
     shippers[0].await_more(200)
-    gateway_kills = bridge_kills = 0
-    landing = bridge(launch, queue, table)
-    while gateway_kills < GATEWAY_KILLS or bridge_kills < BRIDGE_KILLS:
-        if bridge_kills < BRIDGE_KILLS:
-            # Only after a batch has landed is there something to go wrong.
-            landing.line(r"batch \d+: \d+ rows", seconds=START_SECONDS)
-            landing.kill()
-            bridge_kills += 1
-            landing = bridge(launch, queue, table)
-        for _ in range(2):
-            if gateway_kills < GATEWAY_KILLS:
-                server.kill()
-                gateway_kills += 1
+    frozen: set[int] = set()
+    left: set[int] = set()
+    statuses = []
+    try:
+        for number, kill in enumerate(kills(chance)):
+            landing = dying_bridge(launch, queue, table, kill)
+            if number % 6 == 5:
+                assert server.kill() == -signal.SIGKILL
                 server, _ = gateway(launch, queue, port)
-                for shipper in shippers:
-                    shipper.await_more(500)
+            if frozen:
+                # What a dead bridge had started goes on while the next one lands.
+                landing.line("bridge running from|gateway", seconds=START_SECONDS)
+                thaw(frozen)
+                left |= frozen
+                frozen = set()
+            if kill.point not in POINTS:
+                landing.line(r"^batch \d+: ", nth=kill.nth, seconds=START_SECONDS)
+                if kill.point == FROZEN:
+                    frozen = freeze(landing)
+                landing.kill()
+            statuses.append(landing.wait(seconds=START_SECONDS))
+            assert statuses[-1] == -signal.SIGKILL, f"{kill}\n{landing.output}"
+    finally:
+        thaw(frozen)
+    assert len(statuses) == 30
+    for pid in left | frozen:
+        assert wait_gone(pid)
     for shipper in shippers:
         shipper.finish()
     assert server.end() is not None
-    landing.line(r"batch \d+: \d+ rows", seconds=START_SECONDS)
-    landing.end(seconds=60)
     drained = bridge(launch, queue, table, "--once")
     assert drained.wait(seconds=START_SECONDS) == 0, drained.output
 
@@ -70,3 +124,18 @@ def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(launch, tmp_path):
     # What came twice came over another connection: the wire is at-least-once, the table exact.
     connections = sum(shipper.connections for shipper in shippers)
     assert sum(bodies.values()) - len(bodies) <= connections * 50
+
+
+def freeze(landing: Launched) -> set[int]:
+    """Stops everything which the bridge has started, so that it outlives the bridge."""
+    below = descendants(landing.pid)
+    for pid in below:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    return below
+
+
+def thaw(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)

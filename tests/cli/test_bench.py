@@ -28,6 +28,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.lumberjack import bench as lumberjack_bench
 from twisted_msgproto.lumberjack.bench import drive, json_window
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.registry import PROTOCOLS
 
 
 def rows_of(launch: Launcher, *words: str | Path, scale: float = 0.02) -> dict[str, Any]:
@@ -127,18 +128,30 @@ def test_the_rows_of_the_queue_and_of_spark_are_listed_with_their_marks(launch: 
     for text in (
         "queue append, encoded groups of 1,000  beside  write + fdatasync",
         "queue append from columns, groups of 1,000  beside",
-        "queue → Parquet through Spark, 1,000,000 rows  beside  Spark's own",
-        "acknowledged → in the table, 2000 messages/s",
+        "queue → table, 1,000,000 rows, cpu  beside  Spark's own",
+        "received → in the table, 2000 messages/s",
         "into the queue, change of memory",
         "growth, messages × 10, counting sink  beside  the same at 1 ×",
         "growth, connections 4 → 40, into the queue  beside",
         "growth, window 200 → 2,000, counting sink  beside",
         "growth, backlog × 10, appending to it  beside",
         "growth, backlog × 10, reading it  beside",
+        "growth, idle peers × 1,000, mtl  beside  the same with one",
     ):
         assert any(text in line for line in listed), text
     assert set(named(launch, "queue")) < set(listed)
     assert set(named(launch, "lumberjack", "queue")) == set(listed)
+
+
+def test_the_rows_of_many_gateways_are_listed(launch: Launcher) -> None:
+    listed = named(launch, "scale")
+    for text in (
+        "batch plan, 1000 Flight endpoints",
+        "commit which moves 100 gateways",
+        "bridge over 10 gateways: a start after kill -9",
+        "network: a question and its answer",
+    ):
+        assert any(text in line for line in listed), text
 
 
 def test_an_unknown_subject_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,9 +248,11 @@ def test_the_queue_is_measured_beside_the_disk(launch: Launcher) -> None:
 
 def test_what_a_message_costs_is_measured_as_the_work_grows(launch: Launcher) -> None:
     rows = rows_of(launch, "growth", scale=0.01)
-    assert len(rows) == 8
-    for row in rows.values():
-        assert (row["figure"], row["mark"]) == ("cpu", 1.1)
+    idle = {name for name in rows if "idle peers" in name}
+    assert len(idle) == 2 * len(PROTOCOLS)
+    assert len(rows) - len(idle) == 8
+    for name, row in rows.items():
+        assert (row["figure"], row["mark"]) == ("cpu", 1.5 if name in idle else 1.1)
         assert row["ratio"] > 0
 
 

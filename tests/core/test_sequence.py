@@ -2,7 +2,6 @@
 
 from twisted_msgproto.core.sequence import (
     SEQUENCE_16_BITS_WITHOUT_0,
-    SEQUENCE_32_BITS,
     SEQUENCE_64_BITS,
 )
 
@@ -17,9 +16,8 @@ def test_sixteen_bits_wrap_to_one_and_have_no_zero():
     assert space.size == 65535
 
 
-def test_thirty_two_and_sixty_four_bits_wrap_to_zero():
-    """LJ-12, MT-22."""
-    assert SEQUENCE_32_BITS.after(2**32 - 1) == 0
+def test_sixty_four_bits_wrap_to_zero():
+    """MT-22."""
     assert SEQUENCE_64_BITS.after(2**64 - 1) == 0
 
 

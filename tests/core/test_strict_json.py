@@ -41,8 +41,10 @@ def test_what_is_no_json_is_told_apart(octets: bytes) -> None:
         (b'[{"b": {"a": 1, "\\u0061": 2}}]', "twice"),
         (b"[" * 5 + b"]" * 5, "deeper"),
         (b'{"a":' * 5 + b"1" + b"}" * 5, "deeper"),
-        (b"[%d]" % 10**20, "digits"),
-        (b"-1" + b"0" * 20, "digits"),
+        (b"1" + b"0" * 4000, "digits"),
+        (b"-1" + b"0" * 4000, "digits"),
+        (b"1e999", "too large"),
+        (b'{"a": [-1e999]}', "too large"),
         (b'["\\ud800"]', "surrogate"),
         (b'{"\\uDFFF": 1}', "surrogate"),
         (b"[" + b" " * 1000 + b"]", "above the limit"),
@@ -50,7 +52,14 @@ def test_what_is_no_json_is_told_apart(octets: bytes) -> None:
 )
 def test_json_which_is_refused_says_why(octets: bytes, why: str) -> None:
     with pytest.raises(JsonRefused, match=why):
-        parse_json(octets, 1000, 4)
+        parse_json(octets, 5000 if why == "digits" else 1000, 4)
+
+
+def test_decoded_text_is_read_like_its_octets() -> None:
+    assert parse_json('["é", 1]', 8) == parse_json('["é", 1]'.encode(), 9) == ["é", 1]
+    for text in ("1e999", '{"a": 1, "a": 1}', "[" * 65 + "]" * 65, '"\\ud800"'):
+        with pytest.raises(JsonRefused):
+            parse_json(text, 1000)
 
 
 def test_a_pair_of_surrogates_is_one_character() -> None:

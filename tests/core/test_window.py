@@ -171,3 +171,21 @@ def test_no_ack_is_ever_due_before_all_it_covers_is_safe(slices, random):
         unsafe = [other for other in places if other not in safe]
         assert all(ack < min(unsafe, default=window.received + 1) for ack in given_out)
     assert given_out == marks
+
+
+def test_nothing_is_due_from_a_slice_on_which_never_will_be_safe():
+    """LJ-13: what came before it is acknowledged still, whatever becomes safe behind it."""
+    window = ReceiveWindow()
+    places = []
+    for number in range(1, 4):
+        window.receive(2)
+        window.mark(f"half {number}", window.received - 1)
+        window.mark(number)
+        places.append(window.slice())
+    window.never_safe(places[1])
+    assert window.made_safe(places[2]) == []
+    assert window.made_safe(places[0]) == ["half 1", 1]
+    assert not window.waiting
+    for place in (places[0], places[2], 99):
+        with pytest.raises(ValueError, match="no open slice"):
+            window.never_safe(place)

@@ -703,7 +703,7 @@ def test_a_failed_or_closed_writer_takes_and_reads_nothing():
     assert machine.data_to_send() == b""
     assert machine.tick(1e9) is None
     with pytest.raises(IllegalTransition):
-        machine.drain()
+        machine.drain(0.0)
     machine.connection_lost()
     with pytest.raises(IllegalTransition):
         machine.submit(Parcel([b"3"], 11))
@@ -718,15 +718,15 @@ def test_a_draining_writer_awaits_what_is_in_flight_and_sends_no_more():
     machine.send(documents(2), "a")
     machine.send([b"3"], "b")
     sent(machine)
-    assert not machine.drained
-    machine.drain()
-    machine.drain()
-    assert not machine.drained
+    assert not machine.finished
+    machine.drain(0.0)
+    machine.drain(0.0)
+    assert not machine.finished
     assert machine.wanted == 0
     machine.receive_data(encode_ack(0), 0.0)
     machine.receive_data(encode_ack(1), 0.0)
     machine.receive_data(encode_ack(2), 0.0)
-    assert machine.drained
+    assert machine.finished
     assert sent(machine) == []
     with pytest.raises(IllegalTransition):
         machine.send([b"4"])
@@ -736,8 +736,8 @@ def test_a_draining_writer_awaits_what_is_in_flight_and_sends_no_more():
 def test_an_idle_writer_is_drained_at_once():
     """LJ-15, ttl."""
     machine = writer()
-    machine.drain()
-    assert machine.drained
+    machine.drain(0.0)
+    assert machine.finished
 
 
 def test_a_draining_writer_with_several_windows_is_drained_after_the_last():
@@ -745,11 +745,11 @@ def test_a_draining_writer_with_several_windows_is_drained_after_the_last():
     machine = writer(window=1, pipelining=2)
     machine.send(documents(2))
     sent(machine)
-    machine.drain()
+    machine.drain(0.0)
     machine.receive_data(encode_ack(1), 0.0)
-    assert not machine.drained
+    assert not machine.finished
     machine.receive_data(encode_ack(1), 0.0)
-    assert machine.drained
+    assert machine.finished
 
 
 # ── Time ────────────────────────────────────────────────────────────────────────────────────────
@@ -808,9 +808,9 @@ def test_silence_means_nothing_while_our_octets_have_not_left():
     machine = writer({"timeout": 30})
     machine.send([b"1"])
     sent(machine, 0.0)
-    machine.held_back(1.0)
+    machine.paused(1.0)
     assert machine.tick(100.0) is None
-    machine.let_go(100.0)
+    machine.resumed(100.0)
     assert machine.tick(100.0) == 130.0
 
 

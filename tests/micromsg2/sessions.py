@@ -42,7 +42,7 @@ def at(session: Session, received: int) -> None:
         numbers = range(first, min(first + step, received))
         octets = b"".join(message(number % 65535 + 1, b"") for number in numbers)
         safe(session, receive(session, octets))
-    session.drain()
+    session.drain(0.0)
     session._draining = False
     session.data_to_send()
 

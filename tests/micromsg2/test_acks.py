@@ -182,7 +182,7 @@ def test_draining_acknowledges_whatever_is_safe() -> None:
     server = server_with(BATCH + "10")
     safe(server, receive(server, messages(1, 2)))
     late = receive(server, message(3))
-    server.drain()
+    server.drain(0.0)
     assert acks_written(server) == [2]
     safe(server, late)
     assert acks_written(server) == [3]
@@ -214,7 +214,7 @@ def test_a_failed_message_ends_the_session_without_its_ack() -> None:
     assert server.state is Side.FAILED
     safe(server, late)
     server.refuse(4)
-    server.drain()
+    server.drain(0.0)
     server.fail(4)
     assert server.data_to_send() == b""
     assert server.tick(9.0) is None

@@ -265,12 +265,29 @@ def test_a_payload_of_several_parts_is_judged_as_a_whole() -> None:
     assert said(server)[0].startswith("bad-payload: 2: ")
 
 
-def test_json_is_parsed_only_up_to_a_size() -> None:
-    """MM-32"""
+def test_json_is_checked_only_up_to_a_size() -> None:
+    """HO-15, MM-28, MM-32: what is larger is carried as it is"""
     server = server_with("json", json_octets=10)
     assert bodies(receive(server, message(1, b'"12345678"'))) == [b'"12345678"']
-    assert receive(server, message(2, b'"123456789"')) == []
-    assert "json-octets allows 10" in said(server)[0]
+    assert bodies(receive(server, message(2, b'"123456789"'))) == [b'"123456789"']
+    assert bodies(receive(server, message(3, b"not json, too"))) == [b"not json, too"]
+    assert receive(server, message(4, b"not json")) == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 512 + b"]" * 512, b"9" * 4301, b"-1e999", b'{"a":1,"a":2}', b'["\\ud800"]']
+)
+def test_whatever_is_json_is_taken(body: bytes) -> None:
+    """HO-15, MM-28"""
+    assert bodies(receive(server_with("json"), message(1, body))) == [body]
+
+
+@pytest.mark.parametrize("body", [b"[" * 513 + b"]" * 513, b"[NaN]", b"[1,]", b"\xff", b""])
+def test_whatever_is_none_or_too_deep_is_refused(body: bytes) -> None:
+    """HO-15, MM-28"""
+    server = server_with("json")
+    assert receive(server, message(1, body)) == []
+    assert said(server)[0].startswith("bad-payload: 1: ")
 
 
 def test_json_encodes_and_decodes() -> None:
@@ -328,6 +345,31 @@ def test_a_type_is_sent_when_it_changes() -> None:
         False,
     ]
     assert client.in_flight == 5
+
+
+def test_an_empty_type_ends_the_one_before() -> None:
+    """HO-29: a broker says so of a message which another sender left untyped"""
+    client, server = pair(proposal("dotnet;" + BATCH + "9"))
+    for note in ("", "A", "", "", "B"):
+        client.send("a", b"", notes={"dotnet": note})
+    _, events = pump(client, server)
+    assert fields_of(events) == [
+        {},
+        {"dotnet-type": "A"},
+        {},
+        {},
+        {"dotnet-type": "B"},
+    ]
+    (batch,) = events
+    assert batch.notes == [{}, {"dotnet": "A"}, {}, {}, {"dotnet": "B"}]
+
+
+def test_a_property_is_no_annotation() -> None:
+    """HO-29: what a sender's properties say is not what an extension says"""
+    server = server_with("dotnet")
+    (batch,) = receive(server, message(1, properties=b"dotnet-type:Tforged;"))
+    assert batch.fields == [{"dotnet-type": "forged"}]
+    assert batch.notes == [{}]
 
 
 def test_a_type_is_sent_only_with_its_message() -> None:

@@ -36,7 +36,7 @@ from twisted_msgproto.micromsg2.machine import (
     SessionEstablished,
     Side,
 )
-from twisted_msgproto.micromsg2.wire import BadText, Error, Handshake, encode_error
+from twisted_msgproto.micromsg2.wire import BadText, Error, Handshake, Offer, encode_error
 
 
 def answered(
@@ -496,6 +496,7 @@ def test_nothing_is_sent_outside_a_session(verb: str) -> None:
 def test_a_handshake_has_its_time(octets: bytes) -> None:
     """MM-32: a client which connects and says nothing, or not enough"""
     server = Server()
+    server.connection_made(100.0)
     assert server.tick(100.0) == 110.0
     server.receive_data(octets, 105.0)
     assert server.tick(109.9) == 110.0
@@ -511,6 +512,7 @@ def test_a_handshake_has_its_time(octets: bytes) -> None:
 def test_a_client_waits_for_its_answer_only_so_long() -> None:
     """MM-32"""
     client, _ = opened(handshake=3)
+    client.connection_made(1.0)
     assert client.tick(1.0) == 4.0
     client.tick(4.0)
     assert isinstance(client.fault, Fault)
@@ -578,6 +580,22 @@ def test_a_proposal_offers_only_what_is_known_and_makes_sense() -> None:
         proposal("", "batch-ack:max-count=0")
     with pytest.raises(ValueError, match="twice"):
         proposal("pub-sub", "pubsub")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"optional": (Offer("batch-ack", {"Max_Count": "5"}),)},
+        {"required": (Offer("pub-sub", {"a": "\ud800"}),)},
+        {"required": (Offer("pub-sub", {"a": "x" * 70_000}),)},
+        {"identity": "é"},
+        {"identity": "x" * 256},
+    ],
+)
+def test_what_cannot_be_written_is_no_proposal(wrong: dict[str, object]) -> None:
+    """HO-14: a connection would fail on it, and nobody who waits for it would hear"""
+    with pytest.raises(ValueError):
+        Proposal(**wrong)  # type: ignore[arg-type]
 
 
 def test_both_sides_meet_over_every_combination_of_offers() -> None:

@@ -53,7 +53,7 @@ def test_parts_with_the_same_number_are_one_message(extension: str) -> None:
         assert bodies(events) == [b"abc", b"d"]
         assert server.counters.received == 2
         safe(server, events)
-        server.drain()
+        server.drain(0.0)
         assert acks_written(server)[-1:] == ([2] if extension else [])
 
 
@@ -68,7 +68,7 @@ def test_parts_with_numbers_of_their_own_each_count(extension: str) -> None:
         assert bodies(events) == [b"abc", b"d"]
         assert server.counters.received == 2
         safe(server, events)
-        server.drain()
+        server.drain(0.0)
         assert acks_written(server)[-1:] == ([4] if extension else [])
 
 
@@ -104,7 +104,7 @@ def test_parts_wrap_too() -> None:
     events = receive(server, octets)
     assert bodies(events) == [b"abcd", b"e"]
     safe(server, events)
-    server.drain()
+    server.drain(0.0)
     assert acks_written(server) == [3]
 
 
@@ -203,7 +203,7 @@ def test_unfinished_parts_are_not_made_safe_with_what_came_before() -> None:
     events = receive(server, message(1) + parts((2, b"a"), (3, b"b"), final=False)[:12])
     receive(server, parts((2, b"a"), (3, b"b"), final=False)[12:13])
     safe(server, events)
-    server.drain()
+    server.drain(0.0)
     assert acks_written(server) == [1]
 
 

@@ -130,6 +130,24 @@ class Serving(Case):
         self.assertEqual(self.bodies(two), [b"0", b"1", b"2"])
         self.lose(sender, typed, plain)
 
+    def test_no_message_inherits_the_type_of_another_senders(self) -> None:
+        """HO-29, MM-29: in fan-in each message carries its own annotations"""
+        factory = self.server_factory()
+        typed, _ = self.connect(factory, "dotnet")
+        untyped, _ = self.connect(factory, "dotnet")
+        forging, _ = self.connect(factory, "pub-sub")
+        reader, one = self.connect(factory, "dotnet;pub-sub")
+        self.subscribe(reader, "topic/a")
+        typed.dataReceived(encode_extension(1, b"A") + message(1, b"1", "topic/a"))
+        untyped.dataReceived(message(1, b"2", "topic/a"))
+        forging.dataReceived(message(1, b"3", "topic/a", b"dotnet-type:TB;"))
+        typed.dataReceived(message(2, b"4", "topic/a"))
+        kinds = [
+            frame.payload if hasattr(frame, "payload") else frame[3] for frame in self.frames(one)
+        ]
+        self.assertEqual(kinds, [b"A", b"1", b"", b"2", b"3", b"A", b"4"])
+        self.lose(typed, untyped, forging, reader)
+
     def test_a_refused_subscription_is_told_and_the_connection_stays(self) -> None:
         """MM-24, MM-25, MM-32"""
         server, transport = self.connect(

@@ -144,7 +144,7 @@ def test_an_ack_covers_messages_across_the_wrap() -> None:
         client.send_run(encode_address("a"), [b""] * min(5, 65533 - first))
         octets = client.data_to_send()
         safe(server, receive(server, octets))
-        server.drain()
+        server.drain(0.0)
         receive(client, server.data_to_send())
     assert client.in_flight == 0
     assert client.send_run(encode_address("a"), [b""] * 5) == [65534, 65535, 1, 2, 3]
@@ -247,7 +247,7 @@ def test_a_payload_which_stays_unfinished_is_given_up(octets: bytes) -> None:
     """MM-32: mid-frame and mid-payload"""
     server = server_with()
     receive(server, octets, 10.0)
-    assert server.held_octets == 1
+    assert server.held == 1
     assert server.tick(10.0) == 130.0
     server.paused(20.0)
     assert server.tick(200.0) is None
@@ -279,11 +279,11 @@ def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
     assert patient.tick(0.0) is None
     client = client_with(BATCH + "2", ack_wait=5)
     assert client.tick(0.0) is None
-    client.send_run(encode_address("a"), [b"", b""])
+    client.send_run(encode_address("a"), [b"", b""], now=10.0)
     assert client.tick(10.0) == 15.0
     receive(client, ack(1), 12.0)
-    assert client.tick(12.0) == 17.0
-    client.paused(13.0)
+    assert client.tick(15.0) == 17.0
+    client.paused(16.0)
     assert client.tick(30.0) is None
     client.resumed(31.0)
     assert client.tick(31.0) == 36.0
@@ -428,7 +428,7 @@ def play(chunks: list[bytes]) -> tuple[list[object], list[str], int]:
     assert not any(isinstance(event, Fault) for event in events[:-1])
     output = written(server)
     safe(server, events)
-    server.drain()
+    server.drain(0.0)
     output += written(server)
     errors = [frame.text for frame in output if isinstance(frame, Error)]
     acks = [frame.payload for frame in output if isinstance(frame, ExtensionFrame)]
@@ -451,3 +451,19 @@ def test_random_octets_after_the_handshake_do_no_harm() -> None:
     rng = random.Random(5)
     for _ in range(1500):
         play([rng.randbytes(rng.randint(1, 60))])
+
+
+def test_what_never_will_be_safe_ends_the_session_without_an_ack() -> None:
+    """MM-19"""
+    _, server = pair(proposal(BATCH + "10"))
+    places = []
+    for number in (1, 2, 3):
+        (event,) = receive(server, message(number))
+        assert isinstance(event, MessagesReceived)
+        places.append(event.place)
+    server.made_safe(places[0], 0.0)
+    server.not_safe(places[1], 0.0)
+    assert server.finished
+    assert said(server) == ["failed: 2"]
+    with pytest.raises(ValueError, match="no event had the place"):
+        server.not_safe(places[1], 0.0)

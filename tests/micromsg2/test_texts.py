@@ -391,12 +391,28 @@ def test_a_filter_says_which_messages_match(expression: str, matches: bool) -> N
         "A=N1",
         "a b=N1",
         "a?N1",
+        # HO-15: meant to be numbers and dates
+        "a>N1e5",
+        "a=N1.2.3",
+        "a=N-",
+        "a=N+x",
+        "a=N.",
+        "a=D2026-11-22",
+        "a=NNaN",
+        "a=NInfinity",
+        "a=N" + "1" * 65,
     ],
 )
 def test_a_filter_which_cannot_be_is_refused_when_it_is_set(expression: str) -> None:
     """MM-24: not when a message arrives"""
     with pytest.raises(BadText):
         Filter.read(expression)
+
+
+@pytest.mark.parametrize("name", ["Nils", "Dora", "N", "D", "NaNa", "Nan", "Infinity"])
+def test_names_are_text_in_filters(name: str) -> None:
+    """MM-22, MM-24"""
+    assert Filter.read(f"a={name}").conditions[0].value.content == name
 
 
 def test_the_longest_operator_is_read_first() -> None:
@@ -423,7 +439,7 @@ def test_a_filter_writes_what_it_reads() -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["a=N1" + " " * 60_000 + "x", " " * 60_000 + "x", "a" + " " * 60_000, "a" * 60_000 + "?"],
+    ["a=T1" + " " * 60_000 + "x", " " * 60_000 + "x", "a" + " " * 60_000, "a" * 60_000 + "?"],
 )
 def test_a_long_filter_is_read_in_one_pass(expression: str) -> None:
     """MM-32: this would take minutes if it were not; a filter comes from a peer"""

@@ -162,14 +162,12 @@ class Broker:
         return self._tick()
 
     def _tick(self) -> float | None:
-        events, due = self.server.tick(self.now)
-        self.collect(events)
-        return due
+        self.collect(self.server.advance(self.now))
+        return self.server.deadline
 
     def safe(self, event: Any, safe: bool = True) -> None:
         say = self.server.made_safe if safe else self.server.not_safe
-        say(event.flow, event.place, self.now)
-        self.collect()
+        self.collect(say(event.place, self.now))
 
     @property
     def dropped(self) -> dict[str, int]:

@@ -74,7 +74,7 @@ class Asked:
 
     def wait(self, seconds: float) -> list[Any]:
         self.now += seconds
-        return self.client.tick(self.now)
+        return self.client.advance(self.now)
 
     def ready(self, *leases: str) -> list[int]:
         """Open, select a profile, get leases; their numbers."""
@@ -169,7 +169,7 @@ def test_no_mechanism_which_can_be_used() -> None:
     asked.client.open("host", 0.0)
     asked.reply(401, mechanisms=["Y"])
     number = asked.client.authorize(cycle, 0.0)
-    assert asked.client.tick(0.0) == [
+    assert asked.client.advance(0.0) == [
         RequestRefused(number, 401, "none of the server's mechanisms can be used")
     ]
 

@@ -55,8 +55,8 @@ class Flowing:
     def wait(self, seconds: float) -> list[Any]:
         end, found = self.now + seconds, []
         while True:
-            events, due = self.flow.tick(self.now)
-            found += events
+            found += self.flow.advance(self.now)
+            due = self.flow.deadline
             if due is None or due > end:
                 self.now = end
                 return found
@@ -157,7 +157,7 @@ def test_a_lease_which_is_refused_or_not_answered_loses_the_flow() -> None:
     flowing.flow.renew("lease", 0.0)
     assert flowing.wait(7.4) == []
     assert flowing.wait(0.2) == [FlowSuspended("the lease was not answered")]
-    assert flowing.flow.tick(99.0) == ([], None)
+    assert (flowing.flow.advance(99.0), flowing.flow.deadline) == ([], None)
 
 
 # ── commands ────────────────────────────────────────────────────────────────────────────────────
@@ -225,8 +225,8 @@ def test_a_renewed_reader_summons_again_what_it_had_summoned() -> None:
     flowing.get(Response(2, 200), Response(3, 200))
     pending = flowing.flow.summon("c", 0.0)
     flowing.sent.clear()
-    assert flowing.flow.lost("the session ended") == [FlowSuspended("the session ended")]
-    assert flowing.flow.lost("again") == []
+    assert flowing.flow.suspend("the session ended") == [FlowSuspended("the session ended")]
+    assert flowing.flow.suspend("again") == []
     flowing.open("new")
     assert [(type(c), c.resource) for c in flowing.sent] == [  # type: ignore[union-attr]
         (Summon, "a"), (Summon, "b"), (Summon, "c"),
@@ -283,7 +283,7 @@ def test_confirming_and_rejecting_what_was_received() -> None:
     flow.reject(6, True, False, 0.0)
     assert flowing.sent == [Confirm(3, True), Reject(5, False, True), Reject(6, True, False)]
     assert list(flow.unconfirmed) == [7]
-    flow.lost("x")
+    flow.suspend("x")
     flow.confirm(7, False, 0.0)
     flowing.open("new")
     assert (flowing.sent, list(flow.unconfirmed)) == ([], [])
@@ -361,7 +361,7 @@ def test_a_writer_asks_after_a_reject_whether_its_flow_stands() -> None:
         lambda flowing: flowing.get(Response(4, 403)),
         lambda flowing: flowing.get(Response(5, 403)),
         lambda flowing: flowing.wait(20),
-        lambda flowing: flowing.flow.lost("its session began anew"),
+        lambda flowing: flowing.flow.suspend("its session began anew"),
     ],
 )
 def test_a_flow_which_ended_with_a_reject_is_broken_and_sends_nothing_again(end: Any) -> None:
@@ -457,7 +457,7 @@ def test_renewing_drops_a_question_which_nobody_answers() -> None:
     flowing = writer(confirm=False)
     flowing.write(1)
     flowing.get(Response(2, 403))
-    flowing.flow.lost("x")
+    flowing.flow.suspend("x")
     flowing.sent.clear()
     flowing.open("new")
     assert flowing.sent == []
@@ -482,11 +482,11 @@ def test_a_closed_flow_says_what_nobody_has_answered() -> None:
     flowing = writer(window=1)
     summon = flowing.flow.summon("a", 0.0)
     contents = flowing.write(1, 2)
-    flowing.flow.lost("x")
+    flowing.flow.suspend("x")
     held = flowing.flow.summon("b", 0.0)
     assert flowing.flow.close() == [summon, held, *contents]
     assert flowing.flow.close() == []
     assert flowing.sent == []
-    assert flowing.flow.tick(1.0) == ([], None)
+    assert (flowing.flow.advance(1.0), flowing.flow.deadline) == ([], None)
     with pytest.raises(IllegalTransition):
         flowing.flow.renew("x", 0.0)

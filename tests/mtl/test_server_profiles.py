@@ -210,15 +210,15 @@ def test_queues_are_bounded_in_number_and_octets() -> None:
     assert broker.server.profiles["queue"].snapshot()["queues"] == 2
 
 
-def test_a_queue_which_cannot_be_made_any_more_loses_nothing_that_is_safe() -> None:
-    """MT-29: the sink has it; only readers do not."""
+def test_what_a_queue_which_cannot_be_made_any_more_would_lose_is_rejected() -> None:
+    """HO-22, MT-29: no reader would get it, whether a sink has it or not."""
     broker = Broker(limits={"queues": 1})
     one, two = broker.flow("Writer", ["a"]), broker.flow("Writer", ["b"])
     broker.command(one, *contents(1))
     broker.command(two, *contents(1, resource="b"))
     for event in broker.events[-2:]:
         broker.safe(event)
-    assert broker.got(two) == [Confirm(1, True)]
+    assert broker.got(two) == [Reject(1)]
     assert broker.server.profiles["queue"].snapshot()["overflowed"] == 1
 
 

@@ -18,6 +18,7 @@ from twisted_msgproto.mtl import curve as keys
 from twisted_msgproto.mtl import zeromq
 from twisted_msgproto.mtl.command import destination
 from twisted_msgproto.mtl.service import Options, data_endpoint
+from twisted_msgproto.mtl.zeromq import data_beside
 
 
 def options(*words: str) -> Options:
@@ -47,11 +48,23 @@ def test_the_defaults_are_on_this_machine() -> None:
 )
 def test_data_goes_to_the_next_port(control: str, data: str | None) -> None:
     """MT-12"""
-    assert data_endpoint(control) == data
+    assert data_endpoint([control]) == data
     assert options("-e", control)["data-endpoint"] == data
     assert options("-e", control, "--one-socket")["data-endpoint"] is None
     other = "tcp://127.0.0.1:7"
     assert options("-e", control, "--data-endpoint", other)["data-endpoint"] == other
+
+
+def test_several_endpoints_share_a_data_port_which_is_none_of_theirs() -> None:
+    """HO-25, MT-12"""
+    both = ["tcp://127.0.0.1:6000", "tcp://127.0.0.2:6001"]
+    assert data_endpoint(both) == "tcp://127.0.0.1:6002"
+    assert data_endpoint([*both, "ipc:///tmp/x"]) is None
+    assert data_beside(both, "tcp://127.0.0.1:7") == ["tcp://127.0.0.1:7", "tcp://127.0.0.2:7"]
+    assert data_beside(both, "tcp://0.0.0.0:7") == ["tcp://0.0.0.0:7"]
+    assert data_beside(["tcp://*:6000", *both], "tcp://127.0.0.1:7") == ["tcp://*:7"]
+    assert data_beside(["tcp://[::1]:6000"], "tcp://[::1]:*") == ["tcp://[::1]:*"]
+    assert data_beside(both, "ipc:///tmp/x") == ["ipc:///tmp/x"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from twisted_msgproto.mtl.zeromq import (
     Bounds,
     _Bounded,
     _Routing,
+    port_of,
 )
 
 
@@ -205,6 +206,23 @@ class Broken(MtlCase):
         await deferToThread(go_on)
         self.assertEqual(sink.bodies, [b"%d" % number for number in range(6)])
         self.assertTrue(self.flushLoggedErrors(OSError))
+
+
+class Endpoints(MtlCase):
+    @run
+    async def test_data_listens_beside_each_control_endpoint(self) -> None:
+        """HO-25, MT-12: the port of a 202 is there at every host."""
+        sink = HeldSink()
+        factory = self.server(sink, listen=["tcp://127.0.0.1:*", "tcp://127.0.0.2:*"])
+        one, two, *data = factory.addresses
+        self.assertEqual([port_of(address) for address in data], [factory.machine.data_port] * 2)
+        for address, body in ((one, b"one"), (two, b"two")):
+            client = self.client(address)
+            await client.open("host")
+            await client.profile("ingest")
+            writer = await client.writer(["a"])
+            await writer.send("a", body)
+        self.assertEqual(sink.bodies, [b"one", b"two"])
 
 
 class Bounded(MtlCase):

@@ -1,10 +1,8 @@
 """Pause reasons and the shared budget."""
 
-from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from twisted_msgproto.net.backpressure import OctetBudget, ReadControl
-from twisted_msgproto.net.timer import MachineTimer
 
 
 def test_reading_stops_at_the_first_reason_and_goes_on_after_the_last():
@@ -62,68 +60,3 @@ def test_who_holds_most_of_what_is_not_whole_is_cut_off():
     budget.held.hold(small, 0)
     budget.held.hold(large, 0)  # it is gone, and says so
     assert budget.held.held == 0
-
-
-class Ticker:
-    def __init__(self):
-        self.deadline = None
-        self.ticks = []
-
-    def tick(self, now):
-        self.ticks.append(now)
-        return self.deadline
-
-
-def test_a_timer_comes_back_when_the_machine_says_so():
-    clock, ticker = Clock(), Ticker()
-    timer = MachineTimer(clock, ticker.tick)
-    timer.look()
-    assert clock.getDelayedCalls() == []
-    ticker.deadline = 5.0
-    timer.look()
-    timer.look()
-    assert len(clock.getDelayedCalls()) == 1
-    ticker.deadline = None
-    clock.advance(5)
-    assert ticker.ticks == [0, 0, 0, 5]
-    assert clock.getDelayedCalls() == []
-
-
-def test_an_earlier_deadline_moves_the_timer_a_later_one_leaves_it():
-    clock, ticker = Clock(), Ticker()
-    timer = MachineTimer(clock, ticker.tick)
-    ticker.deadline = 5.0
-    timer.look()
-    ticker.deadline = 3.0
-    timer.look()
-    (call,) = clock.getDelayedCalls()
-    assert call.getTime() == 3.0
-    ticker.deadline = 9.0
-    timer.look()
-    clock.advance(3)
-    (call,) = clock.getDelayedCalls()
-    assert call.getTime() == 9.0
-    timer.stop()
-    timer.stop()
-    assert clock.getDelayedCalls() == []
-
-
-def test_a_machine_which_never_hurries_is_not_asked_at_each_look():
-    clock, ticker = Clock(), Ticker()
-    timer = MachineTimer(clock, ticker.tick, 2.0)
-    timer.look()
-    clock.advance(1)
-    timer.look()
-    (call,) = clock.getDelayedCalls()
-    assert (call.getTime(), ticker.ticks) == (2.0, [])
-    ticker.deadline = 9.0
-    clock.advance(1)
-    (call,) = clock.getDelayedCalls()
-    assert (call.getTime(), ticker.ticks) == (9.0, [2.0])
-    # What happens now may be due in two seconds.
-    timer.look()
-    (call,) = clock.getDelayedCalls()
-    assert call.getTime() == 4.0
-    ticker.deadline = None
-    clock.advance(2)
-    assert clock.getDelayedCalls() == []

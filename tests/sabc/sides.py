@@ -114,7 +114,7 @@ def requests(events: list[Event]) -> list[tuple[str, bytes, bool]]:
 
 def talk(sender: Client | Server, receiver: Client | Server, framed: bool) -> list[Event]:
     if framed:
-        return [e for f in sender.frames_to_send() for e in receiver.receive_frame(f, NOW)]
+        return [e for f in sender.outputs() for e in receiver.receive_frame(f, NOW)]
     return receiver.receive_data(sender.data_to_send(), NOW)
 
 
@@ -147,7 +147,7 @@ def client_in(state: Connecting) -> Client:
         return client
     client.receive_data(vectors.CONNECTED, NOW)
     if state is Connecting.DRAINING:
-        client.disconnect()
+        client.disconnect(NOW)
     client.data_to_send()
     return client
 

@@ -27,6 +27,18 @@ class ByHand(Case):
         )
         self.assertTrue(self.server.transport.closing)
 
+    def test_a_terminal_may_put_a_line_end_behind_the_nul(self):
+        """HO-19, SA-26: the strict default can be typed, too."""
+        self.server = self.serve()
+        self.server.dataReceived(crlf("CONNECT\nclient-id::me\n\n^@") + b"\r\n")
+        self.assertIn(b"CONNECTED\r\nsession-id::secret-1\r\n", self.server.transport.value())
+        for number in (b"1", b"2"):
+            self.server.transport.clear()
+            head = b"MESSAGE\r\nsession-id::secret-1\r\nmsg-id::" + number
+            self.server.dataReceived(head + b"\r\n\r\nHola\r\n\r\n\0\r\n")
+            self.assertIn(b"ref-msg-id::" + number + b"\r\n", self.server.transport.value())
+        self.assertFalse(self.server.transport.closing)
+
     def test_tcp_goes_without_delay_and_is_kept_alive(self):
         from twisted.internet.interfaces import ITCPTransport
         from zope.interface import directlyProvides

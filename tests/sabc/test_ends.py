@@ -35,6 +35,20 @@ class Ends(Case):
         self.failureResultOf(asked, ConnectionClosed)
         self.assertEqual(self.factory.counters["ended:DrainTimedOut"], 1)
 
+    def test_a_server_which_ignores_disconnect_is_left_in_time(self):
+        """HO-05: every end has a deadline, the client's too."""
+        self.pair()
+        asked = self.client.request(b"later")
+        left = self.client.disconnect()
+        self.clock.advance(29)  # nothing reaches the server, and nothing comes back
+        self.assertNoResult(left)
+        self.clock.advance(1)
+        self.assertTrue(self.client.machine.finished)
+        self.pump()
+        self.successResultOf(left)
+        self.failureResultOf(asked, ConnectionClosed)
+        self.assertEqual(self.client.factory.counters["ended:DrainTimedOut"], 1)
+
     def test_leaving_before_the_session_stands(self):
         self.server = self.serve()
         self.client = self.join()

@@ -116,13 +116,35 @@ def test_a_command_without_body_ends_at_its_blank_line() -> None:
     assert commands(decode([vectors.DISCONNECT])) == ["DISCONNECT"]
 
 
-@pytest.mark.parametrize("octets", [b"\r\nx", b"\r\n\r\nx", b"\r\n\r\nMESSAGE\r\n", b"\r\0"])
+@pytest.mark.parametrize("octets", [b"\r\0", b"\rx", b"\r\n\r\n\r\n\rx", b"\0\r\0"])
 def test_a_command_without_body_has_none(octets: bytes) -> None:
     # SA-26
     stream = vectors.DISCONNECT + octets
     whole = decode([stream])
     assert commands(whole) == ["DISCONNECT", "framing"]
     assert decode([stream[i : i + 1] for i in range(len(stream))]) == whole
+
+
+@pytest.mark.parametrize("ends", [b"\r\n", b"\r\n\r\n", b"\r\n" * 5])
+@pytest.mark.parametrize("first", [vectors.HOLA, vectors.DISCONNECT, vectors.DISCONNECT + b"\0"])
+def test_line_ends_between_frames_are_read_over(first: bytes, ends: bytes) -> None:
+    """HO-19, SA-26: a terminal puts one behind the NUL."""
+    stream = first + ends + vectors.HOLA + ends
+    whole = decode([stream])
+    assert commands(whole)[-1] == "MESSAGE"
+    assert len(whole) == 2
+    for place in range(len(stream)):
+        assert decode(cut(stream, place)) == whole
+    assert decode([stream[i : i + 1] for i in range(len(stream))]) == whole
+
+
+def test_no_line_end_stands_before_the_first_frame_or_behind_an_announced_body() -> None:
+    """SA-26"""
+    assert commands(decode([b"\r\n" + vectors.HOLA])) == ["command"]
+    octets = with_length(b"abc", final=False) + b"\r\n" + with_length(b"abc")
+    assert commands(decode([octets], lengths=True)) == ["MESSAGE", "framing"]
+    octets = with_length(b"abc") + b"\r\n" + with_length(b"abc")
+    assert commands(decode([octets], lengths=True)) == ["MESSAGE", "MESSAGE"]
 
 
 # ── Heads ───────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from twisted_msgproto.sabc.events import (
     DisconnectReceived,
     DrainTimedOut,
     ErrorReceived,
+    MessageAbandoned,
     RequestFailed,
     ResponsesReceived,
     SessionExpired,
@@ -35,6 +36,7 @@ from twisted_msgproto.sabc.wire import (
 from . import vectors
 from .sides import (
     NOW,
+    NUDGE,
     client_in,
     codes,
     errors,
@@ -143,7 +145,7 @@ def test_the_other_verbs_have_their_states_too() -> None:
                 client_in(client_state).connect("x", now=NOW)
         if client_state is not Connecting.OPEN:
             with pytest.raises(IllegalTransition):
-                client_in(client_state).disconnect()
+                client_in(client_state).disconnect(NOW)
 
 
 def test_the_tables_are_whole() -> None:
@@ -298,7 +300,7 @@ def test_connect_has_to_come_in_time() -> None:
     server.connection_made(NOW)
     assert server.tick(NOW) == NOW + 10
     assert server.tick(NOW + 10) is None
-    (fault,) = server.take_due()
+    (fault,) = server.due_events()
     assert isinstance(fault, Fault)
     assert codes(server) == ["408"]
     assert server.closed
@@ -306,7 +308,7 @@ def test_connect_has_to_come_in_time() -> None:
     client.connect("me", now=NOW)
     assert client.tick(NOW + 1) == NOW + 10
     client.tick(NOW + 10)
-    assert [type(event) for event in client.take_due()] == [Fault]
+    assert [type(event) for event in client.due_events()] == [Fault]
     assert open_server().tick(NOW + 11) is None
 
 
@@ -347,7 +349,7 @@ def test_a_session_expires() -> None:
     server = open_server(expires=NOW + 100)
     assert server.tick(NOW) == NOW + 100
     assert server.tick(NOW + 100) is None
-    assert server.take_due() == [SessionExpired()]
+    assert server.due_events() == [SessionExpired()]
     assert server.data_to_send() == vectors.DISCONNECTING + b"\0"
     assert server.closed
 
@@ -391,7 +393,7 @@ def test_disconnect_waits_for_the_answers() -> None:
     # SA-12
     server, client = open_server(), open_client()
     ids = [client.request(b"x", n, NOW) for n in range(3)]
-    client.disconnect()
+    client.disconnect(NOW)
     events = server.receive_data(client.data_to_send(), NOW)
     assert isinstance(events[-1], DisconnectReceived)
     assert server.state is Serving.DRAINING
@@ -455,7 +457,7 @@ def test_the_drain_is_bounded() -> None:
     assert server.tick(NOW) == NOW + 30
     server.receive_data(vectors.DISCONNECT, NOW + 20)  # asking again gives no more time
     assert server.tick(NOW + 30) is None
-    assert server.take_due() == [DrainTimedOut()]
+    assert server.due_events() == [DrainTimedOut()]
     assert server.data_to_send() == vectors.DISCONNECTING + b"\0"
 
 
@@ -475,4 +477,44 @@ def test_a_server_drains_of_its_own_accord() -> None:
     server.receive_data(vectors.HOLA, NOW)
     server.drain(NOW)
     server.tick(NOW + 10)
-    assert server.take_due() == [SessionExpired()]
+    assert server.due_events() == [SessionExpired()]
+
+
+# ── what the sink says, and time ────────────────────────────────────────────────────────────────
+
+
+def test_what_never_will_be_safe_fails_its_requests_and_ends_the_session() -> None:
+    # SA-16
+    server = open_server()
+    first, second = (
+        server.receive(msg(b"x", msg_id=id), NOW)[0].place  # type: ignore[union-attr]
+        for id in ("1", "2")
+    )
+    server.made_safe(first, NOW)
+    server.not_safe(second, NOW)
+    assert errors(server) == [("503", "2", b"not stored")]
+    assert server.finished
+    with pytest.raises(ValueError, match="no event had the place"):
+        server.made_safe(first, NOW)
+    with pytest.raises(ValueError, match="no event had the place"):
+        server.not_safe(second, NOW)
+
+
+def test_silence_means_nothing_while_the_peer_is_not_read() -> None:
+    # SA-27
+    server = open_server(limits=limits(unfinished_seconds=10))
+    server.receive(msg(b"x", final=False, msg_id="1", msg_more="yes") + NUDGE, NOW)
+    server.paused(NOW + 1)
+    assert server.advance(NOW + 50) == []
+    assert server.deadline is None
+    server.resumed(NOW + 60)
+    assert server.deadline == NOW + 70
+    assert server.advance(NOW + 70) == [MessageAbandoned("1")]
+
+
+@pytest.mark.parametrize("state", list(Serving), ids=lambda state: state.name)
+def test_a_client_which_will_send_no_more_is_answered_if_it_can_be(state: Serving) -> None:
+    server = server_in(state)
+    server.ended(NOW)
+    kept = state in (Serving.OPEN, Serving.DRAINING) and bool(server.unanswered)
+    assert server.finished is not kept

@@ -63,10 +63,10 @@ def test_an_acknowledgement_is_an_empty_answer() -> None:
         client = open_client(lengths=lengths, framed=framed)
         ids = [client.request(b"x", n, NOW) for n in range(3)]
         if framed:
-            for frame in client.frames_to_send():
+            for frame in client.outputs():
                 server.receive_frame(frame, NOW)
             server.acknowledge(ids)
-            events = [e for f in server.frames_to_send() for e in client.receive_frame(f, NOW)]
+            events = [e for f in server.outputs() for e in client.receive_frame(f, NOW)]
         else:
             server.receive_data(client.data_to_send(), NOW)
             server.acknowledge(ids)
@@ -360,9 +360,9 @@ def test_requests_time_out() -> None:
     client.request(b"", "b", NOW, seconds=5)
     assert client.tick(NOW) == NOW + 5
     assert client.tick(NOW + 5) == NOW + 60
-    assert client.take_due() == [RequestsTimedOut(["2"], ["b"])]
+    assert client.due_events() == [RequestsTimedOut(["2"], ["b"])]
     assert client.tick(NOW + 60) is None
-    assert client.take_due() == [RequestsTimedOut(["1"], ["a"])]
+    assert client.due_events() == [RequestsTimedOut(["1"], ["a"])]
     client.receive_data(msg(b"late", ref_msg_id="1"), NOW + 61)
     assert client.counters.unknown_responses == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import websockets
 from twisted.internet import reactor
@@ -192,6 +193,91 @@ class Served(TestCase):
         large, small = await deferToThread(talk)
         self.assertEqual(large, 1009)
         self.assertIn("error-code::400", small)
+
+    async def test_more_than_twice_the_limit_is_answered_and_not_stored(self):
+        """HO-20, SA-22: as on TCP."""
+        seen = []
+
+        class Seeing(SabcServer):
+            def requestReceived(self, message):
+                seen.append(message)
+
+        await self.listen(server=Seeing, limits={"message-octets": 1000})
+
+        def talk():
+            async def client():
+                async with websockets.connect(self.ws, proxy=None) as socket:
+                    await socket.send("CONNECT\r\nclient-id::me\r\n\r\n\0")
+                    session = (await socket.recv()).split("session-id::")[1].split("\r\n")[0]
+                    head = f"MESSAGE\r\nsession-id::{session}\r\nmsg-id::1\r\n\r\n"
+                    await socket.send(head + "x" * 3000 + "\r\n\r\n\0")
+                    answer = await socket.recv()
+                    try:
+                        await socket.recv()
+                    except websockets.ConnectionClosed as closed:
+                        return answer, closed.rcvd.code
+
+            return asyncio.run(client())
+
+        answer, code = await deferToThread(talk)
+        self.assertIn("error-code::413", answer)
+        self.assertEqual(code, 1009)
+        self.assertEqual(seen, [])
+
+    async def test_a_half_closed_client_is_answered(self):
+        """HO-06: what came is answered, then the connection ends."""
+        sink = SafeSink()
+        await self.listen(sink=sink)
+
+        def talk():
+            port = int(self.tcp.rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), 20) as peer:
+                peer.sendall(b"CONNECT\r\nclient-id::me\r\n\r\n")
+                heard = b""
+                while b"\r\n\r\n" not in heard:
+                    heard += peer.recv(1000)
+                session = heard.split(b"session-id::")[1].split(b"\r\n")[0]
+                head = b"MESSAGE\r\nsession-id::" + session + b"\r\nmsg-id::1\r\n\r\n"
+                peer.sendall(head + b"Hola\r\n\r\n\0")
+                peer.shutdown(socket.SHUT_WR)
+                heard = b""
+                while octets := peer.recv(1000):
+                    heard += octets
+                return heard
+
+        heard = await deferToThread(talk)
+        self.assertIn(b"ref-msg-id::1\r\n", heard)
+        self.assertEqual([message.body for message in sink.messages], [b"Hola"])
+
+    async def test_a_close_which_the_server_begins_ends_without_a_reset(self):
+        """HO-18: a browser would call the connection unclean."""
+        factory = await self.listen()
+
+        def open_one():
+            port = int(self.ws.rpartition(":")[2])
+            peer = socket.create_connection(("127.0.0.1", port), 20)
+            peer.sendall(
+                b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + b"A" * 22 + b"==\r\n\r\n"
+            )
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += peer.recv(1)
+            return peer
+
+        def close(peer):
+            with peer:
+                frame = b""
+                while not frame.startswith(b"\x88"):  # before it: what the session says
+                    size = peer.recv(2)
+                    frame = size + peer.recv(size[1], socket.MSG_WAITALL)
+                peer.sendall(b"\x88\x82\0\0\0\0" + frame[2:4])
+                return peer.recv(100)  # a reset would raise
+
+        peer = await deferToThread(open_one)
+        drained = factory.drain()
+        self.assertEqual(await deferToThread(close, peer), b"")
+        await drained
 
     async def test_browser_pages_of_other_origins_are_refused(self):
         """FAULTS: allowedOrigins."""

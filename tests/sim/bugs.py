@@ -207,7 +207,9 @@ def ack_is_a_count() -> AbstractContextManager[object]:
 
 def no_idle_ack() -> AbstractContextManager[object]:
     """A window which stays short is never acknowledged."""
-    return mock.patch.object(lumberjack_machine.Reader, "_tick_idle", lambda self, now: None)
+    return mock.patch.object(
+        lumberjack_machine.Reader, "_look_at_silence", lambda self, now, events: None
+    )
 
 
 def shared_buffer() -> AbstractContextManager[object]:
@@ -239,7 +241,7 @@ def shared_buffer() -> AbstractContextManager[object]:
 
 def no_resend() -> AbstractContextManager[object]:
     """What was unacknowledged on a lost connection is forgotten."""
-    return mock.patch.object(lumberjack_writer.Writer, "connection_lost", lambda self: [])
+    return mock.patch.object(lumberjack_writer.Writer, "lost", lambda self, now: [])
 
 
 LUMBERJACK_BUGS: dict[str, Bug] = {

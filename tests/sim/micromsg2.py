@@ -439,7 +439,7 @@ def ack_off_by_one() -> AbstractContextManager[object]:
 
 def ack_what_arrived() -> AbstractContextManager[object]:
     """The server acknowledges what has arrived, safe or not."""
-    receive = session.Session.receive_data
+    receive = session.Session.receive
 
     def early(self: Any, octets: bytes, now: float) -> Any:
         events = receive(self, octets, now)
@@ -449,18 +449,13 @@ def ack_what_arrived() -> AbstractContextManager[object]:
             self._window.safe = safe
         return events
 
-    return mock.patch.object(session.Session, "receive_data", early)
+    return mock.patch.object(session.Session, "receive", early)
 
 
 def no_idle_ack() -> AbstractContextManager[object]:
     """What does not fill a window is never acknowledged."""
-    tick = session.Session.tick
-
-    def never(self: Any, now: float) -> Any:
-        self._ack_due_at = None
-        return tick(self, now)
-
-    return mock.patch.object(session.Session, "tick", never)
+    never = {"ack": lambda self, now, events: None}
+    return mock.patch.dict(session.Session.timely, never)
 
 
 def repeats_delivered() -> AbstractContextManager[object]:

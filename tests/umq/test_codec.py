@@ -12,6 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.umq.echo import pair
 from twisted_msgproto.core.errors import Refused
+from twisted_msgproto.core.strict_json import NotJson
 from twisted_msgproto.umq import (
     CallFailed,
     Hub,
@@ -23,7 +24,7 @@ from twisted_msgproto.umq import (
     UmqServer,
     call_method,
 )
-from twisted_msgproto.umq.codec import NotJson, dump, parse
+from twisted_msgproto.umq.codec import dump, parse
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,7 @@ from twisted_msgproto.umq.codec import NotJson, dump, parse
         "[" * 65 + "]" * 65,
         '{"a":' * 65 + "1" + "}" * 65,
         "[" + "9" * 4001 + "]",
+        "[1e999]",
         '["' + "x" * (1 << 20) + '"]',
         "[1] 2",
         "'a'",

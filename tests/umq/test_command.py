@@ -12,16 +12,20 @@ from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.umq import (
     CallFailed,
-    Hub,
     Reply,
     SessionRefused,
     UmqClientFactory,
-    UmqServerFactory,
     call_method,
     command,
     connect,
 )
-from twisted_msgproto.umq.service import Options, StockServer, makeService, serve
+from twisted_msgproto.umq.service import (
+    Options,
+    StockServer,
+    StockServerFactory,
+    makeService,
+    serve,
+)
 
 
 class Progress:
@@ -52,8 +56,7 @@ def start(coroutine):
 class Commands(TestCase):
     @inlineCallbacks
     def setUp(self):
-        self.factory = UmqServerFactory(sink=Sink(at_once=True), methods=Hub().methods)
-        self.factory.protocol = StockServer
+        self.factory = StockServerFactory(sink=Sink(at_once=True))
         endpoint = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
         self.port = yield endpoint.listen(self.factory)
         self.where = f"127.0.0.1:{self.port.getHost().port}"
@@ -97,13 +100,23 @@ class Commands(TestCase):
         """The issue, 3."""
         options = SendOptions(endpoint=f"ws://{self.where}/")
         result = yield start(command.call(reactor, options, "publish", ["news", "text"]))
-        self.assertEqual(result, "0")
+        self.assertEqual(result, ("0", True))
         self.factory.methods.register(lambda: Reply("x", [b"abc"]), name="attach")
         result = yield start(command.call(reactor, options, "attach", []))
-        self.assertEqual(result, '{"result":"x","attachments":[3]}')
+        self.assertEqual(result, ('{"result":"x","attachments":[3]}', True))
         self.factory.methods.register(lambda number: number + 1, name="next")
         result = yield start(command.call(reactor, options, "next", ["41"]))
-        self.assertEqual(result, "42")
+        self.assertEqual(result, ("42", True))
+
+    @inlineCallbacks
+    def test_a_method_which_the_server_has_not_was_stored_and_that_is_said(self):
+        """HO-09, UM-17."""
+        options = SendOptions(endpoint=f"ws://{self.where}/")
+        result = yield start(command.call(reactor, options, "mispelt", ["1"]))
+        self.assertEqual(result, ('{"stored":true}', False))
+        self.factory.sink = None
+        result = yield start(command.call(reactor, options, "mispelt", ["1"]))
+        self.assertEqual(result, ('{"stored":false}', False))
 
     @inlineCallbacks
     def test_updates_of_a_destination_are_shown(self):

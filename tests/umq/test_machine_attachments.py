@@ -167,7 +167,13 @@ def test_attachments_which_do_not_come_are_fatal_3():
     assert machine.data_to_send()[-1].startswith("F0:3 ")
     machine = server()
     feed(machine, "A1:C1:x", b"1", now=5.0)
-    assert machine.next_deadline() is None
+    assert machine.tick(65.0) is None
+    assert machine.due_events() == []
+    feed(machine, "A1:C2:x", now=100.0)
+    machine.paused(101.0)  # nothing is read: that nothing comes means nothing
+    assert machine.advance(500.0) == []
+    machine.resumed(600.0)
+    assert machine.deadline == 660.0
 
 
 def test_attachments_one_by_one_on_request():
@@ -255,7 +261,7 @@ def test_a_slot_which_is_not_filled_in_time_is_replaced():
     machine.fill(slot, b"late")
     machine.fill(other, b"3")
     assert machine.data_to_send() == [b"3"]
-    assert machine.next_deadline() is None
+    assert machine.tick(100.0) is None
 
 
 def test_our_own_attachments_are_limited_and_nothing_is_sent():

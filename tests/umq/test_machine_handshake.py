@@ -75,7 +75,7 @@ def test_hello_with_attachments_is_welcomed_when_they_are_there():
 
 def test_hello_is_bounded_before_anybody_is_authorised():
     """UM-06, UM-20: 64 KiB, no attachments unless an option allows them, and H alone."""
-    refused(Server(), "A1:H1:x", code=1, reason="hello-attachments")
+    refused(Server(), "A5:H1:x", code=1, reason="hello-attachments")
     refused(Server(), "H1:" + "x" * 65537, reason="hello-characters")
     assert feed(Server(), "H1:" + "x" * 65536)
     machine = Server(limits(hello_attachments=1))
@@ -142,4 +142,17 @@ def test_the_hand_shake_stops_its_clock():
     assert client().next_deadline() is None
     machine = Server()
     feed(machine, "H1:")
-    assert machine.next_deadline() is None  # it is our own application which takes its time
+    assert machine.next_deadline() == 10.0  # HO-07: our own application has its time too
+    machine.welcome()
+    assert machine.next_deadline() is None
+
+
+def test_an_application_which_does_not_decide_in_time_is_no_reason_to_wait_for_ever():
+    """HO-07, UM-20: the peer is told."""
+    machine = Server()
+    feed(machine, "H1:", now=7.0)
+    assert machine.advance(16.0) == []
+    (fault,) = machine.advance(17.0)
+    assert fault is machine.fault
+    assert machine.outputs() == ["F0:8 nobody decided in time whether the client may come in"]
+    assert machine.finished

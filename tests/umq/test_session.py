@@ -134,6 +134,29 @@ class HandShake(TestCase):
         self.assertNotIn("73 65 63 72 65 74", " ".join(told))
         both.close()
 
+    def test_an_authorisation_which_never_comes_ends_in_time_and_the_client_is_told(self):
+        """HO-07: the limit reaches from H to W."""
+
+        class Undecided(Echo):
+            cancelled = False
+
+            def authorise(self, hello):
+                def cancelled(_):
+                    self.cancelled = True
+
+                return Deferred(cancelled)
+
+        both = pair(Undecided)
+        both.client.machine.deadlines.clear("hello")  # the client is more patient
+        both.advance(9)
+        waiting = self.established(both)
+        self.assertNoResult(waiting)
+        both.advance(1)
+        told = self.failureResultOf(waiting, SessionRefused)
+        self.assertIn("8 nobody decided in time", str(told.value))
+        self.assertTrue(both.server.cancelled)
+        both.close()
+
     def test_a_client_which_is_gone_before_it_was_authorised_is_let_go(self):
         class Slow(Echo):
             def authorise(self, hello):

@@ -4,7 +4,8 @@ Real sockets, real processes, a real queue on a real disk.  Nearly every figure 
 something measured beside it in the same round; see :mod:`.measuring`.
 
 The subjects are the protocols, ``queue``, ``spark``, ``growth`` (what a message costs when there is
-ten times more of something) and ``idle`` (what a gateway costs with nothing to do).
+ten times more of something), ``idle`` (what a gateway costs with nothing to do) and ``scale``
+(what 10, 100 and 1000 gateways cost a bridge).
 ``lumberjack`` brings the first three of these with it, because together they are the whole way of
 a message from the wire into the table.
 """
@@ -37,6 +38,7 @@ SUBJECTS: Mapping[str, str] = {
     "spark": "twisted_msgproto.cli.benches.spark",
     "growth": "twisted_msgproto.cli.benches.growth",
     "idle": "twisted_msgproto.cli.benches.idle",
+    "scale": "twisted_msgproto.cli.benches.scale",
 }
 """Subject → the module with its rows, in the order in which they are measured.
 

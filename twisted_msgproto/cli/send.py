@@ -25,6 +25,9 @@ from .clients import (
 from .progress import progress_for
 from .shapes import SIZE_OCTETS, SendOptions
 
+NO_SUCH_METHOD = 3
+"""Exit status of ``--call`` for a method which the server has not: it stored the call."""
+
 SUMMARY = "send the lines of stdin, or made-up messages, and wait for the acknowledgements"
 
 
@@ -98,11 +101,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def call(arguments: argparse.Namespace) -> int:
-    """Call one method and print its result; 1 if it fails."""
+    """Call one method and print its result.
+
+    1 if it fails, 3 if the server has no such method: then it stored the call, and says so.
+    """
     command = command_of(arguments.protocol, "call")
     options = SendOptions(**connect_options(arguments, command))
+    carried_out = True
 
     async def work(reactor: Any) -> None:
-        print(await command.call(reactor, options, arguments.call, arguments.args), flush=True)
+        nonlocal carried_out
+        text, carried_out = await command.call(reactor, options, arguments.call, arguments.args)
+        print(text, flush=True)
 
-    return 0 if run_client("send", work) else FAILED
+    if not run_client("send", work):
+        return FAILED
+    return 0 if carried_out else NO_SUCH_METHOD

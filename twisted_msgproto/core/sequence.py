@@ -34,9 +34,6 @@ class SequenceSpace:
         return (end - start) % self.size
 
 
-SEQUENCE_32_BITS = SequenceSpace(0, 0xFFFF_FFFF)
-"""Lumberjack (``LJ-12``)."""
-
 SEQUENCE_16_BITS_WITHOUT_0 = SequenceSpace(1, 0xFFFF)
 """MicroMsg2 (``MM-13``): 65535 is followed by 1."""
 

@@ -183,3 +183,17 @@ class ReceiveWindow(Generic[A]):
             self.acknowledged, ack = marks.popleft()
             acks.append(ack)
         return acks
+
+    def never_safe(self, place: int) -> None:
+        """The slice which ends at ``place`` never will be safe: nothing from its begin on is due.
+
+        Acknowledgements of what came before it stay.  ValueError for a place which ends no open
+        slice.
+        """
+        opened = self._open
+        if place not in opened or place in self._safe_ahead:
+            raise ValueError(f"no open slice ends at {place}")
+        index = opened.index(place)
+        begin = opened[index - 1] if index else self.safe
+        while self.waiting and self.waiting[-1][0] > begin:
+            self.waiting.pop()

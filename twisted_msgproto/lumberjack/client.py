@@ -30,6 +30,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from ..core.connection import WorkLost
 from ..core.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -54,6 +55,7 @@ from .writer import (
     PartAcknowledged,
     WindowAcknowledged,
     Writer,
+    WriterEvent,
     Writing,
 )
 
@@ -156,14 +158,14 @@ class _Output:
 
     def pauseProducing(self) -> None:
         client, clock = self._client, self._client.factory.clock
-        client.writer.held_back(clock.seconds())
+        client.writer.paused(clock.seconds())
         if self._timer is None:
             seconds = client.factory.limits["unread-seconds"]
             self._timer = clock.callLater(seconds, self._stalled)
 
     def resumeProducing(self) -> None:
         self.stopProducing()
-        self._client.writer.let_go(self._client.factory.clock.seconds())
+        self._client.writer.resumed(self._client.factory.clock.seconds())
         self._client.look()
 
     def stopProducing(self) -> None:
@@ -297,7 +299,7 @@ class LumberjackClient(Protocol):
     def retire(self) -> None:
         """Send no further window, await the acks of those in flight, close (``LJ-15``, ttl)."""
         if self.writer.state in (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED):
-            self.writer.drain()
+            self.writer.drain(self.factory.clock.seconds())
             self.look()
 
     def close(self) -> None:
@@ -343,7 +345,7 @@ class LumberjackClient(Protocol):
         self._deadline = None
         self._handshake: Any = None
         self._ttl: Any = None
-        self._timer = MachineTimer(factory.clock, self._tick)
+        self._timer = MachineTimer(factory.clock, self.writer, self._advanced)
         self._output = _Output(self)
         factory.liveConnections.add(self)
         factory.counters["connections_total"] += 1
@@ -387,7 +389,12 @@ class LumberjackClient(Protocol):
         counters, counted = self.factory.counters, self.writer.counters
         for name in counted.__slots__:
             counters[name] += getattr(counted, name)
-        parcels = self.writer.connection_lost()
+        parcels = [
+            parcel
+            for event in self.writer.lost(self.factory.clock.seconds())
+            if type(event) is WorkLost
+            for parcel in event.work
+        ]
         self._timer.stop()
         self._output.stopProducing()
         for call in (self._handshake, self._ttl, self._deadline):
@@ -414,7 +421,7 @@ class LumberjackClient(Protocol):
             return
         with self._gathering():
             acknowledged = -1  # no sign of life
-            for event in self.writer.receive_data(data, self.factory.clock.seconds()):
+            for event in self.writer.receive(data, self.factory.clock.seconds()):
                 if type(event) is Fault:
                     self._fault(event)
                     continue
@@ -449,19 +456,19 @@ class LumberjackClient(Protocol):
             while writer.flush(now) and owner is not None:
                 owner.clientWants(self)
         self._producers.look(writer.full)
-        octets = writer.data_to_send()
+        octets = writer.outputs()
         if octets:
             self.transport.write(octets)  # type: ignore[union-attr]
         self._timer.look()
         stopped = bool(self._stopping) and not writer.unacknowledged
-        if writer.drained or stopped:
+        if writer.finished or stopped:
             self.close()
 
-    def _tick(self, now: float) -> float | None:
-        deadline = self.writer.tick(now)
-        if self.writer.fault is not None and self._error is None:
-            self._fault(self.writer.fault)
-        return deadline
+    def _advanced(self, events: list[WriterEvent]) -> None:
+        """The machine's deadline has come."""
+        for event in events:
+            if type(event) is Fault and self._error is None:
+                self._fault(event)
 
     def _fault(self, fault: Fault) -> None:
         """The reader broke the protocol or fell silent: one line, a counter, and the end."""

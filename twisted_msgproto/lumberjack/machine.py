@@ -11,15 +11,8 @@ The reader counts frames in the order in which they arrive.  It hands them to th
 before a window is full, because *safe* and *acknowledged* are two states (``LJ-13``): what the sink
 has made safe is acknowledged when the window's last frame is among it.
 
-Duties of the caller of a :class:`Reader`, in this order:
-
-1. ``receive_data(octets, now)``: hand each event's messages to a sink, in order;
-2. ``made_safe(place, now)`` as soon as the sink says that those up to an event's place are safe;
-3. write ``data_to_send()`` after every call;
-4. call ``tick(now)`` when the time comes which the last call of it returned;
-5. ``paused(now)`` and ``resumed(now)`` around times in which it does not read the connection;
-6. ``receive_eof(now)`` when the writer has shut its side, or ``stop(now)`` to end this one; close
-   the connection once ``drained``.
+The duties of the caller of a :class:`Reader` are those of :mod:`twisted_msgproto.core.connection`.
+A C frame may take several calls to decode: finish what is ``unfinished`` before ``ended``.
 """
 
 from __future__ import annotations
@@ -27,8 +20,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import auto
-from typing import Any, Final, cast
+from math import inf
+from typing import Any, ClassVar, Final, cast
 
+from ..core.connection import Connection, WorkLost
+from ..core.deadlines import Deadlines
 from ..core.errors import Fault
 from ..core.limits import Limit, Limits
 from ..core.machine import Machine, State, Table
@@ -171,7 +167,7 @@ def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
     return Fault("wrong-role", f"a frame 'A' from a writer ({refusal})", octets)
 
 
-class Reader:
+class Reader(Connection[bytes, bytes, ReaderEvent]):
     """The receiving side (server): counts windows, owes acks, reports faults as the last event.
 
     Serves ``LJ-02`` … ``LJ-08``, ``LJ-11``, ``LJ-13``, ``LJ-14``, ``LJ-16``, ``LJ-17``, ``LJ-19``
@@ -179,11 +175,12 @@ class Reader:
 
     Attributes:
         counters: plain integers for metrics.
-        fault: what the writer did wrong; look at it after ``tick``, which returns no events.
+        fault: what the writer did wrong, or None.
         decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities which are no faults.
-        shortest_deadline: ``tick`` need not be called sooner than so many seconds after any other
-            call; None if it need never be called.
     """
+
+    counters: ReaderCounters
+    deadlines: Deadlines
 
     def __init__(self, limits: Limits | None = None) -> None:
         """``limits`` holds at least :data:`READER_LIMITS`; their defaults where it is None."""
@@ -193,7 +190,10 @@ class Reader:
         self._idle_close = limits["idle-close"]
 
         times = (self._idle_ack, self._keepalive, self._idle_close)
-        self.shortest_deadline = min(filter(None, times), default=None)
+        # Whatever happens, nothing is due sooner after it; the deadline is not later than that, and
+        # the exact time is looked for when it comes, not with every message.
+        self._shortest = min(filter(None, times), default=inf)
+        self.deadlines = Deadlines()
 
         self.counters = ReaderCounters()
         self.decoder = Decoder(limits)
@@ -223,7 +223,7 @@ class Reader:
 
     @property
     def unfinished(self) -> bool:
-        """More can be decoded without more octets: call ``receive_data(b"", now)`` soon."""
+        """More can be decoded without more octets: call ``receive(b"", now)`` soon."""
         return self.decoder.unfinished
 
     @property
@@ -232,9 +232,15 @@ class Reader:
         return self._window.unacknowledged
 
     @property
-    def drained(self) -> bool:
-        """After a half-close or a stop: every ack which was owed has been given out (``LJ-19``)."""
-        return self._machine.state is Reading.DRAINING and not self._window.waiting
+    def finished(self) -> bool:
+        """Nothing is read any more, and every ack which was owed has been given out (``LJ-19``)."""
+        state = self._machine.state
+        return state in _SILENT or (state is Reading.DRAINING and not self._window.waiting)
+
+    @property
+    def held(self) -> int:
+        """Octets of frames which are not whole yet."""
+        return self.decoder.held_octets
 
     def snapshot(self) -> dict[str, object]:
         """The reader's state as plain values, for status pages and for people."""
@@ -250,7 +256,7 @@ class Reader:
 
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
-    def receive_data(self, octets: bytes, now: float) -> list[ReaderEvent]:
+    def receive(self, inputs: bytes, now: float) -> list[ReaderEvent]:
         """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
         machine = self._machine
         if machine.state not in _OPEN:
@@ -258,7 +264,7 @@ class Reader:
         self._now = self._heard_at = now
         events: list[ReaderEvent] = []
         runs: list[Any] = []  # not given out yet: the next one may join them
-        for frame in self.decoder.feed(octets):
+        for frame in self.decoder.feed(inputs):
             kind = type(frame)
             if kind is Json or kind is Data:
                 run: Any = frame
@@ -276,6 +282,9 @@ class Reader:
         acks = self._window.due()
         if acks:
             self._give_acks(acks)
+        due = self.deadlines.next
+        if due is None or due > now + self._shortest:  # once in a while, and not for each message
+            self._look_soon(now)
         return events
 
     def _follow(self, frame: _OtherFrame) -> bool:
@@ -386,19 +395,21 @@ class Reader:
             acks = bytearray(encode_ack(0, VERSION_2))
             self._mark(acks, self._covered, held=frame.compressed)
 
-    def receive_eof(self, now: float) -> None:
+    def ended(self, now: float) -> list[ReaderEvent]:
         """The writer has shut its sending side: ack what is whole, forget what is not (LJ-19).
 
-        Finish what is ``unfinished`` first.  Close the connection once ``drained``.
+        Finish what is ``unfinished`` first.  Close the connection once ``finished``.
         """
         self._now = now
         if self.state in _OPEN:
             self._acknowledge_tail(held=False)
             self._machine.step(HalfClosed)
             self._give_acks(self._window.due())
+            self._look_soon(now)
+        return []
 
-    def stop(self, now: float) -> None:
-        """Nothing is read any more, because this side ends: close the connection once ``drained``.
+    def drain(self, now: float) -> list[ReaderEvent]:
+        """Nothing is read any more, because this side ends: close the connection once ``finished``.
 
         What is owed is acknowledged, and no more.  The writer may be in mid-window, and one which
         takes any ack for that of its whole window would lose the rest of it (``LJ-13``); nor has
@@ -407,44 +418,66 @@ class Reader:
         self._now = now
         if self.state in _OPEN:
             self._machine.step(Stopped)
+        return []
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
-    def made_safe(self, place: int, now: float) -> None:
+    def made_safe(self, place: int, now: float) -> list[ReaderEvent]:
         """The events up to ``place`` (of one event given out before) are safe (``LJ-13``)."""
         self._now = now
         self._give_acks(self._window.made_safe(place))
+        return []
+
+    def not_safe(self, place: int, now: float) -> list[ReaderEvent]:
+        """The events up to ``place`` never will be safe: no ack for them or for what follows.
+
+        Nothing more is read; what is due before them is acknowledged when it is safe (``LJ-13``).
+        """
+        self._now = now
+        self._window.never_safe(place)
+        return self.drain(now)
 
     def _give_acks(self, acks: list[bytearray]) -> None:
         if not acks or self._machine.state in _SILENT:
             return
         self._out += acks
         self.counters.acks += sum(map(len, acks)) // ACK_OCTETS
-        self._waiting_since = self._now if self._window.waiting else None
+        self._waiting_since = None
+        if self._window.waiting:
+            self._waiting_since = self._now
+            self._look_soon(self._now)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def paused(self, now: float) -> None:
+    def paused(self, now: float) -> list[ReaderEvent]:
         """The connection is not read any more: the writer's silence means nothing (LJ-13)."""
         self._paused = True
+        return []
 
-    def resumed(self, now: float) -> None:
+    def resumed(self, now: float) -> list[ReaderEvent]:
         """The connection is read again: the writer has all its time from now on."""
         self._paused = False
         self._heard_at = now
+        self._look_soon(now)
+        return []
 
-    def tick(self, now: float) -> float | None:
-        """Do what is due at ``now``; when to come back (None: no need until something happens).
+    def _look_soon(self, now: float) -> None:
+        """Something happened which may make something due."""
+        deadlines, soon = self.deadlines, now + self._shortest
+        if (deadlines.next is None or soon < deadlines.next) and soon < inf:
+            deadlines.set("look", soon)
 
-        May add acks and keep-alives to ``data_to_send()``, or set ``fault`` (``LJ-17``).
-        """
+    def _look(self, now: float, events: list[ReaderEvent]) -> None:
+        """Do what is due at ``now``, and come back when something will be (LJ-13, LJ-14, LJ-17)."""
         self._now = now
-        if self.state in _SILENT:
-            return None
-        self._tick_idle(now)
-        self._tick_keepalive(now)
+        self._look_at_silence(now, events)
+        self._look_at_waiting(now)
         deadlines = (self._idle_deadline(), self._keepalive_deadline())
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        if due is not None:
+            self.deadlines.set("look", due)
+
+    timely: ClassVar = {"look": _look}
 
     def _idle_deadline(self) -> float | None:
         if self._paused or self.state not in _OPEN:
@@ -457,7 +490,7 @@ class Reader:
             return self._heard_at + self._idle_close
         return None
 
-    def _tick_idle(self, now: float) -> None:
+    def _look_at_silence(self, now: float, events: list[ReaderEvent]) -> None:
         deadline = self._idle_deadline()
         if deadline is None or now < deadline:
             return
@@ -466,6 +499,7 @@ class Reader:
             text = f"no octet for {seconds:g} s, and a frame or window is open"
             self.fault = Fault("idle", text, self.decoder.first_octets)
             self._machine.step(Fault)
+            events.append(self.fault)
         else:
             self._acknowledge_tail(held=False)
             self._machine.step(TailAcknowledged)
@@ -474,22 +508,24 @@ class Reader:
     def _keepalive_deadline(self) -> float | None:
         if not self._keepalive or not self._window.waiting or self._waiting_since is None:
             return None
+        if self.state in _SILENT:
+            return None
         _, waiting = self._window.waiting[0]
         # A v1 writer would take a keep-alive for the ack of its batch (LJ-14).
         if VERSION_1 in (waiting[0], self._last[0]):
             return None
         return self._waiting_since + self._keepalive
 
-    def _tick_keepalive(self, now: float) -> None:
+    def _look_at_waiting(self, now: float) -> None:
         deadline = self._keepalive_deadline()
-        if self.state not in _SILENT and deadline is not None and now >= deadline:
+        if deadline is not None and now >= deadline:
             self._out.append(encode_ack(0, VERSION_2))
             self.counters.keepalives += 1
             self._waiting_since = now
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
-    def data_to_send(self) -> bytes:
+    def outputs(self) -> bytes:
         """Take the octets which are to be written now: every ack that is due, in one write."""
         if not self._out:
             return b""
@@ -497,8 +533,10 @@ class Reader:
         self._out.clear()
         return octets
 
-    def connection_lost(self) -> None:
+    def lost(self, now: float) -> list[ReaderEvent | WorkLost]:
         """The connection is gone.  Events which were given out stay; their acks do not matter."""
         if self.state is not Reading.CLOSED:
             self._machine.step(ConnectionLost)
             self._out.clear()
+            self.deadlines.clear_all()
+        return []

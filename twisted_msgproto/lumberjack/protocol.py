@@ -73,7 +73,7 @@ class LumberjackServer(IngestConnection):
         self._taking = False  # what happens meanwhile is settled once, at the end of the read
         self._halfClosed = False
         self._ending = False  # nothing is read any more; it ends when all is acknowledged
-        self._timer = MachineTimer(factory.clock, self._tick, self.reader.shortest_deadline)
+        self._timer = MachineTimer(factory.clock, self.reader, self._take)
         self._guard = OutputGuard(
             transport, self._control, factory.clock, factory.limits["unread-seconds"], self._unread
         )
@@ -108,7 +108,7 @@ class LumberjackServer(IngestConnection):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass which overrides this calls it."""
         self._ended = True
-        self.reader.connection_lost()
+        self.reader.lost(self.factory.clock.seconds())
         self._timer.stop()
         self._guard.stop()
         self.factory.budget.forget(self._control)
@@ -132,7 +132,7 @@ class LumberjackServer(IngestConnection):
     def dataReceived(self, data: bytes) -> None:
         """Octets from the transport."""
         if not self._ended:
-            self._take(self.reader.receive_data(data, self.factory.clock.seconds()))
+            self._take(self.reader.receive(data, self.factory.clock.seconds()))
 
     def _take(self, events: list[ReaderEvent]) -> None:
         self._taking = True
@@ -164,7 +164,7 @@ class LumberjackServer(IngestConnection):
         self._resumption = None
         if self._ended or self._control.reasons != {"decoding"}:
             return
-        self._take(self.reader.receive_data(b"", self.factory.clock.seconds()))
+        self._take(self.reader.receive(b"", self.factory.clock.seconds()))
         if not self.reader.unfinished:
             self._control.resume("decoding")
             if self._halfClosed:
@@ -205,7 +205,7 @@ class LumberjackServer(IngestConnection):
 
     def _endOfInput(self) -> None:
         self._ending = True
-        self.reader.receive_eof(self.factory.clock.seconds())
+        self.reader.ended(self.factory.clock.seconds())
         self._settle()
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
@@ -221,10 +221,10 @@ class LumberjackServer(IngestConnection):
         """Write what is due now, and come back for what will be, or close after the last of it."""
         if self._ended:
             return
-        octets = self.reader.data_to_send()
+        octets = self.reader.outputs()
         if octets:
             self._send(octets)
-        if self._ending and self.reader.drained:
+        if self._ending and self.reader.finished:
             self._ended = True
             self._guard.close()
         else:
@@ -236,23 +236,7 @@ class LumberjackServer(IngestConnection):
         self.factory.counters["unsafe_batches"] += 1
         self._abort()
 
-    # ── octets out ──────────────────────────────────────────────────────────────────────────────
-
-    def _write(self) -> None:
-        octets = self.reader.data_to_send()
-        if octets and not self._ended:
-            self._send(octets)
-
     # ── time ────────────────────────────────────────────────────────────────────────────────────
-
-    def _tick(self, now: float) -> float | None:
-        deadline = self.reader.tick(now)
-        self._write()
-        if self.reader.fault is not None:
-            if not self._ended:
-                self._close(self.reader.fault)
-            return None
-        return deadline
 
     def _readingChanged(self, paused: bool) -> None:
         now = self.factory.clock.seconds()
@@ -270,7 +254,7 @@ class LumberjackServer(IngestConnection):
         """The server stops: read no more, acknowledge whole windows once they are safe, close."""
         self._control.pause("draining")
         self._ending = True
-        self.reader.stop(self.factory.clock.seconds())
+        self.reader.drain(self.factory.clock.seconds())
         self._settle()
 
     def _close(self, fault: Fault) -> None:

@@ -11,15 +11,15 @@ covers and never wraps (``LJ-12``).  Then the writer waits for the window's ack 
 With ``pipelining`` above 1 so many windows are in flight at a time.  An ack belongs to the oldest
 of them, which is only right with readers that acknowledge every window.
 
-Duties of the caller of a :class:`Writer`, in this order:
+Duties of the caller of a :class:`Writer`, beside those of :mod:`twisted_msgproto.core.connection`:
 
 1. ``send(events)`` or ``submit(parcel)``, as often as it likes;
-2. ``flush(now)``: what is queued forms windows, as far as the writer may send;
-3. write ``data_to_send()``;
-4. ``receive_data(octets, now)`` for what the reader sends, and go on with 2 after it;
-5. call ``tick(now)`` when the time comes which the last call of it returned;
-6. ``connection_lost()`` at the end: it gives back all parcels which are not acknowledged, in
-   order, for ``submit`` to the writer of the next connection (``LJ-15``).
+2. ``flush(now)`` after these and after ``receive``: what is queued forms windows, as far as the
+   writer may send;
+3. ``paused(now)`` and ``resumed(now)`` around times in which the transport has not written our
+   octets: the reader cannot have answered;
+4. ``lost(now)`` at the end gives back all parcels which are not acknowledged, in order, for
+   ``submit`` to the writer of the next connection (``LJ-15``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import auto
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from ..core.connection import Connection, WorkLost
+from ..core.deadlines import Deadlines
 from ..core.errors import Fault, LimitExceeded
 from ..core.limits import Limit, Limits
 from ..core.machine import Machine, State, Table
@@ -275,6 +277,7 @@ WRITER: Final[Table[Writing]] = {
 """An ack in a state without its row covers what was never sent: a Fault (``LJ-15``)."""
 
 _SENDING: Final = (Writing.IDLE, Writing.FLOWING)
+_SILENT: Final = (Writing.FAILED, Writing.CLOSED)
 _HEARING: Final = (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED, Writing.DRAINING)
 
 
@@ -317,7 +320,7 @@ class WriterCounters:
     octets_uncompressed: int = 0
 
 
-class Writer:
+class Writer(Connection[bytes, bytes, WriterEvent]):
     """The sending side (client): forms windows, waits for acks, gives back what is unacknowledged.
 
     Serves ``LJ-02``, ``LJ-05`` … ``LJ-09``, ``LJ-12``, ``LJ-15``, ``LJ-17``, ``LJ-18`` and
@@ -325,12 +328,15 @@ class Writer:
 
     Attributes:
         counters: plain integers for metrics.
-        fault: what the reader did wrong; look at it after ``tick``, which returns no events.
+        fault: what the reader did wrong, or None.
         capacity: events which may be unacknowledged before the writer must wait (``LJ-09``).
         unsent: events which are queued and not in flight.
         unsent_octets: their frames, not compressed.
         in_flight: events which were given out and are not acknowledged.
     """
+
+    counters: WriterCounters
+    deadlines: Deadlines
 
     def __init__(
         self,
@@ -364,6 +370,7 @@ class Writer:
         self._unsent_max = limits.integer("unsent-events")
         self._unsent_octets_max = limits.integer("unsent-octets")
         self._timeout = limits["timeout"]
+        self.deadlines = Deadlines()
 
         self.counters = WriterCounters()
         self.fault: Fault | None = None
@@ -378,7 +385,7 @@ class Writer:
         self._flights = SendWindow[_Flight](pipelining)  # of windows; numbered as they were formed
         self._out: list[bytes] = []
         self._heard_at = 0.0  # the last sign of life, or when the oldest window was formed
-        self._held_back = False  # our octets wait in the transport: silence means nothing
+        self._paused = False  # our octets wait in the transport: silence means nothing
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -403,9 +410,9 @@ class Writer:
         return max(0, self._window - self.unsent) if self.state in _SENDING else 0
 
     @property
-    def drained(self) -> bool:
-        """After ``drain()``: nothing is in flight any more."""
-        return self.state is Writing.DRAINING and not len(self._flights)
+    def finished(self) -> bool:
+        """Nothing is in flight after ``drain``, or the reader broke the protocol."""
+        return self.state in _SILENT or (self.state is Writing.DRAINING and not len(self._flights))
 
     def snapshot(self) -> dict[str, object]:
         """The writer's state as plain values, for status pages and for people."""
@@ -467,6 +474,9 @@ class Writer:
             if not len(self._flights):
                 self._heard_at = now
             self._form_window()
+        idle = self.deadlines.next is None
+        if idle and self._timeout and len(self._flights) and not self._paused:
+            self.deadlines.set("timeout", self._heard_at + self._timeout)
         return self.counters.windows - before
 
     def _form_window(self) -> None:
@@ -532,12 +542,12 @@ class Writer:
 
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
-    def receive_data(self, octets: bytes, now: float) -> list[WriterEvent]:
-        """Read what the reader sent; ``now`` is in seconds, by a clock which never runs back."""
+    def receive(self, inputs: bytes, now: float) -> list[WriterEvent]:
+        """Read what the reader sent at ``now``."""
         if self.state not in _HEARING:
             return []
         events: list[WriterEvent] = []
-        for frame in self._decoder.feed(octets):
+        for frame in self._decoder.feed(inputs):
             event = self._acknowledge(frame) if type(frame) is Ack else frame
             if type(event) is Fault:
                 self._fail(event)
@@ -578,43 +588,49 @@ class Writer:
         self.fault = fault
         self._machine.step(Fault)
         self._out.clear()
+        self.deadlines.clear_all()
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def held_back(self, now: float) -> None:
+    def paused(self, now: float) -> list[WriterEvent]:
         """The transport has not written our octets yet: the reader cannot have answered."""
-        self._held_back = True
+        self._paused = True
+        return []
 
-    def let_go(self, now: float) -> None:
+    def resumed(self, now: float) -> list[WriterEvent]:
         """The transport has written all: the reader has all its time from now on."""
-        self._held_back = False
+        self._paused = False
         self._heard_at = now
+        if self._timeout and len(self._flights) and self.state in _HEARING:
+            self.deadlines.set("timeout", now + self._timeout)
+        return []
 
-    def tick(self, now: float) -> float | None:
-        """Do what is due at ``now``; when to come back (None: no need until something happens).
-
-        May set ``fault``: the reader gave no sign of life for too long (``LJ-15``).
-        """
-        waiting = len(self._flights) and self.state in _HEARING
-        if not waiting or not self._timeout or self._held_back:
-            return None
+    def _look_for_life(self, now: float, events: list[WriterEvent]) -> None:
+        """The reader fails if it gave no sign of life for too long (``LJ-15``)."""
+        if not len(self._flights) or self._paused:
+            return
         deadline = self._heard_at + self._timeout
         if now < deadline:
-            return deadline
-        self._fail(Fault("timeout", f"no ack for {self._timeout:g} s"))
-        return None
+            self.deadlines.set("timeout", deadline)
+            return
+        fault = Fault("timeout", f"no ack for {self._timeout:g} s")
+        self._fail(fault)
+        events.append(fault)
+
+    timely: ClassVar = {"timeout": _look_for_life}
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
-    def drain(self) -> None:
-        """Form no further window; close the connection once ``drained``.
+    def drain(self, now: float) -> list[WriterEvent]:
+        """Form no further window; close the connection once ``finished``.
 
-        What is queued comes back from ``connection_lost()``.  IllegalTransition when the writer
-        has failed or is closed.
+        What is queued comes back from ``lost``.  IllegalTransition when the writer has failed or is
+        closed.
         """
         self._machine.step(DrainBegun)
+        return []
 
-    def data_to_send(self) -> bytes:
+    def outputs(self) -> bytes:
         """Take the octets which are to be written now."""
         if not self._out:
             return b""
@@ -622,19 +638,20 @@ class Writer:
         self._out.clear()
         return octets
 
-    def connection_lost(self) -> list[Parcel]:
+    def lost(self, now: float) -> list[WriterEvent | WorkLost]:
         """The connection is gone: every parcel which is not acknowledged, in order (``LJ-15``)."""
         if self.state is Writing.CLOSED:
             return []
         self._machine.step(ConnectionLost)
         self._out.clear()
+        self.deadlines.clear_all()
         parcels: dict[Parcel, None] = {}  # one may stand in two windows and in the queue
         for flight in self._flights.drain():
             parcels.update((parcel, None) for parcel, _ in flight.portions)
         parcels.update(self._queue)
         self._queue.clear()
         self.unsent = self.unsent_octets = self.in_flight = 0
-        return list(parcels)
+        return [WorkLost(list(parcels))] if parcels else []
 
 
 def _octets_left(parcel: Parcel) -> int:

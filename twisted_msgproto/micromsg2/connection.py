@@ -121,7 +121,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         self._lastError: ErrorReceived | None = None
         self._arrived: deque[Arrived] = deque()  # oldest first
         self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
-        self._timer = MachineTimer(factory.clock, self._tick)
+        self._timer = MachineTimer(factory.clock, self.machine, self._advanced)
         self._guard = OutputGuard(
             transport,
             self.guardedControl(),
@@ -130,8 +130,8 @@ class MicroMsg2Protocol(IngestConnection, Sending):
             self._unread,
             self._outputChanged,
         )
+        self.machine.connection_made(factory.clock.seconds())
         self._write()
-        self._timer.look()
 
     def guardedControl(self) -> ReadControl:
         """Whose reading pauses while the peer does not read our output."""
@@ -140,7 +140,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass which overrides this calls it."""
         self._ended = True
-        self.machine.connection_lost()
+        self.machine.lost(self.factory.clock.seconds())
         self._timer.stop()
         self._guard.stop()
         self.factory.budget.forget(self._control)
@@ -175,17 +175,16 @@ class MicroMsg2Protocol(IngestConnection, Sending):
             return
         self._reading = True  # what is settled at once is written with the rest
         try:
-            for event in self.machine.receive_data(data, self.factory.clock.seconds()):
+            for event in self.machine.receive(data, self.factory.clock.seconds()):
                 self._happened(event)
         finally:
             self._reading = False
-        self._hold(self.machine.held_octets)
+        self._hold(self.machine.held)
         if self._ended:
             return
         if self._unsent or self._producer is not None:
             self._pump()
         self._write()
-        self._timer.look()
         self._closeIfDrained()
 
     def _happened(self, event: Event) -> None:
@@ -332,7 +331,6 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         self.machine.made_safe(arrived.event.place, self.factory.clock.seconds())
         if not self._reading:
             self._write()
-            self._timer.look()
             self._closeIfDrained()
 
     def _notSafe(self, failure: Failure) -> None:
@@ -351,9 +349,11 @@ class MicroMsg2Protocol(IngestConnection, Sending):
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
     def _write(self) -> None:
-        octets = self.machine.data_to_send()
+        """Write what the machine has to say, and arm the timer."""
+        octets = self.machine.outputs()
         if octets and self.transport is not None:
             self._send(octets)
+        self._timer.look()
 
     def _outputChanged(self, paused: bool) -> None:
         """The transport is full, or has room again."""
@@ -369,15 +369,12 @@ class MicroMsg2Protocol(IngestConnection, Sending):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def _tick(self, now: float) -> float | None:
-        if self._ended:
-            return None
-        deadline = self.machine.tick(now)
-        if self.machine.fault is not None:
-            self._close(self.machine.fault)
-            return None
-        self._write()
-        return deadline
+    def _advanced(self, events: list[Event]) -> None:
+        """The machine's deadline has come."""
+        if not self._ended:
+            for event in events:
+                self._happened(event)
+            self._write()
 
     def _readingChanged(self, paused: bool) -> None:
         now = self.factory.clock.seconds()
@@ -399,12 +396,12 @@ class MicroMsg2Protocol(IngestConnection, Sending):
             return
         self._control.pause("draining")
         self._draining = True
-        self.machine.drain()
+        self.machine.drain(self.factory.clock.seconds())
         self._write()
         self._closeIfDrained()
 
     def _closeIfDrained(self) -> None:
-        if self._draining and not self._ended and not self.machine.unsafe:
+        if self._draining and not self._ended and self.machine.finished:
             self._ended = True
             self._guard.close()
 

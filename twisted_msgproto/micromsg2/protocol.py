@@ -119,7 +119,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             [event.properties[row] for row in rows],
             [event.texts[row] for row in rows],
             [event.bodies[row] for row in rows],
-            [_notes(event.fields[row]) for row in rows],
+            [event.notes[row] for row in rows] if event.notes else [NO_NOTES] * len(rows),
             accepted,
         )
         if not state["accepted"]:
@@ -148,14 +148,18 @@ class MicroMsg2Server(MicroMsg2Protocol):
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages of the broker."""
         numbers: list[int] = []
+        annotating = [one.name for one in self.machine.extensions if one.annotates]
+        now = self.factory.clock.seconds()
         # Neighbours mostly have the same address: they are encoded as one run.
         for (address, _), run in groupby(messages, lambda m: (m.address, id(m.notes))):
             routed = list(run)
             payloads = [message.payload for message in routed]
+            notes = routed[0].notes
+            if annotating:  # what is not said of this message was said of another sender's (MM-29)
+                notes = {name: notes.get(name, "") for name in annotating}
             # What this server took in it may pass on, whatever the limits for sending say.
-            numbers += self.machine.send_run(address, payloads, routed[0].notes, limited=False)
+            numbers += self.machine.send_run(address, payloads, notes, limited=False, now=now)
         self._write()
-        self._timer.look()
         return None if self.machine.sending is None else numbers
 
     def too_slow(self) -> None:
@@ -164,12 +168,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.machine.break_off(SLOW_CONSUMER, "too many messages wait for this subscriber")
             assert self.machine.fault is not None
             self._close(self.machine.fault)
-
-
-def _notes(fields: Mapping[str, str]) -> Mapping[str, str]:
-    """What a broker hands on beside properties: the type of ``dotnet`` (MM-29)."""
-    name = fields.get("dotnet-type")
-    return NO_NOTES if name is None else {"dotnet": name}
 
 
 NO_NOTES: Final[Mapping[str, str]] = {}

@@ -59,6 +59,7 @@ class Sent:
 class Sending(Protocol):
     """Verbs, what waits for room in the window, and a producer's flow."""
 
+    factory: Any
     machine: Session
     _ended: bool
     _outputPaused: bool
@@ -237,7 +238,8 @@ class Sending(Protocol):
             self._unsentOctets -= sum(map(len, payloads))
             if not sent.payloads:
                 unsent.popleft()
-            numbers = machine.send_run(sent.address, payloads, sent.notes)
+            now = self.factory.clock.seconds()
+            numbers = machine.send_run(sent.address, payloads, sent.notes, now=now)
             if room is None:
                 self._write()
                 sent.done(count)

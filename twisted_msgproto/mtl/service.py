@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 from twisted.application.service import IService, Service
@@ -22,8 +23,9 @@ from .zeromq import check_address, port_of, with_port
 class Options(AuthenticationOptions):
     """Be an MTL broker on ZeroMQ: profiles test, queue and ingest.
 
-    Endpoints are ZeroMQ addresses (tcp://HOST:PORT, ipc://PATH).  Data has a port of its own, by
-    default the one after the control port; an ipc:// endpoint takes both.
+    Endpoints are ZeroMQ addresses (tcp://HOST:PORT, ipc://PATH).  Data has a port of its own, at
+    every host of an endpoint: by default the one after the first control port.  With an ipc://
+    endpoint among them all take both.
     """
 
     protocolName = PROTOCOL
@@ -70,7 +72,7 @@ class Options(AuthenticationOptions):
         if data is not None:
             self.checkEndpoint(data)
         elif not one:
-            self["data-endpoint"] = data_endpoint(self["endpoints"][0])
+            self["data-endpoint"] = data_endpoint(self["endpoints"])
         if (self["curve-key"] is None) != (self["curve-authorized"] is None):
             raise usage.UsageError("--curve-key and --curve-authorized belong together")
 
@@ -82,12 +84,17 @@ class Options(AuthenticationOptions):
         return CurveServer(read_secret_key(self["curve-key"]), authorized)
 
 
-def data_endpoint(control: str) -> str | None:
-    """Where data goes when nobody says: the next port; None: to the control endpoint."""
-    if not control.startswith("tcp://"):
+def data_endpoint(control: Sequence[str]) -> str | None:
+    """Where data goes when nobody says: to the next port; None: to the control endpoints."""
+    if not all(address.startswith("tcp://") for address in control):
         return None
-    port = port_of(control)
-    return with_port(control, port + 1) if 0 < port < 65535 else f"{control.rpartition(':')[0]}:*"
+    first, ports = control[0], {port_of(address) for address in control}
+    port = port_of(first) + 1
+    while port in ports:
+        port += 1
+    if port == 1 or port > 65535:
+        return f"{first.rpartition(':')[0]}:*"
+    return with_port(first, port)
 
 
 class MtlService(Service):

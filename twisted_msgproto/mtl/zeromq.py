@@ -138,6 +138,22 @@ def with_port(address: str, port: int) -> str:
     return f"{address.rpartition(':')[0]}:{port}"
 
 
+def data_beside(control: Sequence[str], data: str) -> list[str]:
+    """Where data listens: at ``data``, and on its port at every other host of ``control``.
+
+    A client looks for the data port at the host where it found the control port (``MT-12``).
+    """
+    if not data.startswith("tcp://"):
+        return [data]
+    port = data.rpartition(":")[2]
+    tcp = [data, *(address for address in control if address.startswith("tcp://"))]
+    hosts = list(dict.fromkeys(address.rpartition(":")[0] for address in tcp))
+    for host in hosts:
+        if host.removeprefix("tcp://") in ("*", "0.0.0.0", "[::]"):
+            return [f"{host}:{port}"]
+    return [f"{host}:{port}" for host in hosts]
+
+
 def peer_address(frame: Any) -> str:
     """From where a message came: the host, without its port, which libzmq does not tell.
 
@@ -159,10 +175,10 @@ def _txzmq() -> Any:
     """The module, imported late, with the classes of ours which derive from its own."""
     import txzmq
 
-    class Factory(txzmq.ZmqFactory):  # type: ignore[misc]
+    class Factory(txzmq.ZmqFactory):
         lingerPeriod = LINGER_MILLISECONDS
 
-    class Connection(_Bounded, txzmq.ZmqConnection):  # type: ignore[misc]
+    class Connection(_Bounded, txzmq.ZmqConnection):
         tcpKeepalive = 1
         tcpKeepaliveCount = 3
         tcpKeepaliveIdle = 60
@@ -186,7 +202,7 @@ class _Bounded:
     socket: Any
     factory: Any
     read_scheduled: Any
-    socketType: int
+    socketType: int | None
 
     def __init__(
         self,

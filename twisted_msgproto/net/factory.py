@@ -202,20 +202,26 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
         """A protocol says that its connection is lost, and what its ``connectionLost`` was told.
 
-        Where TLS failed this is a peer's fault: a line and a counter.  To speak plainly to a TLS
-        port is a usual mistake, as is a certificate which nobody here knows.
+        Where TLS failed this is a peer's fault; see :meth:`lookTls`.
         """
-        if reason.check(TLSError):
-            self.countFault("tls")
-            peer = peer_name(protocol.transport.getPeer())
-            text = shown(_tls_text(reason.value))[1:-1]
-            self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
+        self.lookTls(getattr(protocol, "transport", None), reason)
         host = self.liveConnections.pop(protocol, None)
         if host is not None:
             self._perAddress[host] -= 1
             if not self._perAddress[host]:
                 del self._perAddress[host]
         self._lookDrained()
+
+    def lookTls(self, transport: Any, reason: Failure) -> None:
+        """A connection is lost: if TLS failed, that is a line and a counter.
+
+        To speak plainly to a TLS port is a usual mistake, as is a certificate which nobody knows.
+        """
+        if reason.check(TLSError):
+            self.countFault("tls")
+            peer = peer_name(transport.getPeer())
+            text = shown(_tls_text(reason.value))[1:-1]
+            self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
 
     def drain(self) -> Deferred[None]:
         """Take no more connections, let the live ones end well; fires when the last is gone.

@@ -16,7 +16,7 @@ from ..core.errors import Fault, QueueError, shown
 from ..core.limits import Limit
 from ..core.message import Message, MessageBatch
 from .backpressure import OctetBudget, ReadControl
-from .factory import MsgprotoServerFactory, peer_name
+from .factory import MsgprotoServerFactory, SessionFactory, peer_name
 from .prompt import prompt_write
 
 INGEST_LIMITS: Final = (
@@ -33,6 +33,25 @@ INGEST_LIMITS: Final = (
 BATCH_WEIGHT_OCTETS: Final = 2000
 """What a batch which waits for the sink weighs beside its octets.  A peer whose tiny messages are
 each of another kind than the one before makes millions of batches out of 64 MiB."""
+
+
+def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
+    """Log why messages of ``peer`` will never be acknowledged.
+
+    A disk's fault is the operator's, and one line; any other is in code, with its traceback.
+    ``again``: something of the session was lost before.  What the disk loses then is no news.
+    """
+    if failure.check(QueueError):
+        if not again:
+            log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
+    else:
+        log.failure("{peer}: not acknowledged", failure, peer=peer)
+
+
+def tell_unread(log: Logger, factory: SessionFactory, peer: str) -> None:
+    """Log and count that ``peer`` has left unread what we write for too long, and is cut off."""
+    factory.countFault("unread")
+    log.warn("{peer}: closed: it does not read what it is sent", peer=peer, reason="unread")
 
 
 class IngestHooks:
@@ -209,21 +228,13 @@ class IngestConnection(IngestHooks, Protocol):
         raise NotImplementedError
 
     def _tellNotSafe(self, failure: Failure) -> None:
-        """Log why messages will never be acknowledged.
-
-        A disk's fault is the operator's, and one line; any other is in code, with its traceback.
-        """
-        if failure.check(QueueError):
-            text = str(failure.value)
-            self.log.error("{peer}: not acknowledged: {text}", peer=self.peer, text=text)
-        else:
-            self.log.failure("{peer}: not acknowledged", failure, peer=self.peer)
+        """Log why messages will never be acknowledged, once: what follows is lost with them."""
+        tell_not_stored(self.log, self.peer, failure, self._ended)
 
     def _unread(self) -> None:
         """The peer has left unread what we write for too long."""
         if not self._ended:
-            self.factory.countFault("unread")
-            self.log.warn("{peer}: closed: it does not read what it is sent", peer=self.peer)
+            tell_unread(self.log, self.factory, self.peer)
         self._abort()
 
     def _readingChanged(self, paused: bool) -> None:
@@ -270,4 +281,11 @@ class IngestConnection(IngestHooks, Protocol):
             self.transport.abortConnection()  # type: ignore[attr-defined]
 
 
-__all__ = ["INGEST_LIMITS", "Delivery", "IngestConnection", "IngestHooks"]
+__all__ = [
+    "INGEST_LIMITS",
+    "Delivery",
+    "IngestConnection",
+    "IngestHooks",
+    "tell_not_stored",
+    "tell_unread",
+]

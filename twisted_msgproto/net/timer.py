@@ -1,71 +1,67 @@
-"""One timer for one machine: it asks the machine when to come back."""
+"""One timer for one machine: the only place which arms a timer from a machine's deadline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
+
+from ..core.connection import Connection
 
 
 class MachineTimer:
-    """Calls ``tick(now)`` at the time which the last call of it returned.
+    """Advances a machine when its nearest deadline has come.
 
-    ``look()`` after each input is cheap: while a timer runs that is early enough, it is left alone
-    and finds out by itself, when it fires, that there is nothing to do yet.
+    ``look()`` after each input is cheap: nothing is asked of the machine but its nearest deadline,
+    and a timer which runs early enough is left alone.
     """
 
-    __slots__ = ("_call", "_clock", "_early", "_shortest", "_tick")
+    __slots__ = ("_at", "_call", "_clock", "_deadlines", "_follow", "_machine")
 
     def __init__(
         self,
         clock: Any,
-        tick: Callable[[float], float | None],
-        shortest: float | None = None,
+        machine: Connection[Any, Any, Any],
+        follow: Callable[[list[Any]], None],
     ) -> None:
-        """``clock`` has ``seconds()`` and ``callLater()``; ``tick`` may be called at any time.
+        """``clock`` has ``seconds()`` and ``callLater()``.
 
-        ``shortest``: what happens never makes a deadline nearer than so many seconds.  The machine
-        need not be asked each time then: a timer which fires that soon is early enough.
+        ``follow(events)`` is called whenever ``machine`` was advanced: it follows the events, of
+        which there may be none, and writes what the machine has to say.
         """
         self._clock = clock
-        self._tick = tick
-        self._shortest = shortest
+        self._machine = machine
+        self._deadlines = machine.deadlines
+        self._follow = follow
         self._call: Any = None
-        self._early = False  # the call was set no later than ``shortest`` after something happened
+        self._at = inf  # when the call comes
 
     def look(self) -> None:
-        """Something happened: come back when the machine says so."""
-        if self._early:
-            return  # so the call comes no later than it should for what has just happened
-        shortest = self._shortest
-        if shortest is None:
-            self._ask()
-            return
-        if self._call is None:
-            self._call = self._clock.callLater(shortest, self._fired)
-        elif self._call.getTime() > self._clock.seconds() + shortest:
-            self._call.reset(shortest)
-        self._early = True
-
-    def _ask(self) -> None:
-        """Tick now, and come back when the machine says so."""
-        now = self._clock.seconds()
-        deadline = self._tick(now)
-        call = self._call
-        if deadline is None:
+        """Something happened: come back at the nearest deadline."""
+        at = self._deadlines.next
+        if at is None or at >= self._at:
             return  # a timer which runs in vain costs less than to cancel and set it each time
-        if call is None:
-            self._call = self._clock.callLater(max(0.0, deadline - now), self._fired)
-        elif call.getTime() > deadline:
-            call.reset(max(0.0, deadline - now))
+        delay = max(0.0, at - self._clock.seconds())
+        self._at = at
+        if self._call is None:
+            self._call = self._clock.callLater(delay, self._fired)
+        else:
+            self._call.reset(delay)
 
     def _fired(self) -> None:
         self._call = None
-        self._early = False
-        self._ask()
+        self._at = inf
+        now = self._clock.seconds()
+        at = self._deadlines.next
+        if at is not None and at <= now:
+            # Here and not in ``follow``, which may have no use for the events any more: a deadline
+            # which stays where it is would be due again at once.
+            self._follow(self._machine.advance(now))
+        self.look()
 
     def stop(self) -> None:
         """The connection is gone."""
         call, self._call = self._call, None
-        self._early = False
+        self._at = -inf  # nothing is nearer: it is never set again
         if call is not None:
             call.cancel()

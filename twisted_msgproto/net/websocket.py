@@ -47,6 +47,7 @@ __all__ = [
     "CLOSE_INTERNAL",
     "CLOSE_NORMAL",
     "CLOSE_PROTOCOL",
+    "CLOSE_TOO_BIG",
     "WEBSOCKET_LIMITS",
     "BoundedClientFactory",
     "BoundedServerFactory",
@@ -61,6 +62,7 @@ __all__ = [
 
 CLOSE_NORMAL = 1000
 CLOSE_PROTOCOL = 1002
+CLOSE_TOO_BIG = 1009
 CLOSE_INTERNAL = 1011
 
 WEBSOCKET_LIMITS: tuple[Limit, ...] = (
@@ -95,13 +97,13 @@ _CONNECTING, _OPEN, _CLOSING, _CLOSED = (
 
 log = Logger(namespace="twisted_msgproto.net.websocket")
 
-if TYPE_CHECKING:
-    _Mixin = Any  # autobahn's attributes come from the class this one is mixed into
+if TYPE_CHECKING:  # autobahn's attributes come from the class this one is mixed into
+    from autobahn.websocket.protocol import WebSocketProtocol as _Mixin
 else:
     _Mixin = object
 
 
-class WebSocketConnection(_Mixin):  # type: ignore[misc]
+class WebSocketConnection(_Mixin):
     """One WebSocket connection, either side; a mixin in front of autobahn's protocol classes.
 
     Attributes:
@@ -121,11 +123,14 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
     _ended = False
     _ping: bytes | None = None
     _drop_call: Call | None = None
+    _overdue = False  # the server should have dropped the connection by now
     data: Any
     message_data: Any
     frame_data: Any
     _fragments = 0
     closeHandshakeTimeoutCall: Any
+    autoPingTimeout: float
+    maxFramePayloadSize: int
     serverConnectionDropTimeout = 0  # its timer is autobahn's own; _drop_call takes its place
 
     # -- hooks ---------------------------------------------------------------------------------
@@ -381,7 +386,7 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
         if self._output is not None and self._output.paused:
             self._ping = payload
         else:
-            self.sendPong(payload)
+            self.sendPong(payload)  # type: ignore[no-untyped-call]
 
     def onAutoPingTimeout(self) -> None:
         """No pong: the peer is gone, unless it is we who do not read, or it who reads slowly."""
@@ -401,6 +406,7 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
 
     def _drop(self) -> None:
         self._drop_call = None
+        self._overdue = True
         self.dropConnection(abort=True)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -412,7 +418,7 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
                 call.cancel()
         self._drop_call = self.closeHandshakeTimeoutCall = None
         self._reading_paused = False
-        super().connectionLost(reason)
+        super().connectionLost(reason)  # type: ignore[misc]  # autobahn's Twisted class has it
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         """autobahn's last word, once."""
@@ -441,15 +447,20 @@ class WebSocketConnection(_Mixin):  # type: ignore[misc]
     def _drained(self) -> None:
         if self._ping is not None:
             payload, self._ping = self._ping, None
-            self.sendPong(payload)
+            self.sendPong(payload)  # type: ignore[no-untyped-call]
         if self._output is not None and self._output.ending:
             self._end()
         elif self.state == _OPEN:
             self.outputDrained()
 
     def _closeConnection(self, abort: bool = False) -> None:
-        """Close the transport: at once, or when the peer has read what waits for it."""
+        """Close the transport: at once, or when the peer has read what waits for it.
+
+        After both close frames there is nothing to cut off: a reset could overtake ours, and a
+        browser would call the connection unclean.
+        """
         output = self._output
+        abort = abort and (self._overdue or not self.wasClean)
         if abort or output is None or not (output.paused or output.octets):
             self._end(abort)
         else:
@@ -518,8 +529,11 @@ def _cut(reason: str) -> bytes:
     return reason.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
 
 
-class WebSocketServerConnection(WebSocketConnection, autobahn.WebSocketServerProtocol):  # type: ignore[misc]
+class WebSocketServerConnection(WebSocketConnection, autobahn.WebSocketServerProtocol):
     """The server's side of one connection."""
+
+    peer: Any
+    _transport_details: Any
 
     def onConnect(self, request: ConnectionRequest) -> str | None:
         """Refuse foreign origins, then choose the sub-protocol.
@@ -536,8 +550,11 @@ class WebSocketServerConnection(WebSocketConnection, autobahn.WebSocketServerPro
         return None
 
 
-class WebSocketClientConnection(WebSocketConnection, autobahn.WebSocketClientProtocol):  # type: ignore[misc]
+class WebSocketClientConnection(WebSocketConnection, autobahn.WebSocketClientProtocol):
     """The client's side of one connection."""
+
+    peer: Any
+    _transport_details: Any
 
     def onConnecting(self, transport_details: object) -> ConnectingRequest:
         """The upgrade request; an IPv6 address goes into brackets, which autobahn forgets."""

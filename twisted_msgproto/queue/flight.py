@@ -43,7 +43,7 @@ DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
 CLOSE_TIMEOUT_S = 4.0
 
 
-class QueueFlightServer(flight.FlightServerBase):  # type: ignore[misc]
+class QueueFlightServer(flight.FlightServerBase):
     """Serves the queue in ``directory`` at ``location`` from now on until :meth:`close`.
 
     ``location`` is ``grpc://HOST:PORT``, or ``grpc+tls://HOST:PORT`` with ``certificate`` and
@@ -151,7 +151,7 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class _TokenCheck(flight.ServerMiddlewareFactory):
     """Lets nobody in who does not show the token."""
 
     def __init__(self, token: str) -> None:

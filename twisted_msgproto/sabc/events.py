@@ -13,7 +13,6 @@ from ..core.errors import Fault
 
 REQUEST = "request"
 SEND_ONLY = "send-only"
-RESPONSE = "response"
 
 
 @dataclass(slots=True)
@@ -55,7 +54,7 @@ class MessagesReceived:
 
     ``kind`` is ``request`` (each is to be answered with ``answer``, ``fail`` or ``acknowledge``) or
     ``send-only`` (say ``settle(count)`` when they are dealt with).  ``truncated`` is None if no
-    message was cut (``SA-22``).
+    message was cut (``SA-22``).  ``place`` is for ``made_safe`` and ``not_safe``.
     """
 
     kind: str
@@ -64,6 +63,7 @@ class MessagesReceived:
     bodies: list[bytes]
     truncated: list[bool] | None
     octets: int
+    place: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class SessionExpired:
 
 @dataclass(slots=True)
 class DrainTimedOut:
-    """Some of the answers were not ready in time; DISCONNECTING was queued (``SA-12``)."""
+    """The orderly end took too long, here or at the peer; DISCONNECTING was queued (``SA-12``)."""
 
 
 Event = (

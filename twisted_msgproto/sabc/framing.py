@@ -4,6 +4,7 @@ On WebSocket one message carries one frame: :func:`read_frame`.  On a byte strea
 has to be found, and :class:`Decoder` knows the three ways to do so:
 
 * the four commands without a body end at the blank line; an end mark that follows is swallowed;
+  behind it, as behind every end mark, line ends are read over: a terminal sends one there;
 * where both sides announced ``framing::length``, ``content-length`` says how long the body is, and
   what follows it (an end mark or the next frame) whether the message goes on;
 * otherwise a body ends at the first end mark or, with ``msg-more::yes``, where the next frame of
@@ -54,6 +55,7 @@ _BLOCK_TOO_LONG = ("header-block-octets", "the header block is too long")
 _CONTENT_LENGTH = ("content-length", "content-length is 1 to 10 digits, on every frame with a body")
 _AFTER_LENGTH = ("framing", "neither an end mark nor a frame follows the announced body")
 _AFTER_BODYLESS = ("framing", "this command has no body")
+_NO_LINE_END = ("framing", "neither a line end nor a frame follows")
 _AFTER_END = ("framing", "octets follow the end mark")
 _INCOMPLETE_HEAD = ("framing", "no blank line ends the headers")
 
@@ -101,6 +103,7 @@ class Decoder:
     """
 
     __slots__ = (
+        "_between",
         "_bounds",
         "_buffer",
         "_empty",
@@ -108,6 +111,7 @@ class Decoder:
         "_faulted",
         "_forward",
         "_frame",
+        "_framed",
         "_fresh",
         "_head",
         "_headers",
@@ -136,8 +140,11 @@ class Decoder:
         *,
         part_octets: int = 65536,
         lenient: bool = False,
+        framed: bool = False,
     ) -> None:
-        """``lenient``: bare LF ends a line as well, blank lines between frames are read over."""
+        """``lenient``: bare LF ends a line as well.  ``framed``: what comes is one frame, behind
+        which nothing stands.
+        """
         self.lengths = False
         self.session_id: str | None = None
         self._bounds = bounds = bounds or Bounds()
@@ -151,6 +158,8 @@ class Decoder:
         self._read: Callable[[], Piece | None] = self._read_head
         self._faulted = False
         self._swallow = False  # an end mark may follow a command without a body
+        self._between = False  # line ends may stand here: the frame before is complete
+        self._framed = framed
         # the head being read line by line
         self._kind: type[Frame] | None = None  # None: its command was not read yet
         self._headers: dict[str, str] = {}
@@ -258,6 +267,7 @@ class Decoder:
         ):
             return None
         self._swallow = False
+        self._between = True
         self._start = len(buffer) - tail
         return texts, bodies
 
@@ -274,14 +284,20 @@ class Decoder:
         if self._kind is None:
             if self._lines.lenient:
                 start = self._skip_blank_lines()
-            elif self._swallow and start < len(buffer):
-                size = self._lines.end_here(buffer, start, True)
-                if size is None:
-                    return None
-                self._swallow = False
-                self._start = start = start + size
-                if not size and buffer[start] == _CR:
-                    return self._fail(_AFTER_BODYLESS)
+            else:
+                if self._swallow and start < len(buffer):
+                    size = self._lines.end_here(buffer, start, True)
+                    if size is None:
+                        return None
+                    self._swallow = False
+                    self._start = start = start + size
+                if self._between and start < len(buffer) and buffer[start] == _CR:
+                    if self._framed:
+                        return self._fail(_AFTER_BODYLESS)
+                    start = self._skip_line_ends()
+                    if start < len(buffer) and buffer[start] == _CR:
+                        half = start + 1 == len(buffer)  # half a line end
+                        return None if half else self._fail(_NO_LINE_END)
             if start >= len(buffer):
                 return None
             # The common case: the whole head is here, and nothing is wrong with it.
@@ -292,6 +308,14 @@ class Decoder:
                     self._start = end + 4
                     return self._begin(head[0], head[1], end + 4 - start)
         return self._read_lines()
+
+    def _skip_line_ends(self) -> int:
+        """Read over CRLF which stands between two frames; the first octet behind it (``SA-26``)."""
+        buffer, start = self._buffer, self._start
+        while buffer.startswith(CRLF, start):
+            start += 2
+        self._start = start
+        return start
 
     def _skip_blank_lines(self) -> int:
         """Read over what a person types between two frames; the first octet of the next one.
@@ -364,7 +388,7 @@ class Decoder:
         """The head is complete and consumed: what follows it?"""
         frame = kind(headers, b"", True, octets)
         if not kind.has_body:
-            self._swallow = True
+            self._swallow = self._between = True
             return frame
         self._frame = frame
         self._opened = False
@@ -392,6 +416,7 @@ class Decoder:
         """The body ends at ``body_end``: the whole frame, or its last pieces."""
         body = bytes(self._buffer[self._start : body_end])
         self._start = body_end + end_octets
+        self._between = end_octets > 0
         if not self._opened:
             self._read = self._read_head
             frame = self._frame
@@ -548,7 +573,7 @@ def read_frame(
     (``SA-02``); nothing stands behind an end mark (``SA-21``).  A MESSAGE or ERROR without an end
     mark comes back with ``final=False``.
     """
-    decoder = Decoder(bounds, part_octets=len(octets) + 1, lenient=lenient)
+    decoder = Decoder(bounds, part_octets=len(octets) + 1, lenient=lenient, framed=True)
     decoder.feed(octets)
     piece = decoder.next()
     if piece is None:

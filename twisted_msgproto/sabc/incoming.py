@@ -12,11 +12,12 @@ class Incoming:
         key: (is a response, id); None for an ERROR and for what carries no id.
         id: the id to name in events.
         size: octets of all its frames so far, heads and end marks included (``SA-22``).
+        cut: it is above the limit; what was kept is delivered when its true end has come.
         muted: nothing of it is to be delivered (any more); it is read to its true end.
         heard: when the last octets of it came.
     """
 
-    __slots__ = ("fields", "heard", "id", "key", "muted", "parts", "send_only", "size")
+    __slots__ = ("cut", "fields", "heard", "id", "key", "muted", "parts", "send_only", "size")
 
     def __init__(self, key: tuple[bool, str] | None, id: str | None, now: float) -> None:
         self.key = key
@@ -25,6 +26,7 @@ class Incoming:
         self.parts: list[bytes] = []
         self.send_only = False
         self.size = 0
+        self.cut = False
         self.muted = False
         self.heard = now
 

@@ -12,16 +12,9 @@ The client ends a session in order with DISCONNECT: the server answers what it h
 What a peer gets wrong costs it a frame if its meaning is wrong, and the connection if its shape is:
 then it is not known any more where the next frame begins (``SA-06``).
 
-Duties of the caller, in this order:
-
-1. ``receive_data(octets, now)`` with what came (``receive_frame`` on WebSocket); deal with the
-   events in order;
-2. answer each request with ``answer``, ``fail`` or ``acknowledge``, ``settle`` send-only messages;
-3. after every call write ``data_to_send()`` (``frames_to_send()`` on WebSocket), and when the state
-   is CLOSED, close;
-4. call ``tick(now)`` when the time comes which its last call returned, and deal with
-   ``take_due()``;
-5. ``connection_lost()`` at the end: it gives back who still waits.
+Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: answer each request
+with ``answer``, ``fail`` or ``acknowledge``, ``settle`` send-only messages; where there is a sink,
+once they are safe.  ``lost(now)`` gives back who still waits for an answer.
 
 ``now`` is in seconds since 1970-01-01 UTC: a session's end is a date.
 """
@@ -32,6 +25,7 @@ import calendar
 import re
 from collections.abc import Mapping
 from email.utils import formatdate
+from typing import ClassVar
 
 from ..core.errors import Fault
 from ..core.limits import Limits
@@ -114,9 +108,10 @@ class Server(Side[Serving]):
         self._authenticates = authenticates
         self._announced = False
 
-    def connection_made(self, now: float) -> None:
+    def connection_made(self, now: float) -> list[Event]:
         """The connection stands: CONNECT has to come in time (``SA-27``)."""
-        self._connect_deadline = now + self._connect_seconds
+        self.deadlines.set("connect", now + self._connect_seconds)
+        return []
 
     def _code_of(self, fault: Fault) -> int:
         # Before CONNECT nothing else is known here, whatever it may be.
@@ -148,7 +143,7 @@ class Server(Side[Serving]):
             for name, value in headers.items()
             if name not in RESERVED and name != FRAMING
         }
-        self._connect_deadline = now + self._connect_seconds
+        self.deadlines.set("connect", now + self._connect_seconds)
         events.append(ConnectReceived(headers.get(CLIENT_ID), headers.get(CLIENT_PASSCODE), free))
 
     def _refuse_unfinished(self, events: list[Event]) -> None:
@@ -185,18 +180,20 @@ class Server(Side[Serving]):
         self._out.append(head + END_OF_EMPTY)
         self._enter_session(session_id, self._announced)
         self.expires = expires
-        self._connect_deadline = None
+        self.deadlines.clear("connect")
+        if expires is not None:
+            self.deadlines.set("expiry", expires)
 
     def reject(self, now: float, code: int = FORBIDDEN, text: str = "Access Forbidden") -> None:
         """Refuse the session; the client may try again, but not for ever (``SA-08``, ``SA-27``)."""
         self._machine.step(Rejected)
         self._attempts_left -= 1
         self._send_error(code, text, None)
-        self._connect_deadline = now + self._connect_seconds
+        self.deadlines.set("connect", now + self._connect_seconds)
         if not self._attempts_left:
             self._machine.step(Stopped)
 
-    def drain(self, now: float) -> None:
+    def drain(self, now: float) -> list[Event]:
         """Take no more originals, answer what is in work, then close (as after DISCONNECT)."""
         if self.state is Serving.OPEN:
             self._machine.step(DrainBegun)
@@ -204,28 +201,33 @@ class Server(Side[Serving]):
             self._look_drained()
         elif self.state is not Serving.DRAINING:
             self.stop()
+        return []
 
     def _begin_drain(self, now: float) -> None:
-        if self._drain_deadline is None:
-            self._drain_deadline = now + self._drain_seconds
+        self.deadlines.no_later("drain", now + self._drain_seconds)
 
     def _look_drained(self) -> None:
         if self.state is Serving.DRAINING and not self._unanswered and not self._unsettled:
             self._send_disconnecting()
             self._machine.step(Drained)
 
-    def _tick_times(self, now: float) -> None:
-        if self._drain_deadline is not None and now >= self._drain_deadline and not self.closed:
-            self._send_disconnecting()
-            self._machine.step(TimedOut)
-            self._due.append(DrainTimedOut())
-        if self.expires is not None and now >= self.expires and not self.closed:
-            self._send_disconnecting()
-            self._machine.step(Expired)
-            self._due.append(SessionExpired())
+    def _drain_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-12``: some answers are not ready in time."""
+        self._send_disconnecting()
+        self._machine.step(TimedOut)
+        events.append(DrainTimedOut())
 
-    def _times(self) -> list[float]:
-        return [time for time in (self._drain_deadline, self.expires) if time is not None]
+    def _session_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-11``: the session's time is over."""
+        self._send_disconnecting()
+        self._machine.step(Expired)
+        events.append(SessionExpired())
+
+    timely: ClassVar = {
+        **Side.timely,
+        "drain": _drain_expired,
+        "expiry": _session_expired,
+    }
 
 
 class Client(Side[Connecting]):
@@ -274,11 +276,28 @@ class Client(Side[Connecting]):
         head = wire.encode_head("CONNECT", own)[:-2] + lines.encode() + wire.CRLF
         self._machine.step(ConnectSent)
         self._out.append(head + END_OF_EMPTY)
-        self._connect_deadline = now + self._connect_seconds
+        self.deadlines.set("connect", now + self._connect_seconds)
 
-    def disconnect(self) -> None:
-        """Ask the server to answer what it has and to close (``SA-12``)."""
+    def drain(self, now: float) -> list[Event]:
+        """``disconnect`` where there is a session, else ``stop``."""
+        if self.state is Connecting.OPEN:
+            self.disconnect(now)
+        elif self.state is not Connecting.DRAINING:
+            self.stop()
+        return []
+
+    def ended(self, now: float) -> list[Event]:
+        """The server has shut its sending side: nobody will answer."""
+        self.stop()
+        return []
+
+    def disconnect(self, now: float) -> None:
+        """Ask the server to answer what it has and to close, in time (``SA-12``).
+
+        Raises IllegalTransition outside a session.
+        """
         self._machine.step(DisconnectSent)
+        self.deadlines.set("drain", now + self._drain_seconds)
         head = wire.encode_head("DISCONNECT", {SESSION_ID: self._session_id.decode()})
         self._out.append(head + END_OF_EMPTY)
 
@@ -291,7 +310,7 @@ class Client(Side[Connecting]):
         date = headers.get(SESSION_EXPIRY)
         self.expires = None if date is None else _read_date(date)
         self.counters.odd_expiries += date is not None and self.expires is None
-        self._connect_deadline = None
+        self.deadlines.clear("connect")
         self._enter_session(session_id, not self._framed and headers.get(FRAMING) == LENGTH)
         free = {
             name: value
@@ -306,9 +325,16 @@ class Client(Side[Connecting]):
             return
         self.counters.errors_received += 1
         self._machine.step(Error)
-        self._connect_deadline = None
+        self.deadlines.clear("connect")
         code = headers.get(ERROR_CODE)
         events.append(ConnectRefused(code, body.decode("utf-8", "replace")))
+
+    def _drain_expired(self, now: float, events: list[Event]) -> None:
+        """HO-05: the server has not closed in time."""
+        self.stop()
+        events.append(DrainTimedOut())
+
+    timely: ClassVar = {**Side.timely, "drain": _drain_expired}
 
 
 _DATE = re.compile(

@@ -95,7 +95,6 @@ class SabcServer(SabcSession):
         self._login = None
         self._logout = None
         self.machine.connection_made(now)
-        self._timer.look()
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
             self.machine.stop()
 
@@ -129,7 +128,6 @@ class SabcServer(SabcSession):
         if self.framed is not None:
             self.framed.sessionEstablished()
         self._flush()
-        self._timer.look()
         try:
             self.sessionEstablished()
         except Exception:
@@ -149,7 +147,6 @@ class SabcServer(SabcSession):
                 log.failure("{peer}: authorisation failed", failure, peer=self.peer)
             self.machine.reject(now)
         self._flush()
-        self._timer.look()
 
     def _lost(self, reason: Failure) -> None:
         login, self._login = self._login, None
@@ -161,12 +158,15 @@ class SabcServer(SabcSession):
                 lambda failure: log.failure("{peer}: logout failed", failure, peer=self.peer)
             )
 
+    def readConnectionLost(self) -> None:
+        """The client has shut its sending side: answer what came, then close."""
+        self.drain()
+
     def drain(self) -> None:
         """The server stops: take no more requests, answer those in work, close (``SA-12``)."""
         if not self._ended:
             self.machine.drain(self.factory.clock.seconds())
             self._flush()
-            self._timer.look()
 
 
 class SabcServerFactory(MsgprotoServerFactory):
@@ -276,7 +276,7 @@ class SabcClient(SabcSession):
     def disconnect(self) -> Deferred[None]:
         """End the session in order (``SA-12``): no more requests; answers still come.
 
-        Fires when the connection is closed.
+        Fires when the connection is closed, at the latest after ``session-drain``.
         """
         left: Deferred[None] = Deferred()
         if self._lostWith is not None:
@@ -284,7 +284,7 @@ class SabcClient(SabcSession):
             return left
         self._leaving.append(left)
         if self.machine.state is Connecting.OPEN:
-            self.machine.disconnect()
+            self.machine.disconnect(self.factory.clock.seconds())
             self._flush()
         elif self.machine.state is not Connecting.DRAINING:
             self.loseSession()
@@ -299,7 +299,6 @@ class SabcClient(SabcSession):
         self.machine.connect(
             factory.clientId, factory.passcode, now=now, headers=factory.connectHeaders
         )
-        self._timer.look()
 
     def _happened(self, event: Event, now: float) -> None:
         if isinstance(event, SessionGranted):

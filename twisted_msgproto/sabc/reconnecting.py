@@ -72,22 +72,22 @@ class SabcClientService(ClientService):
         self._factory = factory
         self._kept: dict[_Kept, None] = {}  # those which wait for a session, oldest first
         self._waiting: list[Deferred[SabcClient]] = []
-        service = self
-        kind: Any = factory.protocol
+        kind: type[SabcClient] = factory.protocol
 
-        class Watched(kind):  # type: ignore[misc]
-            def sessionEstablished(self) -> None:
-                service.session = self
-                super().sessionEstablished()
-                service._stands(self)
+        def established(session: SabcClient) -> None:
+            self.session = session
+            kind.sessionEstablished(session)
+            self._stands(session)
 
-            def _end(self, error: Exception) -> None:
-                # Before those who wait for answers hear of it: they may ask again at once.
-                if service.session is self:
-                    service.session = None
-                super()._end(error)
+        def ended(session: SabcClient, error: Exception) -> None:
+            # Before those who wait for answers hear of it: they may ask again at once.
+            if self.session is session:
+                self.session = None
+            kind._end(session, error)
 
-        factory.protocol = Watched
+        hooks = {"sessionEstablished": established, "_end": ended}
+        watched: Any = type("Watched", (kind,), hooks)
+        factory.protocol = watched
         connecting: Any = factory if url is None else factory.webSocketFactory(url)
         super().__init__(endpoint, connecting, clock=factory.clock, **options)
 

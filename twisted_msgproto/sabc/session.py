@@ -13,18 +13,20 @@ from typing import Any, Final
 from typing import Protocol as Shape
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import IHalfCloseableProtocol, ISSLTransport, ITCPTransport
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
+from ..core.connection import WorkLost
 from ..core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
 from ..core.limits import Limit
 from ..core.message import Message, MessageBatch
 from ..net.authentication import LOGIN_LIMITS
 from ..net.backpressure import OutputGuard, ReadControl
 from ..net.factory import peer_name
-from ..net.ingest import Delivery
+from ..net.ingest import Delivery, tell_not_stored, tell_unread
 from ..net.timer import MachineTimer
 from ..net.websocket import WEBSOCKET_LIMITS
 from .events import (
@@ -79,6 +81,7 @@ class FramedTransport(Shape):
         """Begin the closing hand-shake."""
 
 
+@implementer(IHalfCloseableProtocol)
 class SabcSession(Verbs):
     """What server and client have in common: hooks, and the way of events.
 
@@ -134,9 +137,9 @@ class SabcSession(Verbs):
         self._established = False
         self._ended = False  # the transport was asked to close
         self._gone = False  # it is closed
-        self._unsafe: set[int] = set()  # batches (by id) which will never be safe
+        self._unsafe: set[int] = set()  # places of what never will be safe
         self._streams: dict[Deferred[Response], Stream] = {}
-        self._control = ReadControl(transport)
+        self._control = ReadControl(transport, self._readingChanged)
         self._delivery = Delivery(
             self._put,
             self._control,
@@ -144,14 +147,15 @@ class SabcSession(Verbs):
             factory.limits.integer("unsafe-octets"),
             lambda failure: None,
         )
-        self._timer = MachineTimer(factory.clock, self._tick)
+        self._place = 0  # of what is just being given to the sink
+        self.machine = self._newMachine()
+        self._timer = MachineTimer(factory.clock, self.machine, self._advanced)
         self._guard: OutputGuard | None = None
         self._outputPaused = False
         # TLS writes nothing before its hand-shake: a guard would take that for a peer which does
         # not read, and stop reading what the hand-shake waits for.
         if self.framed is None and not ISSLTransport.providedBy(transport):
             self._watchOutput()
-        self.machine = self._newMachine()
         factory.connectionOpened(self, self.address)
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
@@ -165,7 +169,7 @@ class SabcSession(Verbs):
             self._control,
             factory.clock,
             factory.limits["unread-seconds"],
-            self._abort,
+            self._cutUnread,
             self.outputChanged,
         )
 
@@ -194,10 +198,18 @@ class SabcSession(Verbs):
             **self.machine.snapshot(),
         }
 
+    def readConnectionLost(self) -> None:
+        """The peer has shut its sending side, so nobody will answer us any more."""
+        self.loseSession()
+
+    def writeConnectionLost(self) -> None:
+        """Nobody reads what we write any more."""
+        self._abort()
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass which overrides this calls it."""
         self._ended = self._gone = True
-        waiting = self.machine.connection_lost()
+        ended = self.machine.lost(self.factory.clock.seconds())
         self._timer.stop()
         if self._guard is not None:
             self._guard.stop()
@@ -209,12 +221,15 @@ class SabcSession(Verbs):
         self._lost(reason)
         error = self._lossOf(reason)
         streams, self._streams = self._streams, {}
+        # Whoever hears of it may cancel others which wait still: each fires once.
         for done, stream in streams.items():
             stream.stop()
-            if not stream.waiting:
+            if not stream.waiting and not done.called:
                 done.errback(error)
-        for _, waiter in waiting:
-            waiter.errback(error)  # type: ignore[attr-defined]
+        for event in ended:
+            if isinstance(event, WorkLost):
+                for _, waiter in event.work:
+                    self._fail(waiter, error)
         if self._established:
             self.sessionLost(reason)
 
@@ -236,13 +251,18 @@ class SabcSession(Verbs):
             if self._guard is None:
                 self._watchOutput()
             now = self.factory.clock.seconds()
-            self._take(self.machine.receive_data(data, now), now)
+            self._take(self.machine.receive(data, now), now)
 
     def framesReceived(self, frames: list[bytes]) -> None:
         """WebSocket messages of one read."""
         if not self._ended:
             now = self.factory.clock.seconds()
-            self._take(self.machine.receive_frames(frames, now), now)
+            self._take(self.machine.receive(frames, now), now)
+
+    def oversized(self) -> None:
+        """A WebSocket message is above twice the limit of a message (``SA-22``)."""
+        if not self._ended:
+            self._take(self.machine.oversized(), self.factory.clock.seconds())
 
     def _take(self, events: list[Event], now: float) -> None:
         for event in events:
@@ -253,15 +273,13 @@ class SabcSession(Verbs):
             else:
                 self._happened(event, now)
         self._flush()
-        self._timer.look()
 
     def _happened(self, event: Event, now: float) -> None:
         if isinstance(event, RequestFailed):
-            error = Refused(event.text, event.code)
-            self._release(event.waiter).errback(error)
+            self._fail(event.waiter, Refused(event.text, event.code))
         elif isinstance(event, RequestsTimedOut):
             for waiter in event.waiters:
-                self._release(waiter).errback(TimedOut("no answer in time"))
+                self._fail(waiter, TimedOut("no answer in time"))
         elif isinstance(event, ErrorReceived):
             self._guarded(self.errorReceived, event)
         elif isinstance(event, Fault):
@@ -323,47 +341,49 @@ class SabcSession(Verbs):
         )
         factory.counters["events"] += batch.count
         factory.counters["octets"] += batch.octets
-        self._delivery.deliver(batch, self._safe, batch)
+        self._place = event.place
+        self._delivery.deliver(batch, self._safe, batch, event.place)
 
     def _put(self, batch: MessageBatch) -> Deferred[Any] | None:
         sink = self.factory.sink
         if sink is None:
             return None
         safe: Deferred[Any] = sink.put(batch)
-        return safe.addErrback(self._notSafe, batch)
+        return safe.addErrback(self._notSafe, self._place)
 
-    def _notSafe(self, failure: Failure, batch: MessageBatch) -> None:
+    def _notSafe(self, failure: Failure, place: int) -> None:
         """A batch will never be safe: its requests fail (``SA-16``), and the session ends.
 
         Going on would leave a gap in what is stored of this session.
         """
-        log.failure("{peer}: not stored", failure, peer=self.peer)
+        tell_not_stored(log, self.peer, failure, self._ended)
         self.factory.counters["unsafe_batches"] += 1
-        self._unsafe.add(id(batch))
+        self._unsafe.add(place)
 
-    def _safe(self, batch: MessageBatch) -> None:
-        unsafe = id(batch) in self._unsafe
-        self._unsafe.discard(id(batch))
+    def _safe(self, batch: MessageBatch, place: int) -> None:
         machine = self.machine
-        ids: Any = batch.message_id
+        if place in self._unsafe:
+            self._unsafe.discard(place)
+            if not self._gone:
+                machine.not_safe(place, self.factory.clock.seconds())
+                self._flush()
+            return
+        if not self._gone:
+            machine.made_safe(place, self.factory.clock.seconds())
         if batch.kind != REQUEST:
-            self._settle(batch, unsafe)
+            self._settle(batch)
         elif self._gone:
             return
-        elif unsafe:
-            for number in () if machine.closed else ids:
-                machine.fail(number, 503, "not stored")
         elif type(self).requestReceived is SabcSession.requestReceived:
+            ids: Any = batch.message_id
             machine.acknowledge(ids)
         else:
             self._ask_all(batch)
-        if unsafe:
-            machine.stop()
         self._flush()
 
-    def _settle(self, batch: MessageBatch, unsafe: bool) -> None:
+    def _settle(self, batch: MessageBatch) -> None:
         """Send-only messages: nobody is answered, but an orderly end waits for them."""
-        if unsafe or type(self).messageReceived is SabcSession.messageReceived:
+        if type(self).messageReceived is SabcSession.messageReceived:
             self.machine.settle(batch.count)
             return
         for message in batch:
@@ -463,25 +483,32 @@ class SabcSession(Verbs):
         truncated = event.truncated or [False] * len(event.ids)
         columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
         for waiter, body, headers, cut in columns:
-            self._release(waiter).callback(Response(body, headers, cut))
+            answered = self._release(waiter)
+            if not answered.called:  # the callback of another answer may have cancelled it
+                answered.callback(Response(body, headers, cut))
+
+    def _fail(self, waiter: Any, error: Exception) -> None:
+        """A request has failed, unless its caller has cancelled it meanwhile."""
+        failed = self._release(waiter)
+        if not failed.called:
+            failed.errback(error)
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
     def _flush(self) -> None:
-        """Write what is queued, and close if the machine has."""
+        """Write what is queued, arm the timer, and close if the machine has."""
         if self._ended:
             return
-        framed = self.framed
-        if framed is None:
-            octets = self.machine.data_to_send()
-            if octets:
-                self.transport.write(octets)  # type: ignore[union-attr]
-        else:
-            frames = self.machine.frames_to_send()
-            if frames:
-                framed.sendFrames(frames)
-        if self.machine.closed:
+        outputs = self.machine.outputs()
+        if outputs:
+            if self.framed is None:
+                self.transport.write(outputs)  # type: ignore[union-attr]
+            else:
+                self.framed.sendFrames(outputs)
+        if self.machine.finished:
             self._close()
+        else:
+            self._timer.look()
 
     def _close(self) -> None:
         """The machine is done: let what was written go out, then close."""
@@ -498,6 +525,15 @@ class SabcSession(Verbs):
         self._ended = True
         self.transport.abortConnection()  # type: ignore[union-attr]
 
+    def peerUnreading(self) -> None:
+        """The peer has left unread what we write for too long: a line and a counter."""
+        tell_unread(log, self.factory, self.peer)
+
+    def _cutUnread(self) -> None:
+        if not self._ended:
+            self.peerUnreading()
+        self._abort()
+
     def outputChanged(self, paused: bool) -> None:
         """The peer has stopped reading what we write, or has caught up."""
         self._outputPaused = paused
@@ -509,12 +545,18 @@ class SabcSession(Verbs):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def _tick(self, now: float) -> float | None:
-        deadline = self.machine.tick(now)
-        for event in self.machine.take_due():
-            self._happened(event, now)
-        self._flush()
-        return deadline
+    def _advanced(self, events: list[Event]) -> None:
+        """The machine's deadline has come."""
+        if not self._ended:
+            self._take(events, self.factory.clock.seconds())
+
+    def _readingChanged(self, paused: bool) -> None:
+        now = self.factory.clock.seconds()
+        if paused:
+            self.machine.paused(now)
+        else:
+            self.machine.resumed(now)
+            self._timer.look()
 
 
 __all__ = ["LIMITS", "PROTOCOL", "SabcSession"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hmac import compare_digest
-from typing import Final
+from typing import Any, ClassVar, Final
 
+from ..core.connection import WorkLost
 from ..core.errors import Fault
 from ..core.limits import Limits
 from . import wire
@@ -56,6 +57,8 @@ TOO_LARGE, TOO_MANY, FAILED, UNAVAILABLE = 413, 429, 500, 503
 LENGTH: Final = "length"
 _PIECES_A_MESSAGE = 16  # how finely a message which is still coming is measured against its limit
 
+_MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
+
 _MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
     Connect: RESERVED - {CLIENT_ID, CLIENT_PASSCODE},
     Connected: RESERVED - {SESSION_ID, SESSION_EXPIRY},
@@ -100,13 +103,12 @@ class Side(Speaker[S]):
 
         self.expires: float | None = None
 
-        self._faulted = False
         piece = max(1, min(65536, self._message_octets // _PIECES_A_MESSAGE))
         self._decoder = Decoder(self.bounds, part_octets=piece, lenient=lenient)
         self._request_prefix = b""  # of a request's id
-        self._due: list[Event] = []
-        self._connect_deadline: float | None = None
-        self._drain_deadline: float | None = None
+        self._places = 0  # of the last event with messages
+        self._unsafe: dict[int, MessagesReceived] = {}  # by place: what the sink has not answered
+        self._paused = False
         self._current = Incoming(None, None, 0.0)  # the message of the frame being received
         self._more = False  # that frame says msg-more
         self._receiving = False  # there is one
@@ -117,7 +119,7 @@ class Side(Speaker[S]):
     @property
     def faulted(self) -> bool:
         """Closed because the peer broke the protocol."""
-        return self._faulted
+        return self.fault is not None
 
     def snapshot(self) -> dict[str, object]:
         """The state as plain values, without secrets, for status pages and for people."""
@@ -130,18 +132,26 @@ class Side(Speaker[S]):
             "unfinished": len(self._unfinished),
         }
 
-    def take_due(self) -> list[Event]:
-        """What ``tick`` found."""
-        due, self._due = self._due, []
-        return due
-
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
-    def receive_data(self, octets: bytes, now: float) -> list[Event]:
-        """Read what came at ``now`` from a byte stream."""
+    def receive(self, inputs: Any, now: float) -> list[Event]:
+        """Read what came at ``now``: octets, or WebSocket messages of one frame each (SA-25)."""
         events: list[Event] = []
-        if self.closed:
+        if self._machine.state is self._closed:
             return events
+        if self._framed:
+            self._read_frames(inputs, now, events)
+        else:
+            self._read_octets(inputs, now, events)
+        if self._receiving or self._unfinished:
+            self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
+        for event in events:
+            if type(event) is MessagesReceived:
+                event.place = self._places = self._places + 1
+                self._unsafe[event.place] = event
+        return events
+
+    def _read_octets(self, octets: bytes, now: float, events: list[Event]) -> None:
         decoder = self._decoder
         decoder.feed(octets)
         looked = False  # for many at once: when the frame of which a part came before is through
@@ -156,22 +166,18 @@ class Side(Speaker[S]):
                 self._take(piece, now, events)
                 if self.closed:
                     break
-        return events
 
-    def receive_frame(self, octets: bytes, now: float) -> list[Event]:
-        """Read one WebSocket message which came at ``now``."""
-        return self.receive_frames((octets,), now)
-
-    def receive_frames(self, messages: Iterable[bytes], now: float) -> list[Event]:
-        """Read WebSocket messages, one frame each (``SA-25``), which came at ``now``."""
-        events: list[Event] = []
+    def _read_frames(self, messages: Iterable[bytes], now: float, events: list[Event]) -> None:
         for octets in messages:
             if self.closed:
                 break
             piece = read_frame(octets, self.bounds, lenient=self._lenient)
             if type(piece) is not Message or not self._quick(piece, now, events):
                 self._take(piece, now, events)
-        return events
+
+    def receive_frame(self, octets: bytes, now: float) -> list[Event]:
+        """As ``receive`` with one WebSocket message; the older name, for one release."""
+        return self.receive([octets], now)
 
     def _quickest(self, now: float, events: list[Event]) -> None:
         """Deal with requests in one frame each, if nothing else has come, all together."""
@@ -263,7 +269,7 @@ class Side(Speaker[S]):
         """The peer broke the protocol: ERROR with a code, and no more (``SA-06``)."""
         self._send_error(code, fault.text, ref)
         self._machine.step(Fault)
-        self._faulted = True
+        self.fault = fault
         events.append(fault)
 
     def _refuse(
@@ -398,26 +404,39 @@ class Side(Speaker[S]):
             self._overgrown(incoming, True, events)
 
     def _overgrown(self, incoming: Incoming, trim: bool, events: list[Event]) -> None:
-        """A message above the limit is cut once, and closes the connection at twice the limit."""
-        if not incoming.muted:
+        """A message above the limit is cut once, or refused; at twice the limit it is refused.
+
+        A cut message is kept until its true end: if it grows on, nothing of it is delivered.
+        """
+        if not incoming.muted and not incoming.cut:
             if self._refuse_oversize and incoming.key is not None:
                 ref = None if incoming.key[0] else incoming.id
                 self._refuse(TOO_LARGE, "the message is too large", events, ref, incoming.id)
+                incoming.mute()
             else:
                 body = b"".join(incoming.parts)
-                self.counters.truncated_messages += 1
-                self._deliver(incoming, whole_characters(body) if trim else body, True, events)
-            incoming.mute()
+                incoming.parts = [whole_characters(body) if trim else body]
+                incoming.cut = True
         if incoming.size > 2 * self._message_octets:
             ref = None if incoming.key is None or incoming.key[0] else incoming.id
-            fault = Fault("message-octets", "the message is more than twice too large")
-            self._fail(TOO_LARGE, fault, events, ref)
+            incoming.mute()
+            self._fail(TOO_LARGE, _MORE_THAN_TWICE, events, ref)
+
+    def oversized(self) -> list[Event]:
+        """More than twice the limit comes in one WebSocket message: ERROR, and no more (``SA-22``).
+
+        The rest of it is not read.
+        """
+        events: list[Event] = []
+        if not self.closed:
+            self._fail(TOO_LARGE, _MORE_THAN_TWICE, events)
+        return events
 
     def _continue(self, octets: bytes, now: float, events: list[Event]) -> None:
         """More of a body: kept as far as the limit reaches, measured and forgotten beyond."""
         incoming = self._current
         incoming.heard = now
-        if not incoming.muted:
+        if not incoming.muted and not incoming.cut:
             room = self._message_octets - incoming.size
             incoming.parts.append(octets if len(octets) <= room else octets[: max(0, room)])
         self._grow(incoming, len(octets), events)
@@ -432,8 +451,11 @@ class Side(Speaker[S]):
             if incoming.size > self._message_octets:
                 # The body is complete: only its end mark is above the limit.
                 self._overgrown(incoming, False, events)
+            if self.closed:
+                return
             if not incoming.muted:
-                self._deliver(incoming, b"".join(incoming.parts), False, events)
+                self.counters.truncated_messages += incoming.cut
+                self._deliver(incoming, b"".join(incoming.parts), incoming.cut, events)
             if key is not None:
                 self._unfinished.pop(key, None)
         elif self._more:
@@ -534,53 +556,80 @@ class Side(Speaker[S]):
                 return
         events.append(ErrorReceived(code, body, headers))
 
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def made_safe(self, place: int, now: float) -> list[Event]:
+        """The messages of this event are safe: answer the requests among them."""
+        self._answered_by_sink(place)
+        return []
+
+    def not_safe(self, place: int, now: float) -> list[Event]:
+        """The messages of this event never will be safe: requests fail, the session ends (SA-16).
+
+        Going on would leave a gap in what is stored of this session.
+        """
+        event = self._answered_by_sink(place)
+        if event.kind == SEND_ONLY:
+            self.settle(len(event.ids))
+        else:
+            for id in event.ids:
+                if not self.closed and id in self._unanswered:
+                    self.fail(id, UNAVAILABLE, "not stored")
+        self.stop()
+        return []
+
+    def _answered_by_sink(self, place: int) -> MessagesReceived:
+        event = self._unsafe.pop(place, None)
+        if event is None:
+            raise ValueError(f"no event had the place {place!r}")
+        return event
+
     # ── time and the end ────────────────────────────────────────────────────────────────────────
 
-    def tick(self, now: float) -> float | None:
-        """Do what is due at ``now``; when to come back (None: no need until something happens).
+    def paused(self, now: float) -> list[Event]:
+        """The peer is not read: that the rest of its messages does not come means nothing."""
+        self._paused = True
+        return []
 
-        Look at ``take_due()`` and at what is to be sent afterwards.
-        """
-        self._tick_times(now)
-        if self.closed:
-            return None
-        deadline = self._connect_deadline
-        if deadline is not None and now >= deadline:
-            self._connect_deadline = None
-            fault = Fault("connect-seconds", "no session in time")
-            self._fail(TIMED_OUT, fault, self._due)
-            return None
-        deadlines = [deadline] if deadline is not None else []
-        deadlines += self._tick_unfinished(now)
+    def resumed(self, now: float) -> list[Event]:
+        """The peer is read again: it has all its time from now on."""
+        self._paused = False
+        for incoming in self._waiting():
+            incoming.heard = now
+            self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
+        return []
+
+    def _connect_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-27``: no session came about."""
+        self._fail(TIMED_OUT, Fault("connect-seconds", "no session in time"), events)
+
+    def _answers_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-27``: requests of ours which nobody has answered, if any."""
         expired = self._pending.expire(now)
         if expired:
-            self._due.append(
+            events.append(
                 RequestsTimedOut([id for id, _ in expired], [waiter for _, waiter in expired])
             )
         first = self._pending.next_deadline()
         if first is not None:
-            deadlines.append(first)
-        deadlines += self._times()
-        return min(deadlines, default=None)
+            self.deadlines.set("answer", first)
 
-    def _tick_times(self, now: float) -> None:
-        """What else one's role does when the time comes."""
+    def _waiting(self) -> list[Incoming]:
+        """The messages of which more must come."""
+        waiting = list(self._unfinished.values())
+        if self._receiving and self._current not in waiting:
+            waiting.append(self._current)
+        return waiting
 
-    def _times(self) -> list[float]:
-        """When :meth:`_tick_times` has work."""
-        return []
-
-    def _tick_unfinished(self, now: float) -> list[float]:
+    def _unfinished_expired(self, now: float, events: list[Event]) -> None:
         """Give up messages whose parts stopped coming (``SA-27``).
 
         They are remembered for as long again, so that a late part does not pass for a message.
         """
-        deadlines = []
+        if self._paused:
+            return
         seconds = self._unfinished_seconds
-        waiting = list(self._unfinished.values())
-        if self._receiving and self._current not in waiting:
-            waiting.append(self._current)
-        for incoming in waiting:
+        for incoming in self._waiting():
             if now >= incoming.heard + seconds:
                 receiving = self._receiving and incoming is self._current
                 if incoming.muted and not receiving:
@@ -590,17 +639,26 @@ class Side(Speaker[S]):
                     self.counters.abandoned_messages += 1
                     ref = None if incoming.key is None or incoming.key[0] else incoming.id
                     self._send_error(TIMED_OUT, "the rest of the message did not come", ref)
-                    self._due.append(MessageAbandoned(incoming.id))
+                    events.append(MessageAbandoned(incoming.id))
                     incoming.mute()
                 incoming.heard = now
-            deadlines.append(incoming.heard + seconds)
-        return deadlines
+            self.deadlines.no_later("unfinished", incoming.heard + seconds)
 
-    def connection_lost(self) -> list[tuple[str, object]]:
+    timely: ClassVar = {
+        "connect": _connect_expired,
+        "answer": _answers_expired,
+        "unfinished": _unfinished_expired,
+    }
+
+    def lost(self, now: float) -> list[Event | WorkLost]:
         """The connection is gone: (id, waiter) of each request without an answer."""
         self._machine.try_step(ConnectionLost)
         self._unfinished.clear()
         self._unanswered.clear()
+        self._unsafe.clear()
         self._receiving = False
         self._current = Incoming(None, None, 0.0)
-        return self._pending.drain()
+        self._out.clear()
+        self.deadlines.clear_all()
+        unanswered = self._pending.drain()
+        return [WorkLost(unanswered)] if unanswered else []

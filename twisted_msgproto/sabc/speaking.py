@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from ..core.connection import Connection
+from ..core.deadlines import Deadlines
 from ..core.errors import LimitExceeded
 from ..core.limits import Limits
 from ..core.machine import IllegalTransition, Machine, State, Table
 from ..core.pending import Pending
 from . import wire
+from .events import Event
 from .outgoing import OutgoingMessage
 from .tables import AnswerSent, MessageSent, Stopped
 from .wire import (
@@ -74,8 +77,10 @@ class Counters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-class Speaker(Generic[S]):
+class Speaker(Connection[Any, Any, Event], Generic[S]):
     """What is said: requests, send-only messages, answers and errors (``SA-14`` … ``SA-24``).
+
+    Inputs and outputs are octets on a byte stream, and lists of frames on WebSocket.
 
     Attributes:
         counters: plain integers for metrics.
@@ -84,6 +89,8 @@ class Speaker(Generic[S]):
     """
 
     TABLE: ClassVar[Table]  # type: ignore[type-arg]
+    counters: Counters
+    deadlines: Deadlines
     _closed: S
 
     def __init__(self, initial: S, limits: Limits | None, *, framed: bool) -> None:
@@ -96,6 +103,8 @@ class Speaker(Generic[S]):
         self._framed = framed  # WebSocket: frames come and go one by one
 
         self.counters = Counters()
+        self.deadlines = Deadlines()
+        self.fault = None
         self.lengths = False
 
         self._machine = Machine(self.TABLE, initial)
@@ -134,15 +143,15 @@ class Speaker(Generic[S]):
         """How many more requests may be sent now."""
         return self._pending.limit - len(self._pending)
 
-    def data_to_send(self) -> bytes:
-        """What is to be written now (byte streams)."""
-        out, self._out = self._out, []
-        return b"".join(out)
+    @property
+    def finished(self) -> bool:
+        """The same as ``closed``."""
+        return self._machine.state is self._closed
 
-    def frames_to_send(self) -> list[bytes]:
-        """What is to be written now, one WebSocket message each (``SA-25``)."""
+    def outputs(self) -> Any:
+        """What is to be written now: octets, or a frame for each WebSocket message (``SA-25``)."""
         out, self._out = self._out, []
-        return out
+        return out if self._framed else b"".join(out)
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
 
@@ -229,10 +238,13 @@ class Speaker(Generic[S]):
         """
         extra, id = self._original(headers, waiting=True)
         self._send_message(f"{MSG_ID}::{id}\r\n", extra, body)
-        self._pending.add(
-            id, waiter, now + (self._response_seconds if seconds is None else seconds)
-        )
+        self._await_answer(id, waiter, now, seconds)
         return id
+
+    def _await_answer(self, id: str, waiter: object, now: float, seconds: float | None) -> None:
+        deadline = now + (self._response_seconds if seconds is None else seconds)
+        self._pending.add(id, waiter, deadline)
+        self.deadlines.no_later("answer", deadline)
 
     def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
         """Send a message which wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
@@ -259,8 +271,7 @@ class Speaker(Generic[S]):
         if waiter is None:
             extra = f"{wire.SEND_ONLY}::{YES}\r\n{extra}"
         else:
-            seconds = self._response_seconds if seconds is None else seconds
-            self._pending.add(id, waiter, now + seconds)
+            self._await_answer(id, waiter, now, seconds)
         self._sending += 1
         return OutgoingMessage(self, f"{MSG_ID}::{id}\r\n", extra, id)
 

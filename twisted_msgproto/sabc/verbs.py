@@ -78,8 +78,6 @@ class Verbs(Protocol):
             return waiter
         numbers.append(number)
         self._flush()
-        if timeout is not None or self.machine.outstanding == 1:
-            self._timer.look()
         return waiter
 
     def sendOnly(
@@ -153,8 +151,7 @@ class Verbs(Protocol):
         stream = Stream(self, outgoing, pieces, done, waiting)
         self._streams[done] = stream
         stream.go()
-        if waiting:
-            self._timer.look()
+        self._timer.look()
         return done
 
     def _cancelStream(self, done: Deferred[Response]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed
@@ -18,6 +19,7 @@ from ..core.limits import Limits
 from ..net.websocket import (
     CLOSE_NORMAL,
     CLOSE_PROTOCOL,
+    CLOSE_TOO_BIG,
     BoundedClientFactory,
     BoundedServerFactory,
     WebSocketClientConnection,
@@ -40,6 +42,7 @@ class _Carrier:
     transport: Any
     maxMessagePayloadSize: int
     maxFramePayloadSize: int
+    _close_code = CLOSE_PROTOCOL
 
     def webSocketOpened(self) -> None:
         """The upgrade is done: the session begins."""
@@ -65,6 +68,14 @@ class _Carrier:
         if not self.session.established:
             self.readFinished()
 
+    def _max_message_size_exceeded(self, size: int, most: int, reason: str) -> None:
+        """autobahn's, before it closes: in a session the peer gets its ERROR, as on TCP."""
+        if self.session.established:
+            self.readFinished()
+            self._close_code = CLOSE_TOO_BIG
+            self.session.oversized()
+        super()._max_message_size_exceeded(size, most, reason)  # type: ignore[misc]
+
     def readFinished(self) -> None:
         """All frames of one read are there."""
         frames, self._frames = self._frames, []
@@ -78,6 +89,12 @@ class _Carrier:
         else:
             error = ConnectionDone() if clean else ConnectionLost(reason or "")
             self.session.connectionLost(Failure(error))
+
+    def peerUnreading(self) -> None:
+        """The peer read nothing for ``unread-seconds``: it is told of, and dropped."""
+        if self.session.transport is not None and self.session.established:
+            self.session.peerUnreading()
+        super().peerUnreading()  # type: ignore[misc]  # the WebSocket connection has it
 
     def outputPaused(self) -> None:
         """The peer does not read."""
@@ -93,7 +110,7 @@ class _Carrier:
 
     def closeSession(self, fault: bool) -> None:
         """The session has ended."""
-        code = CLOSE_PROTOCOL if fault else CLOSE_NORMAL
+        code = self._close_code if fault else CLOSE_NORMAL
         self.closeWebSocket(code)  # type: ignore[attr-defined]
 
 
@@ -139,11 +156,16 @@ class _Transport:
         self._carrier.abort("the session was given up")
 
 
-class SabcWebSocketServer(_Carrier, WebSocketServerConnection):  # type: ignore[misc]
+class SabcWebSocketServer(_Carrier, WebSocketServerConnection):
     """A server's connection."""
 
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The transport is gone; where TLS failed, there never was a session to tell of it."""
+        self.factory.sessions.lookTls(self.transport, reason)
+        super().connectionLost(reason)
 
-class SabcWebSocketClient(_Carrier, WebSocketClientConnection):  # type: ignore[misc]
+
+class SabcWebSocketClient(_Carrier, WebSocketClientConnection):
     """A client's connection."""
 
 

@@ -49,7 +49,7 @@ from .marks import Marks
 from .opening import is_remote, open_queue
 from .options import Access
 from .report import Batch, Progress, Report, StatusFiles, lock_path, progress_line
-from .session import first_line, spark_session, within
+from .session import SCHEDULING_JAVA, first_line, spark_context, within
 
 TRIGGER_SECONDS = 1.0
 """The least time from one batch to the next, unless somebody says otherwise."""
@@ -217,16 +217,16 @@ class Bridge:
             with (
                 self._prepared(table) as gateways,
                 self._scratch(table) as scratch,
-                self._spark(scratch) as spark,
+                self._spark(scratch, SCHEDULING_JAVA) as context,
             ):
-                runner = SparkRunner(spark, scratch / "spark.log")
+                runner = SparkRunner(context, scratch / "spark.log")
                 self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
             return
         # The table's columns are the function's, which only Spark can say.
-        with self._scratch(None) as scratch, self._spark(scratch) as spark:
+        with self._scratch(None) as scratch, self._spark(scratch) as context:
             from .transform import Transform
 
-            spark_runner = SparkRunner(spark, scratch / "spark.log")
+            spark_runner = SparkRunner(context, scratch / "spark.log")
             transform = Transform(spark_runner, self.options.transform, self.options.access)
             table = self._open_table(transform.schema)
             with self._prepared(table) as gateways:
@@ -298,13 +298,13 @@ class Bridge:
         shutil.rmtree(scratch, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _spark(self, scratch: Path) -> Iterator[Any]:
-        session = spark_session(self.options.master, scratch, self.options.settings)
+    def _spark(self, scratch: Path, java: str = "") -> Iterator[Any]:
+        opened = spark_context(self.options.master, scratch, self.options.settings, java)
         with contextlib.ExitStack() as stack:
             with self.ending.interrupting():  # Java takes its time to start
-                spark = stack.enter_context(session)
+                context = stack.enter_context(opened)
             self.ending.install()
-            yield spark
+            yield context
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -318,6 +318,7 @@ class Bridge:
     ) -> None:
         """The loop in its thread, the marks in theirs, until one of them or a signal ends it."""
         options = self.options
+        spark.warm()
         stop = threading.Event()
         marks = Marks(self.consumer, OpenedMarks(gateways, options), self._report, self.say)
         self.loop = loop = Loop(

@@ -223,9 +223,9 @@ def wrapper_script(program: Path) -> str:
 def spark_environment(java: Java, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables which a Spark driver of this Python and package needs, to be set before it.
 
-    ``JAVA_HOME``; the same Python for driver and workers; and, when the package runs out of a
-    source tree, its root on the ``PYTHONPATH`` of the workers (they unpickle the data source by
-    its import path).
+    ``JAVA_HOME``; for the workers the Python which ``PYSPARK_PYTHON`` names, or this one; and,
+    when the package runs out of a source tree, its root on the ``PYTHONPATH`` of the workers (they
+    unpickle the data source by its import path).
     """
     environment = os.environ if environment is None else environment
     paths = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
@@ -235,7 +235,8 @@ def spark_environment(java: Java, environment: Mapping[str, str] | None = None) 
         paths.insert(0, root)
     return {
         "JAVA_HOME": str(java.home),
-        "PYSPARK_PYTHON": sys.executable,
+        # What a cluster's operator has set there is true on its nodes, and this Python may not be.
+        "PYSPARK_PYTHON": environment.get("PYSPARK_PYTHON") or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(paths),
     }

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.accumulators import AccumulatorParam
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
@@ -76,11 +76,12 @@ class Transform:
 
     def __init__(self, runner: SparkRunner, name: str, access: object = None) -> None:
         self._runner = runner
+        self._spark = SparkSession(runner.context)
         self._name = name
         self._function = load_function(name)
         self._access = access
         try:
-            empty = self._apply(runner.spark.createDataFrame([], spark_schema()))
+            empty = self._apply(self._spark.createDataFrame([], spark_schema()))
         except MsgprotoError as error:
             raise ConfigurationError(str(error)) from error
         self.schema: pa.Schema = landed_schema(name, empty.schema)
@@ -90,8 +91,7 @@ class Transform:
 
         Raises TableError, one line, when the function or the job fails.
         """
-        spark = self._runner.spark
-        context = spark.sparkContext
+        spark, context = self._spark, self._runner.context
         rows = sum(part.hi - part.lo for ranges in tasks for part in ranges)
         context.setJobGroup(JOB_GROUP, f"{rows} rows through {self._name}", True)
         met: Accumulator[frozenset[Met]] = context.accumulator(frozenset(), Union())

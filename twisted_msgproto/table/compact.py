@@ -27,8 +27,8 @@ SMALL_OCTETS = 16 << 20
 """Smaller files are worth a compaction."""
 TARGET_OCTETS = 128 << 20
 """How large a file becomes: what Spark's readers make one task of."""
-MEMORY_OCTETS = 512 << 20
-"""How many octets of rows, as they are in memory, one file is sorted from."""
+MEMORY_OCTETS = 128 << 20
+"""How many octets of rows one file is made from, uncompressed; sorting needs four times that."""
 
 SLICE_ROWS = 8192
 """Rows which are handed to the writer at once; it makes row groups of them."""

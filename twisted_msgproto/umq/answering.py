@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.errors import LimitExceeded, Refused
-from ..core.limits import Limits
 from ..core.message import Message
 from .events import CallbackReceived, CallReceived
 from .exchange import Reply, Request
+from .part import SessionPart
 from .wire import Code
 
-if TYPE_CHECKING:
-    from .machine import Client, Server
 
-    _Part = Any  # the session, of which this is a part, brings the rest
-else:
-    _Part = object
-
-
-class Answering(_Part):  # type: ignore[misc]
+class Answering(SessionPart):
     """The part of a session which answers calls."""
-
-    logger: ClassVar[Logger] = Logger(namespace="twisted_msgproto.umq")
-
-    factory: Any
-    machine: Server | Client
-    peer: str
-    limits: Limits
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -64,6 +49,12 @@ class Answering(_Part):  # type: ignore[misc]
             return self._accept()
         return self.requestReceived(self._message("call", request))
 
+    def admit(self, message: CallReceived | CallbackReceived) -> None:
+        """Whether this call may come at all: raise Refused before anything of it is stored.
+
+        By default every call may.
+        """
+
     def needsSafety(self, message: CallReceived | CallbackReceived) -> bool:
         """Whether this call is answered only when the sink has it safe (if there is a sink).
 
@@ -73,6 +64,14 @@ class Answering(_Part):  # type: ignore[misc]
         return not isinstance(message, CallReceived) or (
             methods is None or bool(methods.durable(message.payload))
         )
+
+    def _admitted(self, event: CallReceived | CallbackReceived) -> bool:
+        try:
+            self.admit(event)
+        except Exception:
+            self._refuse(event.id, Failure())
+            return False
+        return True
 
     # ── answering ───────────────────────────────────────────────────────────────────────────────
 
@@ -94,15 +93,16 @@ class Answering(_Part):  # type: ignore[misc]
             self._answer(event.id, result)
 
     def _ask(self, event: CallReceived | CallbackReceived) -> Any:
+        session: Any = self
         stream = self._streamOf(event)
         if isinstance(event, CallReceived):
             result = self.callReceived(
-                Request(self, event.id, event.payload, event.attachments, None, stream)
+                Request(session, event.id, event.payload, event.attachments, None, stream)
             )
         else:
             function = self._callbacks[event.callback]
             result = function(
-                Request(self, event.id, event.payload, event.attachments, event.callback, stream)
+                Request(session, event.id, event.payload, event.attachments, event.callback, stream)
             )
         if not isinstance(result, Deferred) and isawaitable(result):
             return Deferred.fromCoroutine(result)  # type: ignore[arg-type]

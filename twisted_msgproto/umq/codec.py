@@ -23,7 +23,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..core.errors import Refused
-from .exchange import CallFailed, Reply, Request
+from ..core.strict_json import JsonRefused, NotJson, parse_json
+from .exchange import CallFailed, Reply, Request, Stored
 from .wire import Code
 
 if TYPE_CHECKING:
@@ -33,12 +34,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 JSON_CHARACTERS_MAX: Final = 1 << 20
 """A longer payload is not read as JSON."""
-
-JSON_DEPTH_MAX: Final = 64
-"""Deeper nesting is not read as JSON."""
-
-JSON_DIGITS_MAX: Final = 4000
-"""Digits of an integer: parsing takes quadratic time."""
 
 
 class RemoteError(CallFailed):
@@ -54,74 +49,15 @@ class RemoteError(CallFailed):
         self.message = message
 
 
-class NotJson(ValueError):
-    """A text which is no JSON, or is JSON which nobody should accept."""
-
-
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise NotJson("a key stands twice")
-    return found
-
-
-def _constant(name: str) -> Any:
-    raise NotJson(f"{name} is no JSON")
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > JSON_DIGITS_MAX:
-        raise NotJson("an integer is too long")
-    return int(digits)
-
-
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_pairs, parse_constant=_constant, parse_int=_integer
-)
-
-
 def parse(text: str) -> Any:
     """The value of a JSON text.
 
-    Raises NotJson, also for NaN and infinities, keys which stand twice, lone surrogates, and what
-    is too long or too deep.
+    Raises NotJson, also for JSON which nobody should accept: see :func:`.parse_json`.
     """
-    if len(text) > JSON_CHARACTERS_MAX:
-        raise NotJson("too long")
-    if text.count("[") + text.count("{") > JSON_DEPTH_MAX and _depth(text) > JSON_DEPTH_MAX:
-        raise NotJson("too deep")
     try:
-        value = _DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text, JSON_CHARACTERS_MAX)
+    except JsonRefused as error:
         raise NotJson(str(error)) from None
-    if "\\u" in text and not _encodable(value):
-        raise NotJson("a lone surrogate")
-    return value
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    in_string = escaped = False
-    for character in text:
-        if in_string:
-            in_string = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            in_string, escaped = True, False
-        elif character in "[{":
-            depth += 1
-            deepest = max(depth, deepest)
-        elif character in "]}":
-            depth -= 1
-    return deepest
-
-
-def _encodable(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def dump(value: Any) -> str:
@@ -312,6 +248,7 @@ def call_method(
 ) -> Deferred[Any]:
     """Call the peer's method ``name``; fires with its result, or a Reply if it has attachments.
 
+    It fires with :class:`~.exchange.Stored` if the peer is a stock server which has no such method.
     Fails with RemoteError for errors which the peer registered, CallFailed for its refusals, and
     as ``session.call`` otherwise; NotJson if the answer is no JSON.
     """
@@ -320,6 +257,9 @@ def call_method(
 
 
 def _decoded(reply: Reply) -> Any:
+    stored = Stored.read(reply.payload)
+    if stored is not None:
+        return stored
     value = parse(reply.payload)
     return Reply(value, reply.attachments) if reply.attachments else value
 

@@ -18,9 +18,10 @@ from ..cli.connecting import client_endpoint, tls_options
 from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError, ConnectionClosed
 from ..core.message import Message
+from ..core.strict_json import NotJson
 from ..net import websocket
-from .codec import NotJson, call_method, dump, parse
-from .exchange import Reply, Update, plain
+from .codec import call_method, dump, parse
+from .exchange import Reply, Stored, Update, plain
 from .protocol import UmqClient, UmqClientFactory, connect
 from .storing import PROTOCOL
 
@@ -74,8 +75,10 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         session.closeSession()
 
 
-async def call(reactor: Any, options: SendOptions, method: str, arguments: list[str]) -> str:
-    """Call one JSON method; its result as JSON.
+async def call(
+    reactor: Any, options: SendOptions, method: str, arguments: list[str]
+) -> tuple[str, bool]:
+    """Call one JSON method; its result as JSON, and whether there was such a method.
 
     An argument which is JSON is that value, any other is text.
     """
@@ -88,10 +91,12 @@ async def call(reactor: Any, options: SendOptions, method: str, arguments: list[
     session = await _connected(reactor, options)
     try:
         result = await call_method(session, method, *values)
+        if isinstance(result, Stored):
+            return str(result), False
         if isinstance(result, Reply):
             sizes = [len(body) for body in plain(result.attachments)]
-            return dump({"result": result.payload, "attachments": sizes})
-        return dump(result)
+            return dump({"result": result.payload, "attachments": sizes}), True
+        return dump(result), True
     finally:
         session.closeSession()
 

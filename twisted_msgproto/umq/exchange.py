@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
 
@@ -37,6 +37,14 @@ class SessionRefused(Refused):
     """The peer ended the session with ``F`` (``UM-08``); ``code`` is its code."""
 
 
+class NoSuchMethod(Refused):
+    """The server has no such method: it stored the call, and that is all it did (``UM-17``)."""
+
+    def __init__(self, stored: Stored) -> None:
+        done = "stored the call" if stored.durable else "gave the call to its application"
+        super().__init__(f"the server has no such method, it {done}")
+
+
 class AttachmentLost(PeerError):
     """The sender could not deliver this attachment: ``-`` came in its place (``UM-04``)."""
 
@@ -52,6 +60,32 @@ class Reply:
     payload: Any = ""
     attachments: Sequence[Any] = ()
     stream: AttachmentStream | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Stored:
+    """A stock server's answer to a call for which it has no method (``UM-17``).
+
+    ``durable``: the call is in its queue; else it has none, and an application has the call.
+    """
+
+    durable: bool
+
+    def __str__(self) -> str:
+        """As it stands on the wire."""
+        return _STORED if self.durable else _NOT_STORED
+
+    @classmethod
+    def read(cls, payload: str) -> Stored | None:
+        """What an answer's payload says; None if it is something else."""
+        if not payload.startswith("{"):
+            return None
+        text = "".join(payload.split())
+        return cls(text == _STORED) if text in (_STORED, _NOT_STORED) else None
+
+
+_STORED: Final = '{"stored":true}'
+_NOT_STORED: Final = '{"stored":false}'
 
 
 @dataclass(slots=True)

@@ -11,18 +11,16 @@ the attachment slots which commands announced, in order.  ``F`` ends everything,
 Nothing travels twice and nothing is acknowledged but calls, by their answers.  So what is pending
 when the connection ends has failed, and nobody knows whether the peer did it.
 
-Duties of the caller:
-
-1. ``receive_text`` and ``receive_binary`` for each message, in order; act on the events;
-2. send ``data_to_send()`` after every call, ``str`` as text and ``bytes`` as binary messages;
-3. call ``tick(now)`` at the time which ``next_deadline()`` says, then take ``due_events()``;
-4. after a :class:`~.wire.UmqFault` or a :class:`~.events.FatalReceived`: send what is left, close
-   the WebSocket, and fail what ``connection_lost()`` returns.
+The duties of the caller are those of :mod:`twisted_msgproto.core.connection`: inputs and outputs
+are WebSocket messages, ``str`` for text and ``bytes`` for binary ones.  After a
+:class:`~.wire.UmqFault` or a :class:`~.events.FatalReceived` send what is left, close the
+WebSocket, and fail what ``lost(now)`` returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from ..core.limits import Limits
 from ..core.machine import IllegalTransition
@@ -31,6 +29,9 @@ from .events import Event, HelloReceived, WelcomeReceived
 from .peer import ACTIONS, Peer
 from .states import CLIENT, SERVER, ClientState, HelloSent, ServerState, WelcomeSent
 from .wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
+
+UNDECIDED: Final = "undecided"
+"""A fault's reason: nobody has said in time whether the client may come in."""
 
 
 class Client(Peer):
@@ -98,9 +99,18 @@ class Server(Peer):
         self._deliver(HelloReceived(version, frame.payload), frame.attachments, None, events)
 
     def _emit(self, message: Ordered, events: list[Event]) -> None:
-        if type(message) is HelloReceived:
-            self._hello_deadline = None  # what follows is our own time
+        if type(message) is HelloReceived:  # from H to W is our own time, which is limited too
+            self.deadlines.set("hello", self.clock + self._limits["hello-seconds"])
         super()._emit(message, events)
+
+    def _hello_expired(self, now: float, events: list[Event]) -> None:
+        if self._machine.state is ServerState.AUTHORISING:
+            text = "nobody decided in time whether the client may come in"
+            self._fail(UmqFault(UNDECIDED, text, b"", Code.UNAVAILABLE), events)
+        else:
+            super()._hello_expired(now, events)
+
+    timely: ClassVar = {**Peer.timely, "hello": _hello_expired}
 
     def welcome(self, payload: str = "", attachments: Sequence[bytes | Slot] = ()) -> None:
         """Accept the client: the session is open (``UM-07``).  Only after HelloReceived."""
@@ -108,6 +118,7 @@ class Server(Peer):
             raise IllegalTransition(self._machine.state, WelcomeSent)
         self._send(Welcome, base36(self._version), payload, attachments)
         self._machine.step(WelcomeSent)
+        self.deadlines.clear("hello")
 
 
 Server.actions = {**ACTIONS, Hello: Server._on_hello}

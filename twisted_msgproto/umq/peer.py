@@ -6,10 +6,11 @@ The verbs are those of :class:`.speaking.Speaker`; the duties of the caller are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from ..core.connection import WorkLost
 from ..core.errors import shown
 from ..core.limits import Limits
 from ..core.machine import State
@@ -35,7 +36,7 @@ from .events import (
     TopicUnsubscribed,
     TopicUpdated,
 )
-from .speaking import Speaker
+from .speaking import Speaker, Wire
 from .states import ConnectionLost, Counters, Faulted, HelloCompleted
 from .wire import (
     AttachmentError,
@@ -93,10 +94,10 @@ class Peer(Speaker):
         self._decode = Decoder(limits).decode
 
         self.counters = Counters()
-        self.fault: UmqFault | None = None
+        self.fault = None
         self.attributes: dict[str, PeerAttribute] = {}
 
-        self._due: list[Event] = []  # what tick brought
+        self._paused = False
         self._incoming_since = now  # of the last announcement or filled slot
         self._attributes_octets = 0
         self._barrier: list[Event] | None = None  # what waits for W's attachments
@@ -130,6 +131,16 @@ class Peer(Speaker):
         }
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
+        """Read WebSocket messages, text or binary, which arrived at ``now``."""
+        events: list[Event] = []
+        for message in inputs:
+            if isinstance(message, str):
+                events += self.receive_text(message, now)
+            else:
+                events += self.receive_binary(message, now)
+        return events
 
     def receive_text(self, text: str, now: float) -> list[Event]:
         """A text message which arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
@@ -226,6 +237,7 @@ class Peer(Speaker):
             return None
         if not len(self._incoming):
             self._incoming_since = self.clock
+            self.deadlines.no_later("attachment", self.clock + self._attachment_seconds)
         announcement = self._incoming.announce(message, count, key)
         return None if self._too_much_waits(events) else announcement
 
@@ -279,7 +291,7 @@ class Peer(Speaker):
         elif isinstance(message, HelloReceived):
             self._machine.step(HelloCompleted)
         else:
-            self._hello_deadline = None
+            self.deadlines.clear("hello")
             held, self._barrier = self._barrier, None
             events.append(message)
             events += held or ()
@@ -317,6 +329,9 @@ class Peer(Speaker):
         if len(serving) >= self._calls_max or self._serving_octets > self._calls_octets_max:
             self.counters.calls_refused += 1
             self._refuse(frame, Code.UNAVAILABLE, "too many calls are pending", events)
+            return False
+        if self._draining:
+            self._refuse(frame, Code.UNAVAILABLE, "the server stops", events)
             return False
         octets = len(frame.payload)
         serving[number] = frame.id, octets
@@ -456,57 +471,100 @@ class Peer(Speaker):
         self.attributes[message.name] = PeerAttribute(message.value, message.attachments, octets)
         return True
 
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def made_safe(self, place: Message, now: float) -> list[Event]:
+        """The message of this event is safe; a call may be answered now.
+
+        The place of an event is the event itself.
+        """
+        self.clock = max(now, self.clock)
+        return []
+
+    def not_safe(self, place: Message, now: float) -> list[Event]:
+        """The message of this event never will be safe: a call is refused, so its caller knows."""
+        self.clock = max(now, self.clock)
+        if isinstance(place, CallReceived | CallbackReceived) and self.opened:
+            self.error(place.id, f"{Code.UNAVAILABLE.value} the call was not stored")
+        return []
+
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def next_deadline(self) -> float | None:
-        """When ``tick`` has something to do next; None as long as nothing else happens."""
-        if self.closed:
-            return None
-        deadlines = (
-            self._hello_deadline,
-            self._pending.next_deadline(),
-            self._incoming_since + self._attachment_seconds if len(self._incoming) else None,
-            self._outgoing_since + self._limits["attachment-fill-seconds"]
-            if len(self._outgoing)
-            else None,
-            next(iter(self._closing.values()), None),
-        )
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        """The older name of ``deadline``."""
+        return self.deadline
 
-    def tick(self, now: float) -> float | None:
-        """Do what is due at ``now``; when to come back.  Then look at ``due_events()``."""
+    def advance(self, now: float) -> list[Event]:
+        """Do what is due at ``now``."""
         self.clock = max(now, self.clock)
-        if self.closed:
-            return None
-        events = self._due
-        if self._hello_deadline is not None and now >= self._hello_deadline:
-            text = "no H and no W in time"
-            self._fail(UmqFault("hello-seconds", text, b"", Code.REJECTED), events)
-            return None
-        if len(self._incoming) and now >= self._incoming_since + self._attachment_seconds:
+        return super().advance(now)
+
+    def paused(self, now: float) -> list[Event]:
+        """The peer is not read: that its attachments do not come means nothing."""
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[Event]:
+        """The peer is read again: it has all its time from now on."""
+        self._paused = False
+        if len(self._incoming) and not self.closed:
+            self._incoming_since = now
+            self.deadlines.no_later("attachment", now + self._attachment_seconds)
+        return []
+
+    def _hello_expired(self, now: float, events: list[Event]) -> None:
+        text = "no H and no W in time"
+        self._fail(UmqFault("hello-seconds", text, b"", Code.REJECTED), events)
+
+    def _attachment_expired(self, now: float, events: list[Event]) -> None:
+        if self._paused or not len(self._incoming):
+            return
+        deadline = self._incoming_since + self._attachment_seconds
+        if now < deadline:
+            self.deadlines.set("attachment", deadline)
+        else:
             text = f"no attachment for {self._attachment_seconds:g} s"
             self._fail(UmqFault("attachment-seconds", text), events)
-            return None
+
+    def _calls_expired(self, now: float, events: list[Event]) -> None:
         for number, call in self._pending.expire(now):
             if call.answer is not None:
                 self._incoming.forget(call.answer)
             events.append(CallExpired(number, call.waiter))
-        fill_seconds = self._limits["attachment-fill-seconds"]
-        if len(self._outgoing) and now >= self._outgoing_since + fill_seconds:
+        following = self._pending.next_deadline()
+        if following is not None:
+            self.deadlines.set("call", following)
+
+    def _fill_expired(self, now: float, events: list[Event]) -> None:
+        if len(self._outgoing) and now >= self._outgoing_since + self._fill_seconds:
             self.fill_error(self._outgoing.first, "the attachment is not there in time")
+        if len(self._outgoing):
+            self.deadlines.set("fill", self._outgoing_since + self._fill_seconds)
+
+    def _closing_expired(self, now: float, events: list[Event]) -> None:
+        """Topics which ended here are forgotten: late updates have had their time."""
         closing = self._closing
         while closing and (first := next(iter(closing.items())))[1] <= now:
             del closing[first[0]]
-        return self.next_deadline()
+        if closing:
+            self.deadlines.set("closing", next(iter(closing.values())))
 
-    def due_events(self) -> list[Event]:
-        """Take the events which ``tick`` brought."""
-        events, self._due = self._due, []
-        return events
+    timely: ClassVar = {
+        "hello": _hello_expired,
+        "attachment": _attachment_expired,
+        "call": _calls_expired,
+        "fill": _fill_expired,
+        "closing": _closing_expired,
+    }
+
+    def drain(self, now: float) -> list[Event]:
+        """Refuse further calls, and be ``finished`` when those which came are answered."""
+        self._draining = True
+        return []
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
-    def connection_lost(self) -> list[object]:
+    def lost(self, now: float) -> list[Event | WorkLost]:
         """The connection is gone or about to be: the waiters of all our calls, which have failed.
 
         Oldest first; a second call returns none.
@@ -514,7 +572,9 @@ class Peer(Speaker):
         if not self.closed:
             self._machine.step(ConnectionLost)
             self._end()
-        return [call.waiter for _, call in self._pending.drain()]
+        self._out.clear()
+        waiters = [call.waiter for _, call in self._pending.drain()]
+        return [WorkLost(waiters)] if waiters else []
 
 
 ACTIONS: Final[dict[type[Frame], Callable[[Any, Frame, list[Event]], None]]] = {

@@ -39,6 +39,7 @@ from ..net.backpressure import OctetBudget
 from ..net.factory import MsgprotoServerFactory, SessionFactory
 from ..net.sink import IMessageSink
 from ..net.websocket import (
+    CLOSE_NORMAL,
     BoundedClientFactory,
     BoundedServerFactory,
     WebSocketClientConnection,
@@ -47,10 +48,11 @@ from ..net.websocket import (
 )
 from .codec import MethodRegistry
 from .events import HelloReceived, WelcomeReceived
-from .machine import Client, Server
+from .exchange import Reply
+from .machine import UNDECIDED, Client, Server
 from .session import ACTIONS, LIMITS, SUBPROTOCOL, UmqSession
 from .storing import PROTOCOL
-from .wire import Code
+from .wire import Code, UmqFault
 
 __all__ = [
     "LIMITS",
@@ -90,10 +92,12 @@ class UmqRealm:
         return IUmqIdentity, _Identity(name), lambda: None
 
 
-class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
+class UmqServer(UmqSession, WebSocketServerConnection):
     """The server's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Server
+    peer: Any
+    _deciding: Deferred[Any] | None = None
     maxMessagePayloadSize: int
     maxFramePayloadSize: int
 
@@ -113,8 +117,9 @@ class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
     def authorise(self, hello: HelloReceived) -> Any:
         """Who the client is (``UM-06``): its identity as text, or None; or a Deferred for that.
 
-        Raising Refused rejects the client with ``F`` and the error's code.  The default asks the
-        factory's portal; without a portal everybody may come in, as nobody in particular.
+        Raising Refused rejects the client with ``F`` and the error's code.  What has not fired
+        after ``hello-seconds`` is cancelled, and the client is told to come again.  The default
+        asks the factory's portal; without a portal everybody may come in, as nobody in particular.
         """
         portal = self.factory.portal
         if portal is None:
@@ -126,8 +131,8 @@ class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
             lambda accepted: str(accepted[1]) or None
         )
 
-    def welcome(self, hello: HelloReceived) -> str:
-        """The payload of our ``W`` (``UM-07``)."""
+    def welcome(self, hello: HelloReceived) -> str | Reply:
+        """The payload of our ``W``, as a :class:`~.exchange.Reply` with attachments (``UM-07``)."""
         return ""
 
     def _newMachine(self, now: float) -> Server:
@@ -136,21 +141,39 @@ class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
         self._full_size = self.maxMessagePayloadSize
         size = limits.integer("hello-characters") + 32
         if limits.integer("hello-attachments"):
-            size = max(size, limits.integer("attachment-octets"))
+            size = max(size, limits.integer("hello-attachment-octets"))
         self.maxMessagePayloadSize = self.maxFramePayloadSize = min(size, self._full_size)
         return Server(limits, now)
 
     def _onHello(self, hello: HelloReceived) -> None:
-        deciding = maybeDeferred(self.authorise, hello)
-        deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
+        self._deciding = maybeDeferred(self.authorise, hello)
+        self._deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
+
+    def _fail(self, error: MsgprotoError) -> None:
+        super()._fail(error)
+        deciding, self._deciding = self._deciding, None
+        if deciding is not None:
+            deciding.cancel()  # nobody waits for the answer any more
+
+    def _onFault(self, event: UmqFault) -> None:
+        if event.reason != UNDECIDED:
+            super()._onFault(event)
+            return
+        self._write()  # no fault of the peer, but of our application, which let it wait (HO-07)
+        self.count("authorisations_timed_out")
+        self.logger.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
+        self._fail(ConnectionClosed(event.text))
+        self.closeWebSocket(CLOSE_NORMAL)
 
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
             return
         self.clientId = identity
         self.maxMessagePayloadSize = self.maxFramePayloadSize = self._full_size
+        welcome = self.welcome(hello)
+        reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
         self._now()
-        self.machine.welcome(self.welcome(hello))
+        self.machine.welcome(reply.payload, self._bodies(reply.attachments))
         self._guard(self._establish)
         self._flush()
 
@@ -170,7 +193,11 @@ class UmqServer(UmqSession, WebSocketServerConnection):  # type: ignore[misc]
         self.closeSession(code, text)
 
 
-UmqServer.actions = {**ACTIONS, HelloReceived: UmqServer._onHello}
+UmqServer.actions = {
+    **ACTIONS,
+    HelloReceived: UmqServer._onHello,
+    UmqFault: UmqServer._onFault,
+}
 
 
 class UmqServerFactory(MsgprotoServerFactory, BoundedServerFactory):
@@ -212,10 +239,11 @@ class UmqServerFactory(MsgprotoServerFactory, BoundedServerFactory):
         return super().buildProtocol(addr)
 
 
-class UmqClient(UmqSession, WebSocketClientConnection):  # type: ignore[misc]
+class UmqClient(UmqSession, WebSocketClientConnection):
     """The client's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Client
+    peer: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,6 +266,15 @@ class UmqClient(UmqSession, WebSocketClientConnection):  # type: ignore[misc]
         hello: str = self.factory.hello
         return hello
 
+    def helloAttachments(self) -> Sequence[Any]:
+        """The attachments of our ``H``: octets, or Deferreds which fire with octets (``UM-06``).
+
+        The default is the factory's ``helloAttachments``.  A server takes few and small ones, since
+        nobody is authorised yet.
+        """
+        attachments: Sequence[Any] = self.factory.helloAttachments
+        return attachments
+
     def welcomed(self, welcome: WelcomeReceived) -> Any:
         """The server accepted us: decide whether we accept the server (``UM-07``).
 
@@ -248,7 +285,7 @@ class UmqClient(UmqSession, WebSocketClientConnection):  # type: ignore[misc]
         return Client(self.factory.limits, now)
 
     def _begin(self) -> None:
-        self.machine.hello(self.hello())
+        self.machine.hello(self.hello(), self._bodies(self.helloAttachments()))
 
     def _onWelcome(self, welcome: WelcomeReceived) -> None:
         self._held = []  # nothing of the server counts before we have accepted it
@@ -298,7 +335,7 @@ class UmqClientFactory(SessionFactory, BoundedClientFactory):
     """Builds a :class:`UmqClient` for one server's address.
 
     Attributes as :class:`SessionFactory` has them, for the client's one connection at a time;
-    ``hello`` is the payload of ``H``.
+    ``hello`` is the payload of ``H``, ``helloAttachments`` are its attachments.
     """
 
     protocolName = PROTOCOL
@@ -311,6 +348,7 @@ class UmqClientFactory(SessionFactory, BoundedClientFactory):
         sink: IMessageSink | None = None,
         *,
         hello: str = "",
+        helloAttachments: Sequence[Any] = (),
         limits: Mapping[str, object] | Limits | None = None,
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
@@ -326,6 +364,7 @@ class UmqClientFactory(SessionFactory, BoundedClientFactory):
             self, self.clock, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
         )
         self.hello = hello
+        self.helloAttachments = helloAttachments
         self.methods = methods
 
 

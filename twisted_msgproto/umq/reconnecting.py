@@ -66,19 +66,19 @@ class UmqClientService(ClientService):
         self._renewed: dict[Renewed, None] = {}
         self._attributes: dict[str, tuple[str, Sequence[Any]]] = {}
         self._waiting: list[Deferred[UmqClient]] = []
-        service = self
-        kind: Any = factory.protocol
+        kind: type[UmqClient] = factory.protocol
 
-        class Watched(kind):  # type: ignore[misc]
-            def sessionEstablished(self) -> None:
-                service._stands(self)
-                super().sessionEstablished()
+        def established(session: UmqClient) -> None:
+            self._stands(session)
+            kind.sessionEstablished(session)
 
-            def sessionLost(self, reason: Failure) -> None:
-                service.session = None
-                super().sessionLost(reason)
+        def lost(session: UmqClient, reason: Failure) -> None:
+            self.session = None
+            kind.sessionLost(session, reason)
 
-        factory.protocol = Watched
+        hooks = {"sessionEstablished": established, "sessionLost": lost}
+        watched: Any = type("Watched", (kind,), hooks)
+        factory.protocol = watched
         super().__init__(endpoint, factory, clock=factory.clock, **options)
 
     def whenEstablished(self) -> Deferred[UmqClient]:

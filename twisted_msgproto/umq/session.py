@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
+from ..core.connection import WorkLost
 from ..core.errors import ConnectionClosed, MsgprotoError, TimedOut, shown
 from ..core.limits import Limit, Limits
 from ..net.backpressure import ReadControl
 from ..net.factory import peer_name
-from ..net.ingest import Delivery
+from ..net.ingest import Delivery, tell_unread
 from ..net.timer import MachineTimer
 from ..net.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
 from . import states
@@ -152,7 +153,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         """Begin; a subclass which overrides this calls it first."""
         factory = self.factory
         address = self.transport.getPeer()
-        super().connectionMade()
+        super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
         self.peer = peer_name(address)
         self.session = factory.sessionNames.next()
         self.clientId = None
@@ -171,11 +172,12 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         self._over = False  # more is unread than unread-octets
         self._inbox: list[CallReceived | CallbackReceived] = []
         self._held: list[Event] | None = None  # events which wait for our own authorisation
+        self._selective = type(self).admit is not Answering.admit
         self._beginStoring()
         self._in_read = False
         self._draining = False
         self._reason: Exception | None = None
-        self._control = ReadControl(_Reading(self))
+        self._control = ReadControl(_Reading(self), self._readingChanged)
         self._delivery: Delivery | None = None
         if factory.sink is not None:
             self._delivery = Delivery(
@@ -193,7 +195,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         """The upgrade is done: the machine begins."""
         clock = self.factory.clock
         self.machine = self._newMachine(clock.seconds())
-        self._timer = MachineTimer(clock, self._tick)
+        self._timer = MachineTimer(clock, self.machine, self._advanced)
         self._begin()
         self._flush()
 
@@ -226,8 +228,10 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         """The session is over: all that is pending fails with ``error`` (UM-08, UM-19)."""
         if self._reason is None:
             self._reason = error
-        for waiter in self.machine.connection_lost():
-            waiter.errback(self._reason)  # type: ignore[attr-defined]
+        for event in self.machine.lost(self.factory.clock.seconds()):
+            if isinstance(event, WorkLost):
+                for waiter in event.work:
+                    _fire(waiter, Failure(self._reason))
         for topic in list(self.topics.values()):
             topic._end("lost")
         for subscription in list(self.subscriptions.values()):
@@ -240,6 +244,8 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
     def drain(self) -> None:
         """The server stops: refuse new calls, answer those which came, then close."""
         self._draining = True
+        if self._timer is not None:
+            self.machine.drain(self.factory.clock.seconds())
         self._lookDrained()
 
     def _lookDrained(self) -> None:
@@ -288,6 +294,8 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             self._inbox.append(event)
         elif self._draining:
             self.machine.error(event.id, f"{Code.UNAVAILABLE.value} the server stops")
+        elif self._selective and not self._admitted(event):
+            return
         elif self._delivery is None:
             self._serve(event)
         else:
@@ -297,15 +305,14 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
 
     def _onResult(self, event: ResultReceived) -> None:
         waiter: Any = event.waiter
-        waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
+        if not waiter.called:  # the callback of another answer may have cancelled it
+            waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
 
     def _onError(self, event: ErrorReceived) -> None:
-        waiter: Any = event.waiter
-        waiter.errback(CallFailed(event.payload))
+        _fire(event.waiter, Failure(CallFailed(event.payload)))
 
     def _onExpired(self, event: CallExpired) -> None:
-        waiter: Any = event.waiter
-        waiter.errback(TimedOut("the call was not answered in time"))
+        _fire(event.waiter, Failure(TimedOut("the call was not answered in time")))
 
     def _onUpdate(self, event: TopicUpdated) -> None:
         if self._delivery is not None:
@@ -405,7 +412,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         return written
 
     def _write(self) -> bool:
-        out = self.machine.data_to_send()
+        out = self.machine.outputs()
         if out:
             self.sendMessages(
                 [
@@ -415,14 +422,29 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             )
         return bool(out)
 
-    def _tick(self, now: float) -> float | None:
-        deadline = self.machine.tick(now)
-        for event in self.machine.due_events():
+    def _advanced(self, events: list[Event]) -> None:
+        """The machine's deadline has come."""
+        for event in events:
             self._take(event)
         self._write()
-        return deadline
+
+    def _readingChanged(self, paused: bool) -> None:
+        if self._timer is None:
+            return
+        now = self.factory.clock.seconds()
+        if paused:
+            self.machine.paused(now)
+        else:
+            self.machine.resumed(now)
+            self._timer.look()
 
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────
+
+    def peerUnreading(self) -> None:
+        """The peer read nothing for ``unread-seconds``: a line and a counter, and it is dropped."""
+        if self._reason is None:
+            tell_unread(self.logger, self.factory, self.peer)
+        super().peerUnreading()
 
     def outputPaused(self) -> None:
         """Too much is unread: calls wait until the peer has read its answers."""
@@ -465,6 +487,12 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
     def snapshot(self) -> dict[str, object]:
         """Where the session stands, as plain values."""
         return {} if self._timer is None else self.machine.snapshot()
+
+
+def _fire(waiter: Any, failure: Failure) -> None:
+    """A call has failed, unless its caller has cancelled it meanwhile: each fires once."""
+    if not waiter.called:
+        waiter.errback(failure)
 
 
 ACTIONS: Final[dict[type, Callable[[Any, Any], None]]] = {

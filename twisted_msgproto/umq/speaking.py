@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.connection import Connection
+from ..core.deadlines import Deadlines
 from ..core.errors import LimitExceeded
 from ..core.limits import Limits
 from ..core.machine import IllegalTransition, Machine, State, Table
 from ..core.pending import Pending
 from . import wire
 from .attachments import Announcement, Incoming, Outgoing, Slot
-from .states import LIMITS, CommandSent, FatalSent
+from .events import Event
+from .states import LIMITS, CommandSent, Counters, FatalSent
 from .wire import (
     AttachmentError,
     Call,
@@ -43,7 +46,11 @@ class OwnCall:
     answer: Announcement | None = None
 
 
-class Speaker:
+Wire = str | bytes
+"""A WebSocket message: text or binary."""
+
+
+class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     """A machine's verbs (``UM-04``, ``UM-08`` … ``UM-16``).
 
     Verbs raise IllegalTransition in a state where they cannot be, LimitExceeded (and send nothing)
@@ -56,14 +63,19 @@ class Speaker:
     table: Table[Any]
     open_state: State
     closed_state: State
+    counters: Counters
+    deadlines: Deadlines
 
     def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
         self.clock = now
         self._machine: Machine[Any] = Machine(self.table, initial)
-        self._out: list[str | bytes] = []
-        self._hello_deadline: float | None = now + limits["hello-seconds"]
+        self._out: list[Wire] = []
+        self.deadlines = Deadlines()
+        self.deadlines.set("hello", now + limits["hello-seconds"])
+        self._fill_seconds = limits["attachment-fill-seconds"]
+        self._draining = False
         self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, octets
         self._serving_octets = 0
         self._pending: Pending[int, OwnCall] = Pending(limits.integer("own-calls"))
@@ -93,20 +105,26 @@ class Speaker:
         """Nothing is read or sent any more."""
         return self._machine.state is self.closed_state
 
-    def data_to_send(self) -> list[str | bytes]:
+    @property
+    def finished(self) -> bool:
+        """The machine is closed, or it was drained and no call of the peer waits for its answer."""
+        return self._machine.state is self.closed_state or (self._draining and not self._serving)
+
+    def outputs(self) -> list[Wire]:
         """Take the messages to send, in order: ``str`` as text, ``bytes`` as binary."""
         out, self._out = self._out, []
         return out
 
     def _end(self) -> None:
         """The machine is closed: no timer runs, no slot is filled any more."""
-        self._hello_deadline = None
+        self.deadlines.clear_all()
         self._outgoing.clear()
 
     def _close_topic_here(self, topic: int) -> None:
         """Late updates of ``topic`` are dropped silently for a while (``UM-14``)."""
         closing = self._closing
-        closing[topic] = self.clock + self._limits["closing-seconds"]
+        closing[topic] = at = self.clock + self._limits["closing-seconds"]
+        self.deadlines.no_later("closing", at)
         if len(closing) > self._limits["closing-topics"]:
             del closing[next(iter(closing))]
 
@@ -149,6 +167,8 @@ class Speaker:
             self._outgoing_since = self.clock
         self._outgoing.add(attachments)
         self._send_slots()
+        if len(self._outgoing):
+            self.deadlines.no_later("fill", self._outgoing_since + self._fill_seconds)
 
     def _send_slots(self) -> None:
         """Send the attachments whose turn has come (``UM-04``)."""
@@ -219,6 +239,8 @@ class Speaker:
             raise LimitExceeded(f"{self._pending.limit} calls are pending already")
         self._send(kind, base36(number), payload, attachments)
         self._pending.add(number, OwnCall(waiter), deadline)
+        if deadline is not None:
+            self.deadlines.no_later("call", deadline)
         self._last_call = number
         return number
 

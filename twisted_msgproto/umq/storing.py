@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.message import Message, MessageBatch
+from ..net.ingest import tell_not_stored
 from .events import AttributeSet, CallbackReceived, CallReceived
 from .exchange import Request, plain
+from .part import SessionPart
 from .wire import Code, base36
-
-if TYPE_CHECKING:
-    from ..net.ingest import Delivery
-    from .machine import Client, Server
-
-    _Part = Any  # the session, of which this is a part, brings the rest
-else:
-    _Part = object
 
 PROTOCOL: Final = "umq"
 
 Calls = list[CallReceived | CallbackReceived]
 
 
-class Storing(_Part):  # type: ignore[misc]
+class Storing(SessionPart):
     """The part of a session between its events and the factory's sink."""
-
-    logger: ClassVar[Logger] = Logger(namespace="twisted_msgproto.umq")
-
-    factory: Any
-    machine: Server | Client
-    peer: str
-    session: str
-    clientId: str | None
-    _delivery: Delivery | None
-    _in_read: bool
 
     def _beginStoring(self) -> None:
         self._gathered: list[tuple[str, list[Any]]] = []  # runs of one kind, not put yet
@@ -87,7 +70,7 @@ class Storing(_Part):  # type: ignore[misc]
     def _notSafe(self, failure: Failure) -> None:
         """A batch will never be safe: the session ends, or it would have a gap."""
         self.count("unsafe_batches")
-        self.logger.failure("{peer}: not safe", failure, peer=self.peer)
+        tell_not_stored(self.logger, self.peer, failure, self._reason is not None)
         self.closeSession(Code.UNAVAILABLE, "temporarily unavailable")
 
     def _batch(self, kind: str, events: list[Any]) -> MessageBatch:

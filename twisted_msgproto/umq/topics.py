@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from ..core.errors import ConnectionClosed, LimitExceeded
 from .attachments import Slot
-from .exchange import Reply, Update
+from .exchange import NoSuchMethod, Reply, Stored, Update
 from .wire import base36
 
 if TYPE_CHECKING:
@@ -223,7 +223,11 @@ class Subscription:
     # The session's side
 
     def _accepted(self, answer: Reply) -> None:
-        self._started(answer)
+        stored = Stored.read(answer.payload)
+        if stored is None:
+            self._started(answer)
+        else:  # nobody will publish to it
+            self._refused(Failure(NoSuchMethod(stored)))
 
     def _refused(self, failure: Failure) -> None:
         if not self.ended:

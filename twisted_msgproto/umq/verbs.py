@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed, LimitExceeded, shown
 from ..net.websocket import CLOSE_NORMAL
 from .attachments import Slot
 from .exchange import Reply, Request, Update
+from .part import SessionPart
 from .topics import Subscription, Topic
 from .wire import base36, number
-
-if TYPE_CHECKING:
-    from .machine import Client, Server
-
-    _Part = Any  # the session, of which this is a part, brings the rest
-else:
-    _Part = object
 
 
 class Answer(Deferred[Reply]):
@@ -36,16 +29,8 @@ class Answer(Deferred[Reply]):
     streamed = False
 
 
-class Verbs(_Part):  # type: ignore[misc]
+class Verbs(SessionPart):
     """The part of a session which an application calls."""
-
-    logger: ClassVar[Logger] = Logger(namespace="twisted_msgproto.umq")
-
-    factory: Any
-    machine: Server | Client
-    peer: str
-    topics: dict[int, Topic]
-    subscriptions: dict[int, Subscription]
 
     def call(
         self,
@@ -134,7 +119,8 @@ class Verbs(_Part):  # type: ignore[misc]
         if not self.machine.opened:
             raise ConnectionClosed("the session does not stand")
         topic = self.machine.subscribe()
-        subscription = Subscription(self, topic, hook, streamed)
+        session: Any = self
+        subscription = Subscription(session, topic, hook, streamed)
         self.subscriptions[topic] = subscription
         try:
             answer = self.call(request(subscription.id), attachments, timeout)
@@ -151,7 +137,8 @@ class Verbs(_Part):  # type: ignore[misc]
         """
         self._now()
         topic = self.machine.open_topic(id)
-        self.topics[topic] = Topic(self, topic, id)
+        session: Any = self
+        self.topics[topic] = Topic(session, topic, id)
         return self.topics[topic]
 
     def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:

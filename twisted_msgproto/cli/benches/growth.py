@@ -10,6 +10,7 @@ grows, one at a time:
   cheaper, so here linear means: not dearer.
 * *backlog*: a queue which already holds ten times more, for the gateway which appends to it and
   for whoever reads it from the beginning.
+* *idle peers*: 100 and 1,000 of them instead of one, for each protocol; see :mod:`.idle_peers`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from twisted_msgproto.lumberjack.bench import MODULE, Subjects, drive, json_wind
 from twisted_msgproto.queue import QueueReader
 
 from ..measuring import Comparison, Figures, Measured, Row, Subject, timed
+from . import idle_peers
 
 MARK = 1.1
 TIMES = 10
@@ -96,6 +98,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
             lambda: _read(queues[stored * TIMES], stored * TIMES),
             lambda: _read(queues[stored], stored),
         )
+    yield from idle_peers.comparisons(arguments)
 
 
 def _made(arguments: argparse.Namespace) -> tempfile.TemporaryDirectory[str]:

@@ -157,7 +157,7 @@ class Streams:
         from twisted_msgproto.table.plan import Waiting, plan_batch
 
         path, queue = self._directory / "table", QueueReader(self._queue)
-        runner = SparkRunner(self._spark, self._directory / "scratch" / "spark.log")
+        runner = SparkRunner(self._spark.sparkContext, self._directory / "scratch" / "spark.log")
         run = Run.new()
         cpu, began = cpu_seconds(), time.perf_counter()
         table = starting.open_table(str(path), None, None, {}, run)
@@ -259,7 +259,7 @@ class Writing(threading.Thread):
         self._writer.close()
 
 
-def started(queue: Path, table: Path, *options: str) -> subprocess.Popen[str]:
+def started(queue: Path | str, table: Path, *options: str) -> subprocess.Popen[str]:
     """A bridge, as users start it."""
     return subprocess.Popen(
         [

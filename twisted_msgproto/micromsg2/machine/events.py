@@ -55,7 +55,8 @@ class MessagesReceived:
     """Messages arrived: columns, and the place to give to ``made_safe``.
 
     ``fields`` are what the table shows: properties as text, and what extensions add.
-    ``properties`` are the same with their types, for filters; ``texts`` as they came.
+    ``properties`` are the same with their types, for filters; ``texts`` as they came.  ``notes``
+    are what annotating extensions say, by their names: a row a message, or empty without any.
     """
 
     sequences: list[int] = field(default_factory=list)
@@ -66,6 +67,7 @@ class MessagesReceived:
     properties: list[Properties] = field(default_factory=list)
     octets: int = 0
     place: int = 0
+    notes: list[Mapping[str, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from ...core.limits import Limit, Limits
+from ...core.strict_json import check_json
 from ..wire import BadText, is_field
 
 NUMBER_OF_ACKS_DEFAULT: Final = 10
@@ -25,7 +26,7 @@ TYPE_NAME_OCTETS_MAX: Final = 512
 
 LIMITS: Final = (
     Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
-    Limit("json-octets", 1 << 20, "octets", "a body which the json extension parses (MM-28)"),
+    Limit("json-octets", 1 << 20, "octets", "a body which the json extension checks (MM-28)"),
 )
 """What extensions bound."""
 
@@ -95,13 +96,22 @@ class Extension:
     def frame_before(self, note: str | None) -> bytes | None:
         """The payload of a frame to send before a message, or None (only if ``annotates``).
 
-        ``note`` is what the sender of the message said for this extension, if anything.
+        ``note`` is what the sender of the message said for this extension, None if nothing.  It is
+        empty when a broker hands on a message about which its sender said nothing: whatever was
+        said before was said by somebody else, and must not hold for this one (``MM-29``).
         """
         return None
 
     def fields(self) -> Mapping[str, str]:
         """What to add to the fields of the message which came now (only if ``annotates``)."""
         return {}
+
+    def note(self, fields: Mapping[str, str]) -> str | None:
+        """What a broker hands on of this message's ``fields()``; ``frame_before`` gets it there.
+
+        By default the field which has the extension's own name.
+        """
+        return fields.get(self.name)
 
     def objection(self, body: bytes) -> str | None:
         """Why this body is refused (``MM-28``); None if it is good."""
@@ -247,20 +257,22 @@ class PubSub(Extension):
 
 
 class Json(Extension):
-    """``MM-28``: every body is one JSON document."""
+    """``MM-28``: every body is one JSON document.
+
+    A body above ``json-octets`` is carried unchecked.
+    """
 
     name = "json"
 
     def objection(self, body: bytes) -> str | None:
         """Why ``body`` is not JSON."""
-        octets_max = self.limits.integer("json-octets")
-        if len(body) > octets_max:
-            return f"{len(body)} octets, json-octets allows {octets_max}"
+        if len(body) > self.limits.integer("json-octets"):
+            return None
         try:
-            self.decode(body)
-        except (ValueError, RecursionError) as error:
-            # What json says about a document does not quote it.
-            return f"not JSON: {error}"[:120]
+            check_json(body)
+        except ValueError as error:
+            # What is said about a document does not quote it.
+            return str(error)[:120]
         return None
 
     def encode(self, body: Any) -> bytes:
@@ -280,7 +292,8 @@ def _no_constant(name: str) -> None:
 class Dotnet(Extension):
     """``MM-29``: a frame with the type's name stands before a message, and holds until the next.
 
-    The name is an opaque string: it is never resolved and nothing is imported.
+    The name is an opaque string: it is never resolved and nothing is imported.  An empty one says
+    that the messages from here on have no type.
     """
 
     name = "dotnet"
@@ -297,13 +310,14 @@ class Dotnet(Extension):
         if len(payload) > TYPE_NAME_OCTETS_MAX:
             raise BadText(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
         try:
-            self._fields = {"dotnet-type": payload.decode("utf-8")}
+            name = payload.decode("utf-8")
         except UnicodeDecodeError:
             raise BadText("a type name is UTF-8") from None
+        self._fields = {"dotnet-type": name} if name else {}
 
     def frame_before(self, note: str | None) -> bytes | None:
         """The type's name, if it is another than that of the message before."""
-        if note is None or note == self._sent:
+        if note is None or note == (self._sent or ""):
             return None
         octets = note.encode("utf-8")
         if len(octets) > TYPE_NAME_OCTETS_MAX:
@@ -314,6 +328,10 @@ class Dotnet(Extension):
     def fields(self) -> Mapping[str, str]:
         """``dotnet-type``."""
         return self._fields
+
+    def note(self, fields: Mapping[str, str]) -> str | None:
+        """The type."""
+        return fields.get("dotnet-type")
 
 
 class Xml(Extension):

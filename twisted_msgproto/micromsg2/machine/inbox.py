@@ -53,6 +53,14 @@ class _Read(NamedTuple):
     untyped: int
 
 
+class _Said(NamedTuple):
+    """What annotating extensions say about a message: for the table, and by their names."""
+
+    fields: Mapping[str, str]
+    notes: Mapping[str, str]
+
+
+_SILENCE: Final = _Said(_NOTHING, _NOTHING)
 _EMPTY: Final = _Read(NO_PROPERTIES, _NOTHING, 0)
 _ALL_EMPTY: Final[list[_Read]] = []
 
@@ -63,7 +71,7 @@ class _Payload:
 
     first: Part
     read: _Read
-    notes: Mapping[str, str]
+    said: _Said
     repeat: bool
     parts: list[bytes] = field(default_factory=list)
     count: int = 0
@@ -72,8 +80,8 @@ class _Payload:
     numbered: bool | None = None  # each part has its own number; None: only one part has come
 
 
-def _with(fields: Mapping[str, str], notes: Mapping[str, str]) -> Mapping[str, str]:
-    return {**fields, **notes} if notes else fields
+def _with(fields: Mapping[str, str], said: _Said) -> Mapping[str, str]:
+    return {**fields, **said.fields} if said.fields else fields
 
 
 class Inbox:
@@ -158,7 +166,11 @@ class Inbox:
             batch.properties += [read.properties for read in reads]
         if self.annotating:
             # Asked for each message: what an extension says may hold for one only.
-            batch.fields += [_with(read.fields, self._notes()) for read in reads]
+            said = [self._say() for _ in reads]
+            batch.fields += [
+                _with(*row) for row in zip([r.fields for r in reads], said, strict=True)
+            ]
+            batch.notes += [each.notes for each in said]
         else:
             batch.fields += [read.fields for read in reads]
 
@@ -189,15 +201,19 @@ class Inbox:
             self._texts[text] = known
         return known
 
-    def _notes(self) -> Mapping[str, str]:
+    def _say(self) -> _Said:
         """What annotating extensions say about the message which comes now."""
         if not self.annotating:
-            return _NOTHING
-        return {
-            key: text
-            for _, extension in self.annotating
-            for key, text in extension.fields().items()
-        }
+            return _SILENCE
+        fields: dict[str, str] = {}
+        notes: dict[str, str] = {}
+        for _, extension in self.annotating:
+            added = extension.fields()
+            fields.update(added)
+            note = extension.note(added)
+            if note is not None:
+                notes[extension.name] = note
+        return _Said(fields, notes)
 
     def _follow(self, sequences: Sequence[int]) -> bool:
         """Whether these are the numbers which have to come next, without a wrap among them."""
@@ -231,7 +247,7 @@ class Inbox:
         elif self.count is None or not self._is_repeat(message.sequence):
             read = self._read(message.properties)
             self._last = message.sequence
-            self._take(message, read, self._notes(), 1)
+            self._take(message, read, self._say(), 1)
 
     def _receive(self, numbers: int, messages: int | None = None) -> None:
         self.window.receive(numbers)
@@ -240,7 +256,7 @@ class Inbox:
             over = self.window.unacknowledged - self.count
             self._counters.over_window += max(0, min(numbers, over))
 
-    def _take(self, message: Part, read: _Read, notes: Mapping[str, str], numbers: int) -> None:
+    def _take(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
         """A new and whole payload.  One which an extension refuses counts as settled (MM-28)."""
         self._receive(numbers, 1)
         self._counters.untyped += read.untyped
@@ -257,7 +273,9 @@ class Inbox:
         batch.texts.append(message.properties)
         batch.octets += len(message.payload) + len(message.properties)
         batch.properties.append(read.properties)
-        batch.fields.append(_with(read.fields, notes))
+        batch.fields.append(_with(read.fields, said))
+        if self.annotating:
+            batch.notes.append(said.notes)
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────────
 
@@ -267,7 +285,7 @@ class Inbox:
         if payload is None:
             repeat = self.count is not None and self._is_repeat(part.sequence)
             read = self._read(part.properties)
-            payload = self._payload = _Payload(part, read, self._notes(), repeat)
+            payload = self._payload = _Payload(part, read, self._say(), repeat)
         else:
             self._check_number(payload, part.sequence)
         payload.last = part.sequence
@@ -311,4 +329,4 @@ class Inbox:
             payload.first.properties,
             b"".join(payload.parts),
         )
-        self._take(whole, payload.read, payload.notes, payload.count if payload.numbered else 1)
+        self._take(whole, payload.read, payload.said, payload.count if payload.numbered else 1)

@@ -17,7 +17,7 @@ from typing import Final
 
 from ... import __version__
 from ...core.limits import Limits
-from ..wire import MAJOR, MINOR, PROTOCOL_ERROR, BadText, Handshake, Offer
+from ..wire import MAJOR, MINOR, PROTOCOL_ERROR, BadText, Handshake, Offer, encode_handshake
 from .extensions import STANDARD, Ack, BatchAck, Extension, ExtensionSet
 
 IDENTITY: Final = f"twisted-msgproto/{__version__}"
@@ -48,7 +48,8 @@ class Proposal:
         known: what may be agreed to at all.
         accepted: client: names to use when the server suggests them, though not offered.
 
-    ValueError for an extension which is not known, is offered twice or has bad properties.
+    ValueError for an extension which is not known, is offered twice or has bad properties, and for
+    what cannot be written.
     """
 
     identity: str = IDENTITY
@@ -67,6 +68,7 @@ class Proposal:
             if extension.name in offered:
                 raise ValueError(f"extension {extension.name} is offered twice")
             offered.add(extension.name)
+        encode_handshake(self.opening())
 
     def opening(self) -> Handshake:
         """A client's first message (``MM-02``)."""

@@ -12,23 +12,19 @@ acknowledges what is *safe*: when N are, or when nothing more has come for a whi
 Acknowledgements are cumulative, by place in the window, never by the size of a number (``MM-21``).
 Without either, numbers are carried and never looked at.
 
-Duties of the caller, in this order:
-
-1. client: ``open()``; both: ``tick(now)``;
-2. ``receive_data(octets, now)``: hand the messages of each :class:`MessagesReceived` on, in order;
-3. ``made_safe(place, now)`` as soon as those of one event are safe; ``refuse(sequence)`` before
-   that for a message which shall count as settled, ``fail(sequence)`` when they never will be safe;
-4. write ``data_to_send()`` after every call; once ``fault`` is set, close after that;
-5. call ``tick(now)`` when the time comes which the last call of it returned;
-6. ``paused(now)`` and ``resumed(now)`` around times in which it does not read the connection.
+Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: a client calls
+``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message which shall count as
+settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known which message it was.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import ClassVar, Final
 
+from ...core.connection import Connection, WorkLost
+from ...core.deadlines import Deadlines
 from ...core.errors import Fault, LimitExceeded, shown
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, Table
@@ -81,30 +77,27 @@ from .extensions import Ack, Acknowledging, BatchAck, Extension
 from .inbox import Broken, Inbox
 from .negotiation import Disagreement, Proposal
 
-REPEATS_KNOWN_MIN: Final = 1024
-"""At least so many of the last numbers are known as repeats when they come again (``MM-13``)."""
-
-PROPERTY_TEXTS_KEPT: Final = 64
-"""So many texts of properties are remembered with what they say."""
-
 _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
-class Session(ABC):
+class Session(Connection[bytes, bytes, Event]):
     """What client and server share: everything but the handshake.
 
     Serves ``MM-10`` … ``MM-33``.
 
     Attributes:
         counters: plain integers for metrics.
-        fault: why the connection is to be closed, once it is; look at it after every call.
+        fault: why the connection is to be closed, once it is.
         decoder: its ``replaced`` counts texts which were not UTF-8.
         identity: what the peer announced; None before its handshake came.
         extensions: the agreed ones in the order of their indexes; empty before that.
         sending: numbers in flight; None unless acknowledgements were agreed (``MM-18``, ``MM-19``).
     """
+
+    counters: Counters
+    deadlines: Deadlines
 
     def __init__(
         self,
@@ -132,8 +125,9 @@ class Session(ABC):
         self._idle_ack_seconds = limits["idle-ack"]
         self._idle_close_seconds = limits["idle-close"]
         self._ack_wait_seconds = limits["ack-wait"]
+        self.deadlines = Deadlines()
         # Times, by the caller's clock; None: not running.
-        self._began_at: float | None = None
+        self._now = 0.0  # when the last call was made
         self._heard_at = 0.0
         self._paused = False
         self._ack_due_at: float | None = None
@@ -149,6 +143,7 @@ class Session(ABC):
         self._inbox = Inbox(limits, self.counters, self._body_refused)
         self._window = self._inbox.window
         self._draining = False
+        self._firsts: dict[int, int] = {}  # by place, of events the sink has not answered yet
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -185,7 +180,16 @@ class Session(ABC):
         return 0 if self._acks is None else self._window.unacknowledged
 
     @property
-    def held_octets(self) -> int:
+    def finished(self) -> bool:
+        """The session is broken or over, or it was drained and all that came is safe."""
+        return (
+            self.fault is not None
+            or (self._draining and not self._window.unsafe)
+            or self._machine.state is Side.CLOSED
+        )
+
+    @property
+    def held(self) -> int:
         """Octets of frames and payloads which are not whole yet."""
         return self.decoder.buffered + self._inbox.held_octets
 
@@ -208,20 +212,25 @@ class Session(ABC):
             "received": self._window.received,
             "safe": self._window.safe,
             "acknowledged": self._window.acknowledged,
-            "held_octets": self.held_octets,
+            "held_octets": self.held,
             "paused": self._paused,
         }
 
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
-    def receive_data(self, octets: bytes, now: float) -> list[Event]:
+    def connection_made(self, now: float) -> list[Event]:
+        """The connection stands: the handshake has to be through in time (``MM-32``)."""
+        self.deadlines.set("handshake", now + self._handshake_seconds)
+        return []
+
+    def receive(self, inputs: bytes, now: float) -> list[Event]:
         """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
-        if self.state not in _READING:
+        if self._machine.state not in _READING:
             return []
-        self._heard_at = now
+        self._heard_at = self._now = now
         events = self._events = []
         try:
-            for frame in self.decoder.feed(octets):
+            for frame in self.decoder.feed(inputs):
                 if type(frame) is Fault:
                     self._emit(self._break(frame.reason, frame.text, frame.octets))
                     break
@@ -238,6 +247,9 @@ class Session(ABC):
             if self._inbox.repeat_seen:
                 self._write_ack()
             self._settle_refused()
+            seconds = self._idle_close_seconds
+            if seconds and (self.decoder.buffered or self._inbox.in_parts):
+                self.deadlines.no_later("idle", now + seconds)
         self._inbox.repeat_seen = False
         self._events = []
         return events
@@ -267,6 +279,7 @@ class Session(ABC):
         """Give out the messages which have come so far."""
         batch = self._inbox.take()
         if batch is not None:
+            self._firsts[batch.place] = batch.sequences[0]
             self._events.append(batch)
 
     def _settle_refused(self) -> None:
@@ -306,6 +319,7 @@ class Session(ABC):
                 self._acks, self._ack_index = extension, index
                 self._inbox.count = extension.count
                 self.sending = SendWindow(extension.count)
+        self.deadlines.clear("handshake")
         self._emit(SessionEstablished(self.identity or "", tuple(by_name)))
 
     # ── extension frames and commands in ────────────────────────────────────────────────────────
@@ -336,7 +350,7 @@ class Session(ABC):
         if released is None:
             self.counters.stray_acks += 1
             return
-        self._no_ack_since = None
+        self._no_ack_since = self._now if len(self.sending) else None
         self.counters.acknowledged += len(released)
         self._emit(MessagesAcknowledged(released))
 
@@ -356,20 +370,33 @@ class Session(ABC):
 
     # ── what the caller says about what arrived ─────────────────────────────────────────────────
 
-    def made_safe(self, place: int, now: float) -> None:
+    def made_safe(self, place: int, now: float) -> list[Event]:
         """The messages up to ``place`` (of one event given out before) are safe (``MM-19``).
 
         ValueError for a place which no event had, or which is safe already.
         """
+        self._now = now
         window = self._window
         window.made_safe(place)
-        if self._acks is None or not self.established:
-            return
+        self._firsts.pop(place, None)
+        if self._acks is None or self._machine.state is not Side.ESTABLISHED:
+            return []
         waiting = window.safe - window.acknowledged
         if waiting >= self._acks.count or (self._draining and waiting):
             self._write_ack()
         elif waiting and self._ack_due_at is None:
             self._ack_due_at = now + self._idle_ack_seconds
+            self.deadlines.set("ack", self._ack_due_at)
+        return []
+
+    def not_safe(self, place: int, now: float) -> list[Event]:
+        """The messages of this event never will be safe: as ``fail`` with the first of them."""
+        self._now = now
+        sequence = self._firsts.pop(place, None)
+        if sequence is None:
+            raise ValueError(f"no event had the place {place!r}")
+        self.fail(sequence)
+        return []
 
     def refuse(self, sequence: int, text: str = "") -> None:
         """This message is refused for good; it counts as settled all the same (``MM-19``)."""
@@ -387,11 +414,13 @@ class Session(ABC):
         if self.state in _READING:
             self._break(code, text)
 
-    def drain(self) -> None:
+    def drain(self, now: float) -> list[Event]:
         """From now on acknowledge at once whatever is safe: the connection is about to end."""
+        self._now = now
         self._draining = True
         if self.established and self._window.safe > self._window.acknowledged:
             self._write_ack()
+        return []
 
     def _write_ack(self) -> None:
         """Acknowledge everything which is safe (or say again what was acknowledged)."""
@@ -399,7 +428,9 @@ class Session(ABC):
         if self._acks is None or not window.safe:
             return
         window.acknowledged = window.safe
-        self._ack_due_at = None
+        if self._ack_due_at is not None:
+            self._ack_due_at = None
+            self.deadlines.clear("ack")
         self.counters.acks += 1
         number = SPACE.after(SPACE.first, window.safe - 1)
         self._out.append(encode_extension(self._ack_index, number.to_bytes(2, "big")))
@@ -446,12 +477,14 @@ class Session(ABC):
         notes: Mapping[str, str] = _NOTHING,
         *,
         limited: bool = True,
+        now: float | None = None,
     ) -> list[int]:
         """Send messages to one address (see ``encode_address``); their numbers, in order.
 
         All of one payload's parts are queued here, so no ack for a number can come before its last
         part was written (``MM-31``).  Raises as :meth:`send` does, having sent what came before;
-        without ``limited`` no payload is too large.
+        without ``limited`` no payload is too large.  The time in which the peer has to acknowledge
+        runs from ``now`` (None: from the call before).
         """
         if not self.established:
             raise IllegalTransition(self.state, Messages)
@@ -473,7 +506,15 @@ class Session(ABC):
             self.counters.sent += 1
             numbers.append(sequence)
             out += encode_message(sequence, address, payload)
+        if window is not None and self._no_ack_since is None and numbers:
+            self._await_ack(self._now if now is None else now)
         return numbers
+
+    def _await_ack(self, now: float) -> None:
+        """The peer has to acknowledge something from now on."""
+        self._no_ack_since = now
+        if self._ack_wait_seconds and not self._paused:
+            self.deadlines.no_later("ack-wait", now + self._ack_wait_seconds)
 
     def _write_notes(self, notes: Mapping[str, str]) -> None:
         if self.sending is not None and self.sending.full:
@@ -507,64 +548,68 @@ class Session(ABC):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def paused(self, now: float) -> None:
+    def paused(self, now: float) -> list[Event]:
         """The connection is not read any more: the peer's silence means nothing."""
+        self._now = now
         self._paused = True
+        return []
 
-    def resumed(self, now: float) -> None:
+    def resumed(self, now: float) -> list[Event]:
         """The connection is read again: the peer has all its time from now on."""
+        self._now = self._heard_at = now
         self._paused = False
-        self._heard_at = now
-        self._no_ack_since = None
+        if self._idle_close_seconds and (self.decoder.buffered or self._inbox.in_parts):
+            self.deadlines.no_later("idle", now + self._idle_close_seconds)
+        if self.in_flight:
+            self._await_ack(now)
+        return []
 
-    def tick(self, now: float) -> float | None:
-        """Do what is due at ``now``; when to come back (None: no need until something happens).
+    def advance(self, now: float) -> list[Event]:
+        """Do what is due at ``now``.
 
         May queue an idle ack (``MM-19``), or end a handshake which takes too long, a payload which
-        stays unfinished and a peer which never acknowledges (``MM-32``): look at ``fault``.
+        stays unfinished and a peer which never acknowledges (``MM-32``).
         """
-        if self.established:
-            if self._ack_due_at is not None and now >= self._ack_due_at:
-                self._write_ack()
-            idle, waiting = self._idle_deadline(), self._ack_wait(now)
-            if idle is not None:
-                self._expire(idle, now, IDLE_TIMEOUT, "a payload stays unfinished")
-            if waiting is not None:
-                self._expire(waiting, now, ACK_TIMEOUT, "nothing was acknowledged in time")
-            if self.fault is not None:
-                return None
-            due = [time for time in (self._ack_due_at, idle, waiting) if time is not None]
-            return min(due) if due else None
-        if self.state in _READING:
-            if self._began_at is None:
-                self._began_at = now
-            deadline = self._began_at + self._handshake_seconds
-            self._expire(deadline, now, HANDSHAKE_TIMEOUT, "no complete handshake in time")
-            return deadline if self.fault is None else None
-        return None
+        self._now = now
+        return super().advance(now)
 
-    def _expire(self, deadline: float, now: float, reason: str, text: str) -> None:
-        if self.fault is None and now >= deadline:
-            self._break(reason, text)
+    def _handshake_expired(self, now: float, events: list[Event]) -> None:
+        self._expire(HANDSHAKE_TIMEOUT, "no complete handshake in time", events)
 
-    def _idle_deadline(self) -> float | None:
-        if not (self.decoder.buffered or self._inbox.in_parts) or self._paused:
-            return None
-        seconds = self._idle_close_seconds
-        return self._heard_at + seconds if seconds else None
+    def _ack_is_due(self, now: float, events: list[Event]) -> None:
+        self._write_ack()
 
-    def _ack_wait(self, now: float) -> float | None:
-        seconds = self._ack_wait_seconds
-        if not seconds or self._paused or not self.in_flight:
-            self._no_ack_since = None
-            return None
-        if self._no_ack_since is None:
-            self._no_ack_since = now
-        return self._no_ack_since + seconds
+    def _idle_expired(self, now: float, events: list[Event]) -> None:
+        if self._paused or not (self.decoder.buffered or self._inbox.in_parts):
+            return
+        deadline = self._heard_at + self._idle_close_seconds
+        if now < deadline:
+            self.deadlines.set("idle", deadline)
+        else:
+            self._expire(IDLE_TIMEOUT, "a payload stays unfinished", events)
+
+    def _ack_wait_expired(self, now: float, events: list[Event]) -> None:
+        if self._paused or self._no_ack_since is None:
+            return
+        deadline = self._no_ack_since + self._ack_wait_seconds
+        if now < deadline:
+            self.deadlines.set("ack-wait", deadline)
+        else:
+            self._expire(ACK_TIMEOUT, "nothing was acknowledged in time", events)
+
+    def _expire(self, reason: str, text: str, events: list[Event]) -> None:
+        events.append(self._break(reason, text))
+
+    timely: ClassVar = {
+        "handshake": _handshake_expired,
+        "ack": _ack_is_due,
+        "idle": _idle_expired,
+        "ack-wait": _ack_wait_expired,
+    }
 
     # ── octets out, and the end ─────────────────────────────────────────────────────────────────
 
-    def data_to_send(self) -> bytes:
+    def outputs(self) -> bytes:
         """Take the octets which are to be written now."""
         if not self._out:
             return b""
@@ -572,10 +617,13 @@ class Session(ABC):
         self._out.clear()
         return octets
 
-    def connection_lost(self) -> list[int]:
+    def lost(self, now: float) -> list[Event | WorkLost]:
         """The connection is gone: the numbers of our messages which were not acknowledged."""
         if self.state is Side.CLOSED:
             return []
         self._machine.step(ConnectionLost)
         self._out.clear()
-        return [] if self.sending is None else self.sending.drain()
+        self._firsts.clear()
+        self.deadlines.clear_all()
+        unacknowledged = [] if self.sending is None else self.sending.drain()
+        return [WorkLost(unacknowledged)] if unacknowledged else []

@@ -304,6 +304,10 @@ NUMBER_OPERATORS: Final[Mapping[str, Comparison]] = {
 _CONDITION: Final = re.compile(r"([^\s=<>!~&]*)\s*(<=|>=|!=|=|<|>|~|&)(.*)", re.DOTALL)
 
 
+_MISSPELT: Final = re.compile(r"[ND](?:[0-9+\-.]|NaN\Z|Infinity\Z)")
+"""An operand which is meant to be a number or a date, and is none; ``Nils`` is text (``MM-24``)."""
+
+
 @dataclass(slots=True, frozen=True)
 class Condition:
     """``key operator value``, checked when it is made (``MM-24``)."""
@@ -344,10 +348,10 @@ class Filter:
         )
 
     @classmethod
-    def read(cls, text: str, conditions_max: int = 32) -> Filter:
+    def read(cls, expression: str, conditions_max: int = 32) -> Filter:
         """A filter expression, decoded already; BadText says which condition cannot be."""
         conditions: list[Condition] = []
-        for item in text.split(";"):
+        for item in expression.split(";"):
             item = item.strip()
             if not item:
                 continue
@@ -356,7 +360,11 @@ class Filter:
             parts = _CONDITION.fullmatch(item)
             if parts is None or _LENIENT_KEY.match(parts[1]) is None:
                 raise BadText(f"{shown(item)} is not: name, operator, value")
-            conditions.append(Condition(parts[1], parts[2], read_value(parts[3].strip())))
+            text = parts[3].strip()
+            operand = read_value(text)
+            if not operand.typed and _MISSPELT.match(text):
+                raise BadText(f"{shown(text)} is neither a number nor a date")
+            conditions.append(Condition(parts[1], parts[2], operand))
         return cls(conditions)
 
     def matches(self, properties: Properties) -> bool:

@@ -10,8 +10,8 @@ from .client_flow import CLIENT_FLOW, ClientFlow, ClientFlowState
 from .flows import FLOW, FlowState, ReadingFlow, Stored, WritingFlow
 from .limits import CLIENT_LIMITS, SERVER_LIMITS
 from .profiles import IngestProfile, Profile, QueueProfile, TestProfile
-from .server import Channel, Server
-from .sessions import SESSION, ContentReceived, Session, SessionState
+from .server import Server
+from .sessions import SESSION, Arrival, Channel, ContentReceived, Session, SessionState
 
 __all__ = [
     "CLIENT",
@@ -20,6 +20,7 @@ __all__ = [
     "FLOW",
     "SERVER_LIMITS",
     "SESSION",
+    "Arrival",
     "Channel",
     "Client",
     "ClientFlow",

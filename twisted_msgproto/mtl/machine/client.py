@@ -6,13 +6,9 @@ another one, and when the server answers 401 (its session has ended) it begins a
 *Anew* means Open, Authorize as asked, Profile and every lease which is held, and then the request
 which was interrupted.
 
-Duties of the caller of a :class:`Client`:
-
-1. verbs queue requests and return their number; the answer comes as an event with that number;
-2. ``receive_parts(frames, now)`` with each message of the socket;
-3. send ``data_to_send()`` after every call; on :class:`SocketDropped` close the socket, make a new
-   one, and send to that;
-4. call ``tick(now)`` when the time comes which ``next_deadline`` tells.
+The duties of the caller of a :class:`Client` are those of :mod:`twisted_msgproto.core.connection`.
+Verbs queue requests and return their number; the answer comes as an event with that number.  On
+:class:`SocketDropped` close the socket, make a new one, and send to that.
 """
 
 from __future__ import annotations
@@ -21,8 +17,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import auto
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
+from ...core.connection import Connection, WorkLost
+from ...core.deadlines import Deadlines
 from ...core.limits import Limits
 from ...core.machine import Machine, State, Table
 from ..wire import control
@@ -166,7 +164,7 @@ class _Task:
     mechanisms: Sequence[str] = field(default_factory=tuple)
 
 
-class Client:
+class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEvent]):
     """The control flow's client.
 
     Attributes:
@@ -175,13 +173,20 @@ class Client:
         profiles: what the server's last 201 listed.
     """
 
+    counters: Counter[str]
+    deadlines: Deadlines
+
     def __init__(self, limits: Limits | None = None) -> None:
         """``limits`` has at least :data:`.CLIENT_LIMITS`; their defaults where it is None."""
         limits = Limits.of(CLIENT_LIMITS) if limits is None else limits
         self._limits = limits
         self._timeout = limits["request-timeout"]
         self._tries_max = limits.integer("request-tries")
-        self.counters: Counter[str] = Counter()
+        self.counters = Counter()
+        self.deadlines = Deadlines()
+        self.fault = None
+        self._draining = False
+        self._lost_at: float | None = None
         self.mechanisms: list[str] = []
         self.profiles: list[str] = []
         self._machine = Machine(CLIENT, ClientState.CLOSED)
@@ -191,7 +196,6 @@ class Client:
         self._current: _Task | None = None  # what was sent and is not answered
         self._task: _Task | None = None  # for whose sake the script runs
         self._tries = 0  # sockets which were dropped for the task in hand
-        self._deadline: float | None = None
         self._open: Open | None = None
         self._credentials: Credentials | None = None
         self._profile: SelectProfile | None = None
@@ -208,8 +212,19 @@ class Client:
 
     @property
     def next_deadline(self) -> float | None:
-        """When ``tick`` has work next; None: when something was asked."""
-        return self._deadline
+        """The older name of ``deadline``."""
+        return self.deadline
+
+    @property
+    def unfinished(self) -> bool:
+        """A verb has failed at once, and ``receive`` or ``advance`` has its event."""
+        return bool(self._events)
+
+    @property
+    def finished(self) -> bool:
+        """The client was closed, or drained and nothing is asked any more."""
+        asking = self._task is not None or bool(self._waiting)
+        return self._lost_at is not None or (self._draining and not asking)
 
     def snapshot(self) -> dict[str, object]:
         """The client's state as plain values."""
@@ -289,7 +304,7 @@ class Client:
 
     def _send_request(self, request: Request, now: float) -> None:
         self._out.append([b"", *encode_request(request)])
-        self._deadline = now + self._timeout
+        self.deadlines.set("reply", now + self._timeout)
         self.counters["requests"] += 1
 
     def _anew(self) -> None:
@@ -310,8 +325,15 @@ class Client:
 
     # ── replies ─────────────────────────────────────────────────────────────────────────────────
 
+    def receive(self, inputs: Sequence[Sequence[bytes]], now: float) -> list[ClientEvent]:
+        """Read messages of the control socket: an empty frame, a status, a body each."""
+        events: list[ClientEvent] = []
+        for frames in inputs:
+            events += self.receive_parts(frames, now)
+        return events + self._take_events()
+
     def receive_parts(self, frames: Sequence[bytes], now: float) -> list[ClientEvent]:
-        """Read one message of the control socket: an empty frame, a status, a body."""
+        """As ``receive`` with one message; the older name, for one release."""
         task = self._current
         try:
             reply = parse_reply(frames, self._limits)
@@ -321,7 +343,7 @@ class Client:
         if task is None:
             self._dropped("nobody-asked")
             return self._take_events()
-        self._deadline = None
+        self.deadlines.clear("reply")
         if reply.code == 401:
             self._unauthorized(task, reply)
         elif reply.code == 402 and task.cycle is not None:
@@ -426,26 +448,30 @@ class Client:
         current = self._current
         if current is not None and current is not self._task and current.number is not None:
             # Only a lease which was to be renewed: that one is lost, the rest goes on.
-            self._current, self._deadline = None, None
-            self._lost(current.number, code, reason)
+            self._current = None
+            self.deadlines.clear("reply")
+            self._refused(current.number, code, reason)
             return
         task, self._task = self._task, None
-        self._current, self._deadline = None, None
+        self._current = None
+        self.deadlines.clear("reply")
         self._script.clear()
         assert task is not None and task.number is not None
-        self._lost(task.number, code, reason)
+        self._refused(task.number, code, reason)
 
-    def _lost(self, number: int, code: int, reason: str) -> None:
+    def _refused(self, number: int, code: int, reason: str) -> None:
         self._leases.pop(number, None)
         self._events.append(RequestRefused(number, code, reason))
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def tick(self, now: float) -> list[ClientEvent]:
+    def advance(self, now: float) -> list[ClientEvent]:
         """Do what is due at ``now``."""
-        if self._deadline is None or now < self._deadline:
-            return self._take_events()
-        self._deadline = None
+        super().advance(now)
+        return self._take_events()
+
+    def _reply_missing(self, now: float, events: list[ClientEvent]) -> None:
+        """``MT-28``: no reply came in time, so begin anew on another socket."""
         self._tries += 1
         self.counters["sockets_dropped"] += 1
         self._out.clear()
@@ -460,22 +486,32 @@ class Client:
         else:
             self._anew()
         self._go_on(now)
-        return self._take_events()
+
+    timely: ClassVar = {"reply": _reply_missing}
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 
-    def data_to_send(self) -> list[list[bytes]]:
+    def outputs(self) -> list[list[bytes]]:
         """What is to be sent now, as a plain REQ socket would put it on the wire."""
         out, self._out = self._out, []
         return out
 
-    def connection_lost(self) -> list[int]:
+    def drain(self, now: float) -> list[ClientEvent]:
+        """The client is ``finished`` when what was asked is answered."""
+        self._draining = True
+        return []
+
+    def lost(self, now: float) -> list[ClientEvent | WorkLost]:
         """The client is closed: the numbers of the requests which will not be answered."""
         tasks = [self._task, *self._waiting]
-        self._task = self._current = self._deadline = None
+        self._task = self._current = None
+        self._lost_at = now
         self._script.clear()
         self._waiting.clear()
-        return [task.number for task in tasks if task is not None and task.number is not None]
+        self._out.clear()
+        self.deadlines.clear_all()
+        numbers = [task.number for task in tasks if task is not None and task.number is not None]
+        return [*self._take_events(), *([WorkLost(numbers)] if numbers else ())]
 
     def _dropped(self, reason: str) -> None:
         self.counters[f"dropped:{reason}"] += 1

@@ -2,8 +2,8 @@
 
 A flow is made with the lease which the control flow got.  It shows the lease, and when the server
 says 200 it summons or writes.  When the server is silent for too long, or does not know the flow
-any more, the flow is lost: the caller gets another lease and a new socket and calls ``renew``; then
-the flow summons what it had summoned and sends again what was not confirmed.
+any more, the flow is suspended: the caller gets another lease and a new socket and calls
+``renew``; then the flow summons what it had summoned and sends again what was not confirmed.
 
 Commands and contents draw their sequences from one counter, so that a Response never has two
 meanings (``MT-18``).
@@ -15,8 +15,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import auto
-from typing import Final
+from typing import ClassVar, Final
 
+from ...core.connection import Connection, WorkLost
+from ...core.deadlines import Deadlines
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import Machine, State, Table
@@ -168,6 +170,9 @@ ClientFlowEvent = (
 )
 
 
+_STANDING: Final = (ClientFlowState.LEASING, ClientFlowState.OPEN)
+
+
 @dataclass(slots=True)
 class _Sent:
     number: int
@@ -176,7 +181,7 @@ class _Sent:
     body: bytes
 
 
-class ClientFlow:
+class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], ClientFlowEvent]):
     """One data flow of a client: a reader or a writer.
 
     Attributes:
@@ -185,12 +190,18 @@ class ClientFlow:
         doubted: the server has rejected content and has not said since that the flow stands still.
     """
 
+    counters: Counter[str]
+    deadlines: Deadlines
+
     def __init__(self, *, reads: bool, confirm: bool, limits: Limits | None = None) -> None:
         """``confirm`` is True for ``full``; ``limits`` has at least :data:`.CLIENT_LIMITS`."""
         limits = Limits.of(CLIENT_LIMITS) if limits is None else limits
         self.reads = reads
         self.confirms = confirm
-        self.counters: Counter[str] = Counter()
+        self.counters = Counter()
+        self.deadlines = Deadlines()
+        self.fault = None
+        self._draining = False
         self._heartbeat = limits["heartbeat"]
         self._liveness = limits["liveness"]
         self._timeout = limits["request-timeout"] * limits.integer("request-tries")
@@ -199,7 +210,6 @@ class ClientFlow:
         self._sequence = 0
         self._numbers = 0
         self._lease_sequence: int | None = None
-        self._lease_deadline: float | None = None
         self._commands: Pending[int, tuple[int, Summon | Dismiss]] = Pending(4096)
         self._held: list[tuple[int, type[Summon] | type[Dismiss], str]] = []
         self._summoned: dict[str, None] = {}
@@ -231,6 +241,13 @@ class ClientFlow:
         """Contents which are in flight or wait."""
         return len(self._window) + len(self._waiting)
 
+    @property
+    def finished(self) -> bool:
+        """The flow is closed, or it was drained and nothing of it waits for an answer."""
+        return self.state is ClientFlowState.CLOSED or (
+            self._draining and not (self.unsettled or self._held or len(self._commands))
+        )
+
     def snapshot(self) -> dict[str, object]:
         """The flow's state as plain values; the lease is not among them."""
         return {
@@ -260,8 +277,11 @@ class ClientFlow:
         self._held = again + self._held
         self._waiting.extendleft(reversed(self._window.drain()))
         self._lease_sequence = self._next()
-        self._lease_deadline = now + self._timeout
         self._send(Lease(self._lease_sequence, token), now)
+        self.deadlines.clear_all()
+        self.deadlines.set("lease", now + self._timeout)
+        self.deadlines.set("silence", now + self._liveness)
+        self.deadlines.set("heartbeat", now + self._heartbeat)
 
     def summon(self, resource: str, now: float) -> int:
         """Ask for this resource's content; answered by :class:`Responded` with this number."""
@@ -319,18 +339,29 @@ class ClientFlow:
         return True
 
     def close(self) -> list[int]:
+        """As ``lost``, but it returns the numbers."""
+        return self.connection_lost()
+
+    def drain(self, now: float) -> list[ClientFlowEvent]:
+        """The flow is ``finished`` when what was sent is answered; send no more."""
+        self._draining = True
+        return []
+
+    def lost(self, now: float) -> list[ClientFlowEvent | WorkLost]:
         """The flow is over: the numbers of commands and contents which nobody answered."""
         self._machine.step(FlowClosed)
+        self.deadlines.clear_all()
         numbers = [number for _, (number, _) in self._commands.drain() if number]
         numbers += [number for number, _, _ in self._held]
         contents = [*self._window.drain(), *self._waiting]
         self._held.clear()
         self._waiting.clear()
         self._out.clear()
-        return numbers + [content.number for content in contents]
+        numbers += [content.number for content in contents]
+        return [WorkLost(numbers)] if numbers else []
 
-    def lost(self, reason: str) -> list[ClientFlowEvent]:
-        """The caller knows that the flow is lost (its session began anew)."""
+    def suspend(self, reason: str) -> list[ClientFlowEvent]:
+        """The caller knows that the server does not know the flow (its session began anew)."""
         events: list[ClientFlowEvent] = []
         self._lose(reason, events)
         return events
@@ -351,9 +382,15 @@ class ClientFlow:
         for number, kind, resource in self._held:
             sequence = self._next()
             command = kind(sequence, resource)
-            self._commands.add(sequence, (number, command), now + self._timeout)
+            self._await_response(sequence, (number, command), now)
             self._send(command, now)
         self._held.clear()
+
+    def _await_response(
+        self, sequence: int, asked: tuple[int, Summon | Dismiss], now: float
+    ) -> None:
+        self._commands.add(sequence, asked, now + self._timeout)
+        self.deadlines.no_later("response", now + self._timeout)
 
     def _send_waiting(self, now: float) -> None:
         if self.state is not ClientFlowState.OPEN or not self._waiting:
@@ -374,7 +411,7 @@ class ClientFlow:
             self._recent.popitem(last=False)
         self._sent_at = now
 
-    def data_to_send(self) -> list[list[bytes]]:
+    def outputs(self) -> list[list[bytes]]:
         """What is to be sent now: header and body each."""
         out, self._out = self._out, []
         return out
@@ -384,16 +421,20 @@ class ClientFlow:
     def receive_parts(
         self, messages: Iterable[Sequence[bytes]], now: float
     ) -> list[ClientFlowEvent]:
+        """As ``receive``; the older name, for one release."""
+        return self.receive(messages, now)
+
+    def receive(self, inputs: Iterable[Sequence[bytes]], now: float) -> list[ClientFlowEvent]:
         """Read messages of the flow's socket: header and body each."""
         events: list[ClientFlowEvent] = []
-        for parts in messages:
+        for parts in inputs:
             if len(parts) != 2:
-                self._dropped("frames")
+                self._ill_formed(parts, "frames", events, now)
                 continue
             try:
                 command = data.decode(parts[0], parts[1])
             except IllFormed as error:
-                self._dropped(error.reason)
+                self._ill_formed(parts, error.reason, events, now)
                 continue
             self._heard_at = now
             if not self._machine.try_step(type(command)):
@@ -401,6 +442,27 @@ class ClientFlow:
                 continue
             self._obey(command, events, now)
         return events
+
+    def _ill_formed(
+        self, parts: Sequence[bytes], reason: str, events: list[ClientFlowEvent], now: float
+    ) -> None:
+        """A Content which cannot be read is rejected before a later Confirm covers it (``MT-13``).
+
+        Where not even its sequence can be read, the flow is given up.
+        """
+        self._dropped(reason)
+        header = parts[0] if parts else b""
+        if header[:1] != b"\5" or not (self.reads and self.confirms):
+            return
+        if self.state is not ClientFlowState.OPEN:
+            return
+        if len(header) < data.SEQUENCE_OCTETS:
+            self._lose("a content came without its sequence", events)
+            return
+        (sequence,) = data.read_sequence(header)
+        if sequence > self._last_received:
+            self._last_received = sequence
+            self._send(Reject(sequence), now)
 
     def _obey(self, command: DataCommand, events: list[ClientFlowEvent], now: float) -> None:
         match command:
@@ -475,12 +537,14 @@ class ClientFlow:
 
     def _responded(self, response: Response, events: list[ClientFlowEvent], now: float) -> None:
         if response.sequence == self._lease_sequence:
-            self._lease_sequence = self._lease_deadline = None
+            self._lease_sequence = None
+            self.deadlines.clear("lease")
             if response.code != 200:
                 self._lose("the lease was refused", events)
                 return
             self._machine.step(LeaseAccepted)
             self._probed_at = now
+            self.deadlines.set("probe", now + self._liveness)
             events.append(FlowOpened())
             known = [(0, Summon, name) for name in self._summoned]
             self._held = [*known, *self._held]
@@ -527,14 +591,14 @@ class ClientFlow:
         """
         if not self._commands.full:
             command = Summon(self._next(), "")
-            self._commands.add(command.sequence, (0, command), now + self._timeout)
+            self._await_response(command.sequence, (0, command), now)
             self._probed_at = now
             self._send(command, now)
 
     def _lose(self, reason: str, events: list[ClientFlowEvent]) -> None:
-        if self.state in (ClientFlowState.LEASING, ClientFlowState.OPEN):
+        if self.state in _STANDING:
             self._machine.step(FlowLost)
-            self._lease_deadline = None
+            self.deadlines.clear_all()
             self._out.clear()
             events.append(FlowBroken(reason) if self.doubted else FlowSuspended(reason))
 
@@ -543,32 +607,48 @@ class ClientFlow:
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def tick(self, now: float) -> tuple[list[ClientFlowEvent], float | None]:
-        """Do what is due at ``now``: events, and when to call again (None: after ``renew``)."""
-        events: list[ClientFlowEvent] = []
-        if self.state not in (ClientFlowState.LEASING, ClientFlowState.OPEN):
-            return events, None
-        if self._lease_deadline is not None and self._lease_deadline <= now:
-            self._lose("the lease was not answered", events)
-        elif self._heard_at + self._liveness <= now:
+    def _due(self, key: str, now: float, events: list[ClientFlowEvent]) -> None:
+        if self.state in _STANDING:  # what was due before may have lost the flow
+            super()._due(key, now, events)
+
+    def _lease_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
+        self._lose("the lease was not answered", events)
+
+    def _silence_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
+        deadline = self._heard_at + self._liveness
+        if now < deadline:
+            self.deadlines.set("silence", deadline)
+        else:
             self._lose("the server is silent", events)
-        elif expired := self._commands.expire(now):
-            # Every command is answered; a server which does not has lost the flow.
-            for _, (number, command) in expired:
-                self._hold_again(number, command)
+
+    def _responses_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
+        """Every command is answered; a server which does not has lost the flow."""
+        expired = self._commands.expire(now)
+        for _, (number, command) in expired:
+            self._hold_again(number, command)
+        following = self._commands.next_deadline()
+        if expired:
             self._lose("a command was not answered", events)
-        elif self._probed_at + self._liveness <= now and self._lease_deadline is None:
+        elif following is not None:
+            self.deadlines.set("response", following)
+
+    def _probe_again(self, now: float, events: list[ClientFlowEvent]) -> None:
+        deadline = self._probed_at + self._liveness
+        if now >= deadline:
             self._probe(now)
-        elif self._sent_at + self._heartbeat <= now:
+            deadline = now + self._liveness
+        self.deadlines.set("probe", deadline)
+
+    def _beat(self, now: float, events: list[ClientFlowEvent]) -> None:
+        if now >= self._sent_at + self._heartbeat:
             self._out.append(PING)
             self._sent_at = now
-        if events:
-            return events, None
-        deadlines = [
-            self._lease_deadline,
-            self._heard_at + self._liveness,
-            self._commands.next_deadline(),
-            self._sent_at + self._heartbeat,
-            self._probed_at + self._liveness if self._lease_deadline is None else None,
-        ]
-        return events, min(deadline for deadline in deadlines if deadline is not None)
+        self.deadlines.set("heartbeat", self._sent_at + self._heartbeat)
+
+    timely: ClassVar = {
+        "lease": _lease_expired,
+        "silence": _silence_expired,
+        "response": _responses_expired,
+        "probe": _probe_again,
+        "heartbeat": _beat,
+    }

@@ -188,7 +188,7 @@ class ReadingFlow(Flow):
         exhausted: where the flow puts itself when its burst is used up.
         blocked: the socket takes no more for this peer now.
         outbox: where the server's messages wait to be sent.
-        last_looked_at: ``last_sent`` at the last look for silence.
+        stirred: where the flow puts itself when it was sent content, so that its time is noted.
     """
 
     outbox: list[list[bytes]] = field(default_factory=list)
@@ -200,7 +200,7 @@ class ReadingFlow(Flow):
     last_sent: int = 0
     blocked: bool = False
     exhausted: dict[ReadingFlow, None] = field(default_factory=dict)
-    last_looked_at: int = 0
+    stirred: dict[ReadingFlow, None] = field(default_factory=dict)
     state: FlowState = FlowState.READING
 
     @property
@@ -218,6 +218,7 @@ class ReadingFlow(Flow):
         name = self.summoned[resource]
         frames = data.encode_content(sequence, name, properties, content.body)
         self.outbox.append([self.peer, *frames])
+        self.stirred[self] = None
         if self.grant.confirm:
             self.unconfirmed[sequence] = (resource, content)
             return
@@ -257,7 +258,7 @@ class ReadingFlow(Flow):
 class Slice:
     """Contents of one read and one writer, which wait for the sink."""
 
-    last_sequence: int
+    sequences: list[int]
     place: int
     resources: list[str]
     properties: list[bytes]
@@ -296,7 +297,7 @@ class WritingFlow(Flow):
         window, sequences = self.window, self.sequences
         window.receive(len(sequences))
         place = window.slice()
-        window.mark(Slice(sequences[-1], place, self.resources, self.properties, self.bodies))
+        window.mark(Slice(sequences, place, self.resources, self.properties, self.bodies))
         self.sequences, self.resources, self.properties = [], [], []
         self.texts, self.bodies = [], []
         return place

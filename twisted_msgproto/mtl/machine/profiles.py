@@ -71,8 +71,12 @@ class Profile:
         """One more content may come; else it is refused.  Only asked where ``bounded``."""
         return True
 
-    def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> None:
-        """Contents of ``flow`` are safe (or the profile stores none): do with them what you do."""
+    def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
+        """Contents of ``flow`` are safe (or the profile stores none): do with them what you do.
+
+        False: they are not taken, and are rejected; so they are when this raises.
+        """
+        return None
 
     def congested(self, flow: WritingFlow) -> bool:
         """The flow's writer should wait: its Confirm is withheld until ``release`` (``MT-27``)."""
@@ -126,7 +130,7 @@ class TestProfile(Profile):
         super().__init__()
         self._readers: dict[str, dict[ReadingFlow, None]] = {}
 
-    def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> None:
+    def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
         """Give the contents to all readers."""
         for reader in self._readers.get(flow.session.virtual_host, ()):
             if reader.blocked:
@@ -134,6 +138,7 @@ class TestProfile(Profile):
                 continue
             for content in contents:
                 reader.send(resource, content)
+        return True
 
     def summon(self, flow: ReadingFlow, resource: str) -> bool:
         """One more reader."""
@@ -168,7 +173,8 @@ class QueueProfile(Profile):
     and after the limit ``deliveries`` to the queue of dead letters, ``NAME.dead``.  What a reader
     has not confirmed when it is gone is recycled.
 
-    A Confirm to a writer means that the sink has the content safe.  The queues themselves are in
+    A Confirm to a writer means that the sink has the content safe and that it is in its queue; what
+    a queue cannot take is rejected.  The queues themselves are in
     memory: when the process ends, what readers had not confirmed is lost to them, though not to the
     sink.
     """
@@ -205,19 +211,20 @@ class QueueProfile(Profile):
         on_the_way = flow.window.unsafe + len(flow.sequences)
         return len(queue.waiting) + on_the_way < 2 * self._contents_max
 
-    def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> None:
+    def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
         """Put the contents to the queue's tail, and give out what readers have room for."""
         host = flow.session.virtual_host
         queue = self._queue(host, resource)
         if queue is None:
-            # The sink has them; there was room for one more queue when they came.
+            # There was room for one more queue when they came.
             self.counters["overflowed"] += len(contents)
-            return
+            return False
         queue.waiting.extend(contents)
         self.octets += sum(content.octets for content in contents)
         self._pump(host, queue)
         if len(queue.waiting) > self._contents_max:
             self._congested.add((host, resource))
+        return True
 
     def congested(self, flow: WritingFlow) -> bool:
         """A queue which the flow may write to is above its limit."""

@@ -8,17 +8,15 @@ resources and gets content) or writes.  A session is known by the control connec
 it, a flow by the data connection which showed the lease; both end when they have been silent for
 too long, because a ROUTER socket does not say that a peer has gone.
 
-Duties of the caller of a :class:`Server`, in this order:
+A machine is the whole broker here, and no single connection, because its sockets are.
 
-1. ``receive_parts(channel, messages, now, addresses)`` with what a socket gave, the peer's identity
-   first;
-2. for each event: hand :class:`ContentReceived` to a sink, and answer
-   :class:`AuthenticationRequested` with ``challenge``, ``authorize`` or ``refuse``, now or later;
-3. ``made_safe(flow, place, now)`` or ``not_safe(flow, place, now)`` when the sink has spoken;
-4. send ``data_to_send()`` after every call; ``blocked(peer)`` and ``unblocked(peer)`` say whose
-   socket takes no more, ``peer_lost(peer)`` who cannot be reached;
-5. call ``tick(now)`` when the time comes which the last call of it returned;
-6. ``paused(now)`` and ``resumed(now)`` around times in which the data socket is not read.
+Duties of the caller of a :class:`Server`, beside those of :mod:`twisted_msgproto.core.connection`:
+
+1. ``receive(Arrival(channel, messages, addresses), now)`` with what a socket gave;
+2. answer :class:`AuthenticationRequested` with ``challenge``, ``authorize`` or ``refuse``, now or
+   later;
+3. ``blocked(peer)`` and ``unblocked(peer)`` say whose socket takes no more, ``peer_lost(peer)`` who
+   cannot be reached.
 
 Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REASON``.
 """
@@ -26,10 +24,9 @@ Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REAS
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from enum import Enum, auto
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
+from ...core.connection import WorkLost
 from ...core.limits import Limits
 from ..wire import data
 from ..wire.data import PING, PONG, IllFormed
@@ -45,18 +42,8 @@ from .flows import (
 )
 from .limits import SERVER_LIMITS
 from .profiles import Profile
-from .sessions import ServerEvent, key_of
+from .sessions import NOWHERE, Arrival, Channel, Outputs, ServerEvent, Session, key_of
 from .writers import Writers
-
-NOWHERE: Final[Mapping[bytes, str]] = MappingProxyType({})
-
-
-class Channel(Enum):
-    """Which socket a message came through (``MT-12``)."""
-
-    CONTROL = auto()
-    DATA = auto()
-    SHARED = auto()  # one socket for both: told apart by the number of frames
 
 
 class Server(Writers):
@@ -106,7 +93,9 @@ class Server(Writers):
         self._liveness = limits["liveness"]
         self._exhausted: dict[ReadingFlow, None] = {}  # readers which used their burst up
         self._out_data: list[list[bytes]] = []
-        self._paused = False
+        self._stirred: dict[ReadingFlow, None] = {}  # readers which were sent content
+        self._draining = False
+        self._closed = False
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -114,6 +103,19 @@ class Server(Writers):
     def more_to_send(self) -> bool:
         """Readers have room for more: call ``refill(now)`` soon, when the sockets took what was."""
         return bool(self._exhausted)
+
+    @property
+    def finished(self) -> bool:
+        """The server was closed, or drained and what it took is answered."""
+        return self._closed or (
+            self._draining
+            and not any(type(f) is WritingFlow and f.window.unsafe for f in self._flows.values())
+        )
+
+    @property
+    def state(self) -> str:
+        """Where the broker stands: ``open``, ``draining`` or ``closed``."""
+        return "closed" if self._closed else "draining" if self._draining else "open"
 
     def snapshot(self) -> dict[str, object]:
         """The broker's figures as plain values; no identity and no lease is among them."""
@@ -135,12 +137,16 @@ class Server(Writers):
         now: float,
         addresses: Mapping[bytes, str] = NOWHERE,
     ) -> list[ServerEvent]:
-        """Read messages of ``channel``; each is the peer's identity and the frames it sent.
+        """As ``receive``; the older name, for one release."""
+        return self.receive(Arrival(channel, messages, addresses), now)
 
-        ``addresses`` has the network address behind each identity among them.
-        """
+    def receive(self, inputs: Arrival, now: float) -> list[ServerEvent]:
+        """Read what a socket gave at ``now``."""
+        if self._closed:
+            return []
+        channel, messages = inputs.channel, inputs.messages
         self._now = now
-        self._look_at(addresses)
+        self._look_at(inputs.addresses)
         flows = self._flows
         if channel is Channel.CONTROL:
             for parts in messages:
@@ -154,9 +160,12 @@ class Server(Writers):
                     try:
                         self._content(flow, parts[1], parts[2])
                     except IllFormed as error:
-                        self._dropped(error.reason)
+                        self._ill_formed_content(flow, parts[1], error.reason)
                 else:
                     self._data(parts[0], flow, parts[1], parts[2])
+            elif len(parts) > 1 and self._is_content(flow := flows.get(parts[0]), parts[1]):
+                assert isinstance(flow, WritingFlow)
+                self._ill_formed_content(flow, parts[1], "frames")
             elif shared:
                 self._control(parts)
             else:
@@ -169,11 +178,13 @@ class Server(Writers):
     def _end_flow(self, flow: Flow) -> None:
         """The flow is over: its unconfirmed content is recycled (``MT-21``, ``MT-30``)."""
         del self._flows[flow.peer]
+        self.deadlines.clear(flow)
         del flow.session.flows[flow.peer]
         profile = flow.grant.profile
         if isinstance(flow, ReadingFlow):
             flow.blocked = True
             self._exhausted.pop(flow, None)
+            self._stirred.pop(flow, None)
             profile.rejected(flow, flow.drain(), True)
             for resource in flow.summoned:
                 profile.dismiss(flow, resource)
@@ -216,11 +227,26 @@ class Server(Writers):
             self._end_session(session, "lost")
 
     def close(self, now: float) -> list[ServerEvent]:
-        """The server stops: every session ends."""
+        """Every session ends."""
         self._now = now
         for session in self.sessions():
             self._end_session(session, "closed")
         return self._take_events()
+
+    def drain(self, now: float) -> list[ServerEvent]:
+        """The server is about to stop: it is ``finished`` when what it took is answered."""
+        self._draining = True
+        return []
+
+    def lost(self, now: float) -> list[ServerEvent | WorkLost]:
+        """The server stops: every session ends, and nothing is read or sent any more."""
+        ended = self.close(now)
+        self._closed = True
+        self.deadlines.clear_all()
+        self._out_control.clear()
+        self._out_data.clear()
+        self._stirred.clear()
+        return [*ended]
 
     # ── the data flow ───────────────────────────────────────────────────────────────────────────
 
@@ -228,7 +254,10 @@ class Server(Writers):
         try:
             command = data.decode(header, body)
         except IllFormed as error:
-            self._dropped(error.reason)
+            if isinstance(flow, WritingFlow) and self._is_content(flow, header):
+                self._ill_formed_content(flow, header, error.reason)
+            else:
+                self._dropped(error.reason)
             return
         kind = type(command)
         if flow is not None:
@@ -280,6 +309,7 @@ class Server(Writers):
             return
         session = grant.session
         del self._leases[grant.token], session.grants[grant.token]
+        self.deadlines.clear(grant)
         assert (ReaderLeased if grant.reads else WriterLeased) in FLOW[FlowState.UNLEASED]
         flow: Flow
         if grant.reads:
@@ -294,12 +324,14 @@ class Server(Writers):
                 burst=burst,
                 burst_limit=burst,
                 exhausted=self._exhausted,
+                stirred=self._stirred,
             )
         else:
             flow = WritingFlow(peer, grant, self._now, self._now)
         flow.address = self._addresses.get(peer, "")
         flow.commands.append(command.sequence)
         self._flows[peer] = session.flows[peer] = flow
+        self._watch_flow(flow)
         session.heard_at = self._now
         self.counters["flows_total"] += 1
         self._respond(peer, flow, command.sequence, 200)
@@ -376,9 +408,12 @@ class Server(Writers):
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 
-    def data_to_send(self) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    def outputs(self) -> Outputs:
         """What is to be sent now, the peer's identity first: on control, on data sockets."""
         out = self._out_control[:], self._out_data[:]
+        for flow in self._stirred:
+            flow.sent_at = self._now
+        self._stirred.clear()
         # Readers hold on to these lists, so they are emptied and not replaced.
         self._out_control.clear()
         self._out_data.clear()
@@ -386,37 +421,51 @@ class Server(Writers):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def tick(self, now: float) -> tuple[list[ServerEvent], float | None]:
-        """Do what is due at ``now``: events, and when to call again (None: when something came)."""
+    def advance(self, now: float) -> list[ServerEvent]:
+        """Do what is due at ``now``."""
         self._now = now
-        self._answer_refusals(now)
-        for flow in list(self._flows.values()):
-            if flow.heard_at + self._liveness <= now and not self._paused:
-                self.counters["flows_silent"] += 1
-                self._end_flow(flow)
-            elif isinstance(flow, ReadingFlow) and flow.last_sent > flow.last_looked_at:
-                flow.last_looked_at, flow.sent_at = flow.last_sent, now
-            elif flow.sent_at + self._heartbeat <= now:
-                self._send(flow.peer, flow, PING)
-        for session in self.sessions():
-            self._look_after(session, now, not self._paused)
-        self._end_unused_leases(now)
-        return self._take_events(), self._next_tick(now)
+        super().advance(now)
+        return self._take_events()
 
-    def _next_tick(self, now: float) -> float | None:
-        """Soon enough for refusals and heartbeats; nothing here is worth a finer clock."""
-        if not self._sessions:
-            return None
-        step = min(1.0, self._heartbeat / 2, self._liveness / 4)
-        due = min(self._refusals.values(), default=now + step)
-        return min(due, now + step)
+    def _due(self, key: Any, now: float, events: list[ServerEvent]) -> None:
+        if isinstance(key, Session):
+            if not key.ended:
+                self._look_after_session(key, now)
+        elif isinstance(key, Flow):
+            if self._stands(key):
+                self._look_after_flow(key, now)
+        elif key.token in self._leases:
+            self._end_unused(key)
 
-    def paused(self, now: float) -> None:
+    def _look_after_flow(self, flow: Flow, now: float) -> None:
+        """Ping who has heard nothing, and end who has said nothing, for too long (``MT-21``)."""
+        if not self._paused and self._heard(flow) + self._liveness <= now:
+            self.counters["flows_silent"] += 1
+            self._end_flow(flow)
+            return
+        if flow.sent_at + self._heartbeat <= now:
+            self._send(flow.peer, flow, PING)
+        self._watch_flow(flow)
+
+    def _heard(self, flow: Flow) -> float:
+        """When the peer said anything last, or could have been heard again."""
+        return max(flow.heard_at, self._resumed_at)
+
+    def _watch_flow(self, flow: Flow) -> None:
+        """Set the flow's deadline: when it is to be looked after next."""
+        due = flow.sent_at + self._heartbeat
+        if not self._paused:
+            due = min(due, self._heard(flow) + self._liveness)
+        self.deadlines.set(flow, self._coarse(max(due, self._now)))
+
+    def paused(self, now: float) -> list[ServerEvent]:
         """The data socket is not read from now on: nobody's silence counts."""
+        self._now = now
         self._paused = True
+        return []
 
-    def resumed(self, now: float) -> None:
+    def resumed(self, now: float) -> list[ServerEvent]:
         """The data socket is read again: everybody's silence begins anew."""
+        self._now = self._resumed_at = now
         self._paused = False
-        for flow in self._flows.values():
-            flow.heard_at = max(flow.heard_at, now)
+        return []

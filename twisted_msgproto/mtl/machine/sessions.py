@@ -6,13 +6,17 @@ flows, is in :mod:`.server`.  The events of both are here.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import auto
-from typing import Any, Final
+from enum import Enum, auto
+from math import ceil, inf
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
+from ...core.connection import Connection
+from ...core.deadlines import ManyDeadlines
 from ...core.limits import Limits
 from ...core.machine import Machine, State, Table
 from ..wire import control
@@ -32,6 +36,36 @@ from .profiles import Profile, by_name
 
 TOKEN_OCTETS: Final = 20
 """A lease is 160 random bits, in hexadecimal digits (``MT-11``)."""
+
+
+NOWHERE: Final[Mapping[bytes, str]] = MappingProxyType({})
+
+
+class Channel(Enum):
+    """Which socket a message came through (``MT-12``)."""
+
+    CONTROL = auto()
+    DATA = auto()
+    SHARED = auto()  # one socket for both: told apart by the number of frames
+
+
+class Arrival(NamedTuple):
+    """What one read of a socket brought.
+
+    Each of ``messages`` is the peer's identity and the frames it sent; ``addresses`` has the
+    network address behind each identity among them.
+    """
+
+    channel: Channel
+    messages: Iterable[list[bytes]]
+    addresses: Mapping[bytes, str] = NOWHERE
+
+
+Place = tuple[WritingFlow, int]
+"""What ``made_safe`` and ``not_safe`` are told: a flow, and a place in what it has written."""
+
+Outputs = tuple[list[list[bytes]], list[list[bytes]]]
+"""What is to be sent on control and on data sockets, the peer's identity first."""
 
 
 class Granted:
@@ -183,7 +217,7 @@ class ContentReceived:
     """
 
     flow: WritingFlow
-    place: int
+    place: Place
     sequences: list[int]
     resources: list[str]
     texts: list[dict[str, str] | None]
@@ -196,8 +230,11 @@ ServerEvent = (
 )
 
 
-class Sessions(ABC):
+class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     """The control flow of a broker.  Who derives from it ends flows (``_end_flow``).
+
+    Its deadlines are those of sessions, of leases which nobody has used, and of flows: each has
+    one, so that what one message costs does not grow with those who are silent (``HO-26``).
 
     Attributes:
         limits: in force.
@@ -205,6 +242,9 @@ class Sessions(ABC):
         counters: plain integers by name, for metrics.
         data_port: what a 202 reply says.
     """
+
+    counters: dict[str, int]
+    deadlines: ManyDeadlines[Session | LeaseGrant | Flow]
 
     def __init__(
         self,
@@ -221,7 +261,9 @@ class Sessions(ABC):
     ) -> None:
         self.limits = limits
         self.profiles = by_name(profiles)
-        self.counters: dict[str, int] = Counter() if counters is None else counters
+        self.counters = Counter() if counters is None else counters
+        self.fault = None
+        self.deadlines = ManyDeadlines()
         self.data_port = data_port
         self._random = random
         self._session_names = session_names
@@ -233,6 +275,11 @@ class Sessions(ABC):
         self._refusals: dict[Session, float] = {}  # when the reply is due
         self._out_control: list[list[bytes]] = []
         self._events: list[ServerEvent] = []
+        # Nothing here is worth a finer clock than this, and so many silent peers are looked after
+        # in few turns; the answer to a failed login, which is worth one, has its own time.
+        self._grain = min(1.0, limits["heartbeat"] / 2, limits["liveness"] / 4)
+        self._paused = False
+        self._resumed_at = -inf  # silence before it means nothing
         self._now = 0.0
         self._addresses: Mapping[bytes, str] = {}
 
@@ -273,6 +320,9 @@ class Sessions(ABC):
         except Invalid as error:
             reason = {"reason": str(error), **error.more}
             self._reply(peer, envelope, error.code, **reason)
+        session = self._sessions.get(peer)
+        if session is not None:
+            self._watch(session)
 
     def _request(
         self,
@@ -392,6 +442,7 @@ class Sessions(ABC):
             self._now + self.limits["lease-unused"],
         )
         self._leases[token] = session.grants[token] = grant
+        self.deadlines.set(grant, grant.expires_at)
         self._answer(session, 202, port=self.data_port, lease=token)
 
     def _ready(self, session: Session) -> None:
@@ -413,6 +464,7 @@ class Sessions(ABC):
         """The SASL cycle goes on with ``challenge`` (``MT-08``)."""
         if self._awaits_answer(session, now):
             session.machine.step(Challenged)
+            self._watch(session)
             text = control.encode_base64(challenge)
             self._answer(session, 402, mechanism=session.mechanism, challenge=text)
 
@@ -421,6 +473,7 @@ class Sessions(ABC):
         if self._awaits_answer(session, now):
             session.user = user
             self._ready(session)
+            self._watch(session)
         return self._take_events()
 
     def refuse(self, session: Session, now: float) -> None:
@@ -429,6 +482,7 @@ class Sessions(ABC):
             session.refused = True
             self.counters["failed_authentications"] += 1
             self._refusals[session] = session.asked_at + self.limits["login-delay"]
+            self._watch(session)
 
     def _awaits_answer(self, session: Session, now: float) -> bool:
         self._now = now
@@ -447,6 +501,7 @@ class Sessions(ABC):
             session.user, session.profile, session.mechanism = None, None, None
             session.opened_at = now
             self._end_leases(session)
+            self._watch(session)
         return self._take_events()
 
     # ── the ends ────────────────────────────────────────────────────────────────────────────────
@@ -454,13 +509,15 @@ class Sessions(ABC):
     def _end_session(self, session: Session, reason: str) -> None:
         session.ended = True
         del self._sessions[session.peer]
+        self.deadlines.clear(session)
         self._refusals.pop(session, None)
         self._end_leases(session)
         self._events.append(SessionEnded(session, reason))
 
     def _end_leases(self, session: Session) -> None:
-        for token in session.grants:
+        for token, grant in session.grants.items():
             del self._leases[token]
+            self.deadlines.clear(grant)
         session.grants.clear()
         for flow in list(session.flows.values()):
             self._end_flow(flow)
@@ -471,29 +528,45 @@ class Sessions(ABC):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def _answer_refusals(self, now: float) -> None:
-        """Failed attempts have cost their time."""
-        for session, due in list(self._refusals.items()):
-            if due <= now:
-                del self._refusals[session]
-                session.refused, session.mechanism = False, None
-                session.machine.step(Denied)
-                self._answer(session, 401, mechanisms=self._mechanisms)
+    def _coarse(self, at: float) -> float:
+        """``at``, or a little later."""
+        return max(at, ceil(at / self._grain) * self._grain)
 
-    def _end_unused_leases(self, now: float) -> None:
-        for grant in [g for g in self._leases.values() if g.expires_at <= now]:
-            del self._leases[grant.token], grant.session.grants[grant.token]
-            self.counters["leases_unused"] += 1
+    def _watch(self, session: Session) -> None:
+        """Set the session's deadline: when it is to be looked after next."""
+        if session.ended:
+            return
+        due = (self._now if self._paused else session.heard_at) + self.limits["session-idle"]
+        if session.state not in (SessionState.READY, SessionState.PROFILED):
+            due = min(due, session.opened_at + self.limits["authentication"])
+        due = min(self._coarse(due), self._refusals.get(session, inf))
+        self.deadlines.set(session, max(self._now, due))
 
-    def _look_after(self, session: Session, now: float, silence_counts: bool) -> None:
-        """End a session which is idle, or not authenticated in time; data keeps it alive."""
-        for flow in session.flows.values():
-            session.heard_at = max(session.heard_at, flow.heard_at)
+    def _look_after_session(self, session: Session, now: float) -> None:
+        """Answer a failed login which has cost its time; end who is idle or authenticates never.
+
+        Data keeps a session alive.
+        """
+        refused_until = self._refusals.get(session)
+        if refused_until is not None and refused_until <= now:
+            del self._refusals[session]
+            session.refused, session.mechanism = False, None
+            session.machine.step(Denied)
+            self._answer(session, 401, mechanisms=self._mechanisms)
+        heard = [session.heard_at, self._resumed_at]
+        heard += [flow.heard_at for flow in session.flows.values()]
+        session.heard_at = max(heard)
         waiting = session.state not in (SessionState.READY, SessionState.PROFILED)
         if waiting and session.opened_at + self.limits["authentication"] <= now:
             self._end_session(session, "not authenticated in time")
-        elif silence_counts and session.heard_at + self.limits["session-idle"] <= now:
+        elif not self._paused and session.heard_at + self.limits["session-idle"] <= now:
             self._end_session(session, "idle")
+        else:
+            self._watch(session)
+
+    def _end_unused(self, grant: LeaseGrant) -> None:
+        del self._leases[grant.token], grant.session.grants[grant.token]
+        self.counters["leases_unused"] += 1
 
 
 def key_of(peer: bytes) -> bytes:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import Any
 
 from ..wire import data
-from ..wire.data import CONTENT_HEADER_OCTETS_MIN, IllFormed
+from ..wire.data import CONTENT_HEADER_OCTETS_MIN, SEQUENCE_OCTETS, IllFormed
 from ..wire.fields import EMPTY
 from .flows import (
     FLOW,
@@ -21,7 +21,7 @@ from .flows import (
     Stored,
     WritingFlow,
 )
-from .sessions import ContentReceived, Sessions
+from .sessions import ContentReceived, Place, ServerEvent, Sessions
 
 
 class Writers(Sessions):
@@ -35,6 +35,11 @@ class Writers(Sessions):
         self._flows: dict[bytes, Flow] = {}
         self._withheld: dict[WritingFlow, None] = {}
         self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
+        self.profile_errors: list[Exception] = []  # what profiles have raised, for the log
+
+    @abstractmethod
+    def _end_flow(self, flow: Flow) -> None:
+        """The flow is over."""
 
     @abstractmethod
     def _send(self, peer: bytes, flow: Flow | None, frames: list[bytes]) -> None:
@@ -79,6 +84,28 @@ class Writers(Sessions):
         flow.properties.append(properties)
         flow.texts.append(texts)
         flow.bodies.append(body)
+
+    @staticmethod
+    def _is_content(flow: Flow | None, header: bytes) -> bool:
+        """This is meant to be a Content of a writer, whatever is wrong with it (``MT-13``)."""
+        return isinstance(flow, WritingFlow) and header[:1] == b"\5"
+
+    def _ill_formed_content(self, flow: WritingFlow, header: bytes, reason: str) -> None:
+        """No later Confirm may cover what could not be read: it is rejected at once (``MT-13``).
+
+        Where not even its sequence can be read, the flow ends.
+        """
+        self._dropped(reason)
+        flow.heard_at = self._now
+        if not flow.grant.confirm:
+            return
+        if len(header) < SEQUENCE_OCTETS:
+            self.counters["flows_broken"] += 1
+            self._end_flow(flow)
+            return
+        (sequence,) = data.read_sequence(header)
+        flow.last_received = max(flow.last_received, sequence)
+        self._refuse_content(flow, sequence, 400)
 
     def _resource(self, flow: WritingFlow, encoded: bytes) -> Any:
         """The resource of this name, or the code for one which is not allowed (``MT-18``)."""
@@ -125,17 +152,18 @@ class Writers(Sessions):
         place = flow.take()
         if flow.grant.profile.stored:
             self._events.append(
-                ContentReceived(flow, place, sequences, resources, texts, bodies, octets)
+                ContentReceived(flow, (flow, place), sequences, resources, texts, bodies, octets)
             )
         else:
             self._settle(flow, place)
 
-    def made_safe(self, flow: WritingFlow, place: int, now: float) -> None:
+    def made_safe(self, place: Place, now: float) -> list[ServerEvent]:
         """The contents of the event with this place are safe (``MT-19``)."""
         self._now = now
-        self._settle(flow, place)
+        self._settle(*place)
+        return self._take_events()
 
-    def not_safe(self, flow: WritingFlow, place: int, now: float) -> None:
+    def not_safe(self, place: Place, now: float) -> list[ServerEvent]:
         """The contents of the event with this place never will be safe: the flow breaks.
 
         It takes no more content.  What came before these contents is confirmed when it is safe;
@@ -144,9 +172,11 @@ class Writers(Sessions):
         """
         self._now = now
         self.counters["slices_not_safe"] += 1
+        flow, end = place
         flow.state = FLOW[flow.state][ContentLost]
-        flow.lost_at = place if flow.lost_at is None else min(place, flow.lost_at)
-        self._settle(flow, place)
+        flow.lost_at = end if flow.lost_at is None else min(end, flow.lost_at)
+        self._settle(flow, end)
+        return self._take_events()
 
     def _settle(self, flow: WritingFlow, place: int) -> None:
         """Slices become safe in any order; they are confirmed in the order of their arrival."""
@@ -158,8 +188,8 @@ class Writers(Sessions):
                 self._confirm(flow, confirm)
                 self._break(flow)
                 return
-            self._accept(flow, settled)
-            confirm = settled.last_sequence
+            taken = self._accept(flow, settled)
+            confirm = confirm if taken is None else taken
         if confirm is None:
             return
         if self._stands(flow) and flow.grant.profile.congested(flow):
@@ -176,19 +206,31 @@ class Writers(Sessions):
             self.counters["flows_broken"] += 1
             self._end_flow(flow)
 
-    def _accept(self, flow: WritingFlow, contents: Slice) -> None:
-        """Give safe contents to the profile, run by run of one resource."""
-        profile, resources = flow.grant.profile, contents.resources
-        start = 0
+    def _accept(self, flow: WritingFlow, contents: Slice) -> int | None:
+        """Give safe contents to the profile, run by run of one resource.
+
+        What it does not take, or loses with an exception, is rejected here, before any Confirm
+        (``MT-20``).  The sequence of the last content which it has taken; None: it took none.
+        """
+        profile, resources, sequences = flow.grant.profile, contents.resources, contents.sequences
+        start, taken = 0, None
         for end in range(1, len(resources) + 1):
             if end == len(resources) or resources[end] != resources[start]:
                 run = slice(start, end)
-                profile.accept(
-                    flow,
-                    resources[start],
-                    list(map(Stored, contents.properties[run], contents.bodies[run])),
-                )
+                stored = list(map(Stored, contents.properties[run], contents.bodies[run]))
+                try:
+                    lost = profile.accept(flow, resources[start], stored) is False
+                except Exception as error:
+                    self.profile_errors.append(error)
+                    lost = True
+                if not lost:
+                    taken = sequences[end - 1]
+                else:
+                    self.counters["contents_lost_by_profile"] += end - start
+                    for sequence in sequences[run]:
+                        self._confirm_or_reject(flow, data.Reject(sequence))
                 start = end
+        return taken
 
     def _confirm(self, flow: WritingFlow, sequence: int | None) -> None:
         if sequence is None:

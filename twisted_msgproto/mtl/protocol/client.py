@@ -95,7 +95,7 @@ class MtlFlow:
         self._number = 0
         self._socket: Any = None
         self._waiting: dict[int, Deferred[None]] = {}
-        self._timer = MachineTimer(client.clock, self._tick)
+        self._timer = MachineTimer(client.clock, self.machine, self._settle)
         self._opened: Deferred[Any] | None = Deferred(self._cancelled)
         self._ended = False
         self._sending: Any = None
@@ -112,7 +112,7 @@ class MtlFlow:
             return
         if self.machine.doubted:
             # Whether the flow stands was never answered, and now it does not.
-            self._settle(self.machine.lost("its session began anew"))
+            self._settle(self.machine.suspend("its session began anew"))
             return
         self._drop()
         self._socket = self._client.dataSocket(self._received, port)
@@ -125,14 +125,14 @@ class MtlFlow:
             socket.shutdown()
 
     def _received(self, messages: list[list[bytes]]) -> None:
-        self._settle(self.machine.receive_parts(messages, self._client.clock.seconds()))
+        self._settle(self.machine.receive(messages, self._client.clock.seconds()))
 
     def _look(self) -> None:
         self._send()
         self._timer.look()
 
     def _send(self) -> None:
-        messages = self.machine.data_to_send()
+        messages = self.machine.outputs()
         if messages and self._socket is not None:
             self._socket.sendAll(messages)
 
@@ -149,15 +149,6 @@ class MtlFlow:
         self._sending = None
         if not self._ended:
             self._look()
-
-    def _tick(self, now: float) -> float | None:
-        if self._ended:
-            return None
-        events, deadline = self.machine.tick(now)
-        if events:
-            self._client.clock.callLater(0, self._settle, events)
-        self._send()
-        return deadline
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
 
@@ -380,7 +371,7 @@ class MtlClient:
         self._endpoint = endpoint
         self._curve = curve
         self._waiting: Pending[int, Deferred[Any]] = Pending(10_000)
-        self._timer = MachineTimer(clock, self._tick)
+        self._timer = MachineTimer(clock, self.machine, self._advanced)
         self._sockets = sockets(clock)
         self._bounds = Bounds(
             self.limits.integer("content-octets"),
@@ -494,7 +485,7 @@ class MtlClient:
             for flow in list(self.flows.values()):
                 flow.close()
             self._timer.stop()
-            self.machine.connection_lost()
+            self.machine.lost(self.clock.seconds())
             for _, waiter in self._waiting.drain():
                 waiter.errback(ConnectionClosed("the client was closed"))
             self._sockets.shutdown()
@@ -505,23 +496,23 @@ class MtlClient:
     def _received(self, messages: list[list[bytes]]) -> None:
         now = self.clock.seconds()
         for parts in messages:
-            self._settle(self.machine.receive_parts(parts, now))
+            self._settle(self.machine.receive([parts], now))
         self._look()
 
     def _look(self) -> None:
         if not self._closed:
+            if self.machine.unfinished:
+                self._settle(self.machine.receive((), self.clock.seconds()))
             self._send()
             self._timer.look()
 
     def _send(self) -> None:
-        self._control.sendAll(self.machine.data_to_send())
+        self._control.sendAll(self.machine.outputs())
 
-    def _tick(self, now: float) -> float | None:
-        if self._closed:
-            return None
-        self._settle(self.machine.tick(now))
-        self._send()
-        return self.machine.next_deadline
+    def _advanced(self, events: list[ClientEvent]) -> None:
+        """The machine's deadline has come."""
+        self._settle(events)
+        self._look()
 
     def _settle(self, events: Iterable[ClientEvent]) -> None:
         for event in events:

@@ -30,7 +30,7 @@ from ...core.message import MessageBatch
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
-from ...net.ingest import Delivery, IngestHooks
+from ...net.ingest import Delivery, IngestHooks, tell_not_stored
 from ...net.timer import MachineTimer
 from .. import sasl
 from ..curve import CurveServer
@@ -39,6 +39,7 @@ from ..hooks import guarded
 from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
 from ..machine.server import Server
 from ..machine.sessions import (
+    Arrival,
     AuthenticationRequested,
     ContentReceived,
     ServerEvent,
@@ -48,7 +49,16 @@ from ..machine.sessions import (
     SessionOpened,
     key_of,
 )
-from ..zeromq import Bounds, Sockets, check_address, is_local, messages_within, port_of
+from ..zeromq import (
+    Bounds,
+    Sockets,
+    check_address,
+    data_beside,
+    is_local,
+    messages_within,
+    port_of,
+    with_port,
+)
 
 PROTOCOL: Final = "mtl"
 
@@ -202,16 +212,16 @@ class MtlServerFactory(MsgprotoServerFactory):
             automatic_identities=self._curve is None,
             counters=self.counters,
         )
-        self._timer = MachineTimer(clock, self._tick)
+        self._timer = MachineTimer(clock, self.machine, self._advanced)
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
     def listen(self, control: Sequence[str], data: str | None = None) -> list[str]:
-        """Bind the sockets; where they listen, with the ports which were chosen.
+        """Bind the sockets; where they listen, with the ports which were chosen, control first.
 
-        ``data`` None: the control socket is for data too (``MT-12``).  Raises ConfigurationError:
-        for what is no address, for one in use, and for one off this machine without CURVE
-        (``MT-31``).
+        Data listens at ``data``, and on its port at each other host of ``control``; ``data`` None:
+        the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
+        address, for one in use, and for one off this machine without CURVE (``MT-31``).
         """
         every = [*control, *([] if data is None else [data])]
         for address in every:
@@ -277,8 +287,11 @@ class MtlServerFactory(MsgprotoServerFactory):
                 **options,
             )
             self.addresses = [self._control.bind(address) for address in control]
-            self.addresses.append(self._data.bind(data))
-            self.machine.data_port = port_of(self.addresses[-1])
+            first, *others = data_beside(control, data)
+            bound = self._data.bind(first)
+            self.machine.data_port = port = port_of(bound)
+            self.addresses.append(bound)
+            self.addresses += [self._data.bind(with_port(other, port)) for other in others]
         self._control_reading = ReadControl(self._data, self._readingChanged)
         self._delivery = Delivery(
             lambda batch: self._hook(batch),
@@ -299,7 +312,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self, channel: Channel, messages: list[list[bytes]], addresses: Mapping[bytes, str]
     ) -> None:
         now = self.clock.seconds()
-        self.settle(self.machine.receive_parts(channel, messages, now, addresses))
+        self.settle(self.machine.receive(Arrival(channel, messages, addresses), now))
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
         """Do what the machine's events ask for, and send what it has to say."""
@@ -368,12 +381,15 @@ class MtlServerFactory(MsgprotoServerFactory):
         def settled() -> None:
             now = self.clock.seconds()
             if not failures:
-                self.machine.made_safe(flow, event.place, now)
+                events = self.machine.made_safe(event.place, now)
             else:
-                log.failure("{session}: not confirmed", failures[0], session=session.name)
+                tell_not_stored(log, session.name, failures[0], flow.lost_at is not None)
                 self.counters["unsafe_batches"] += 1
-                self.machine.not_safe(flow, event.place, now)
-            self._send()
+                events = self.machine.not_safe(event.place, now)
+            if events:
+                self.settle(events)
+            else:
+                self._send()
 
         self._hook = hook
         self._delivery.deliver(batch, settled)
@@ -412,8 +428,11 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _send(self) -> None:
         machine = self.machine
+        while machine.profile_errors:
+            failure = Failure(machine.profile_errors.pop(0))
+            log.failure("a profile failed, what it lost is rejected", failure)
         while True:
-            control, data = machine.data_to_send()
+            control, data = machine.outputs()
             if self._control is None or not (control or data):
                 break
             if control:
@@ -446,12 +465,10 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def _tick(self, now: float) -> float | None:
-        events, deadline = self.machine.tick(now)
-        if events:
-            self.clock.callLater(0, self.settle, events)
-        self._send()
-        return None if self._stopped else deadline
+    def _advanced(self, events: list[ServerEvent]) -> None:
+        """The machine's deadline has come."""
+        if not self._stopped:
+            self.settle(events)
 
     def _readingChanged(self, paused: bool) -> None:
         now = self.clock.seconds()
@@ -487,10 +504,10 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._stopped = True
         if self._deadline.active():
             self._deadline.cancel()
-        for event in self.machine.close(self.clock.seconds()):
+        self._send()
+        for event in self.machine.lost(self.clock.seconds()):
             if isinstance(event, SessionEnded):
                 self._ended(event.session, event.reason)
-        self._send()
         self._timer.stop()
         if self._refilling is not None:
             self._refilling.cancel()

@@ -25,6 +25,9 @@ SEQUENCE_MAX: Final = (1 << 64) - 1
 SHORT_STRING_OCTETS_MAX: Final = 255
 
 CONTENT_TYPE: Final = 5
+SEQUENCE_OCTETS: Final = 9
+"""A header up to the end of its sequence."""
+
 CONTENT_HEADER_OCTETS_MIN: Final = 14
 """Type, sequence, the length of an empty resource, an empty table."""
 

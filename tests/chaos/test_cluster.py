@@ -1,0 +1,233 @@
+"""A standalone Spark cluster, three gateways over Flight with TLS and a token, and what can die.
+
+Issue of the table: a worker, a gateway, a Flight server, the driver and single tasks are killed
+under load; afterwards each offset of each gateway is in the table exactly once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.chaos.shippers import Shipper
+from tests.tools.certificates import Authority, Pair
+from tests.tools.cluster import Cluster, cluster
+from tests.tools.processes import Launched, Launcher, command_of, descendants
+from tests.tools.s3 import Store, running_store
+from twisted_msgproto.queue import QueueReader
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
+
+START_SECONDS = 300.0
+BATCH = r"batch \d+: [1-9]\d* rows"
+
+
+class Site:
+    """A machine with a gateway: a Lumberjack server, its queue, and the queue's Flight server."""
+
+    def __init__(self, launch: Launcher, name: str, pair: Pair, token: Path) -> None:
+        self._launch = launch
+        self._pair = pair
+        self._token = token
+        self.queue = launch.directory / f"queue-{name}"
+        self.start_gateway()
+        self.shipper = Shipper(name, self.port)
+        self.shipper.start()
+        self.shipper.await_more(1)
+        self.start_flight()
+
+    def start_gateway(self, port: int = 0) -> None:
+        """Starts the gateway, at ``port`` if it had one."""
+        where = f"tcp:{port}:interface=127.0.0.1"
+        words = ("lumberjack", "-e", where, "--queue", self.queue)
+        self.gateway = self._launch(*words, module="twisted")
+        self.port = self.gateway.port("lumberjack")
+
+    def start_flight(self, port: int = 0) -> None:
+        """Starts the Flight server, at ``port`` if it had one."""
+        self.flight = self._launch(
+            *("flight", "--queue", self.queue, "--listen", f"grpc+tls://127.0.0.1:{port}"),
+            *("--tls-cert", self._pair.cert, "--tls-key", self._pair.key),
+            *("--token-file", self._token),
+        )
+        self.address = self.flight.line(r"flight listening on (\S+)")[1]
+
+    def kill_gateway(self) -> None:
+        """kill -9, and a start at the same port."""
+        self.gateway.kill()
+        self.start_gateway(self.port)
+
+    def restart_flight(self) -> None:
+        """A start at the same port, after a kill."""
+        self.start_flight(int(self.address.rpartition(":")[2]))
+
+    def finish(self) -> None:
+        """Ends the load and the gateway."""
+        self.shipper.finish()
+        self.gateway.end()
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One cluster for the tests of this file."""
+    with cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture
+def sites(launch: Launcher, tmp_path: Path) -> Iterator[list[Site]]:
+    """Three gateways under load."""
+    pair = Authority(tmp_path).server("server", "127.0.0.1", "localhost")
+    token = tmp_path / "token"
+    token.write_text("a secret of three gateways\n")
+    token.chmod(0o600)
+    made = [Site(launch, name, pair, token) for name in ("a", "b", "c")]
+    try:
+        yield made
+    finally:
+        for site in made:
+            with contextlib.suppress(AssertionError):
+                site.shipper.finish()
+
+
+class Bridges:
+    """Starts bridges on the cluster, one after the other."""
+
+    def __init__(
+        self, launch: Launcher, spark: Cluster, sites: list[Site], table: str, *options: str
+    ) -> None:
+        self._launch = launch
+        queues = [word for site in sites for word in ("--queue", site.address)]
+        settings = (
+            "spark.driver.host=127.0.0.1",
+            "spark.driver.bindAddress=127.0.0.1",
+            "spark.executor.memory=512m",
+        )
+        conf = [word for setting in settings for word in ("--conf", setting)]
+        here = launch.directory
+        secrets = ("--token-file", here / "token", "--tls-ca", here / "authority.pem")
+        self._words = (*queues, "--table", table, "--master", spark.master, *conf, *secrets)
+        self._options = options
+
+    def __call__(self, *options: str) -> Launched:
+        return self._launch("bridge", *self._words, *self._options, *options)
+
+
+def next_batch(bridge: Launched) -> None:
+    """Waits until a batch has landed which had not when this was called."""
+    seen = sum(bool(re.search(BATCH, line)) for line in bridge.lines)
+    bridge.line(BATCH, nth=seen + 1, seconds=START_SECONDS)
+
+
+def landed(table: str, storage: Mapping[str, str] | None = None) -> dict[str, Counter[int]]:
+    """How often each offset is in the table, by gateway; read by delta-rs."""
+    rows = DeltaTable(table, storage_options=dict(storage or {})).to_pyarrow_table(
+        columns=["gateway", "offset"]
+    )
+    found: dict[str, Counter[int]] = {}
+    for gateway, offset in zip(
+        *(rows[name].to_pylist() for name in rows.column_names), strict=True
+    ):
+        found.setdefault(gateway, Counter())[offset] += 1
+    return found
+
+
+def expected(sites: list[Site]) -> dict[str, Counter[int]]:
+    """Each offset of each queue once."""
+    readers = [QueueReader(site.queue) for site in sites]
+    return {reader.queue_id: Counter(range(reader.end())) for reader in readers}
+
+
+def kill_python_workers(spark: Cluster) -> int:
+    """kill -9 of the Python processes which run the tasks of the cluster; how many there were."""
+    killed = 0
+    for worker in spark.workers:
+        for pid in descendants(worker.pid):
+            if "pyspark" in command_of(pid) and "daemon" in command_of(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed += 1
+    return killed
+
+
+def test_a_cluster_lands_each_offset_once_whatever_dies(
+    launch: Launcher, spark_cluster: Cluster, sites: list[Site], tmp_path: Path
+) -> None:
+    """TB-09: a gateway that is away holds up nobody else; everything lands exactly once."""
+    table = str(tmp_path / "table")
+    start = Bridges(launch, spark_cluster, sites, table)
+    bridge = start()
+    bridge.line(BATCH, seconds=START_SECONDS)
+
+    assert kill_python_workers(spark_cluster) > 0
+    next_batch(bridge)
+    next_batch(bridge)
+
+    sites[0].kill_gateway()
+    sites[0].shipper.await_more(100)
+
+    sites[1].flight.kill()
+    bridge.line(re.escape(sites[1].address), seconds=START_SECONDS)  # it is named
+    others = QueueReader(sites[2].queue).queue_id
+    before = landed(table)[others].total()
+    while landed(table)[others].total() <= before + 100:
+        next_batch(bridge)
+    sites[1].restart_flight()
+
+    spark_cluster.kill_worker(0)
+    sites[0].shipper.await_more(100)
+    bridge.kill()
+    bridge = start()
+    bridge.line(BATCH, seconds=START_SECONDS)
+
+    for site in sites:
+        site.finish()
+    bridge.end(seconds=60)
+    drained = start("--once")
+    assert drained.wait(seconds=START_SECONDS) == 0, drained.output
+    assert landed(table) == expected(sites)
+
+
+def test_a_cluster_lands_on_s3(launch: Launcher, spark_cluster: Cluster, sites: list[Site]) -> None:
+    """The driver is killed between batches; each offset is in the table on S3 exactly once."""
+    with running_store() as store:
+        land_on_s3(launch, spark_cluster, sites, store)
+
+
+def land_on_s3(launch: Launcher, spark: Cluster, sites: list[Site], store: Store) -> None:
+    """The steps of the test above."""
+    table, storage = store.new_location(), store.options
+    words = [word for key, value in storage.items() for word in ("--storage", f"{key}={value}")]
+    start = Bridges(launch, spark, sites, table, *words)
+    bridge = start()
+    bridge.line(BATCH, seconds=START_SECONDS)
+    bridge.kill()
+    bridge = start()
+    bridge.line(BATCH, seconds=START_SECONDS)
+    for site in sites:
+        site.finish()
+    bridge.end(seconds=60)
+    drained = start("--once")
+    assert drained.wait(seconds=START_SECONDS) == 0, drained.output
+    assert landed(table, storage) == expected(sites)
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python3", "/bin/false"])
+def test_workers_which_cannot_run_the_task_end_the_bridge_with_one_line(
+    launch: Launcher, spark_cluster: Cluster, sites: list[Site], tmp_path: Path, python: str
+) -> None:
+    """TB-14: a cluster whose workers lack the Python which the driver names."""
+    start = Bridges(launch, spark_cluster, sites, str(tmp_path / "table"))
+    bridge = start("--conf", f"spark.pyspark.python={python}")
+    assert bridge.wait(seconds=START_SECONDS) == 2, bridge.output
+    [line] = [line for line in bridge.lines if line.startswith("msgproto bridge:")]
+    assert "Python" in line
+    assert "Traceback" not in bridge.output

@@ -1,0 +1,462 @@
+"""What the contract's tests must know of each protocol, and no more.
+
+A *message* is whatever the protocol acknowledges or answers: an event, a message, a request, a
+call, a content.  ``send`` fires when that has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred, ensureDeferred, maybeDeferred, succeed
+from twisted.python.failure import Failure
+
+from tests.tools.lines import FULL_OCTETS, Line
+from twisted_msgproto.lumberjack import (
+    LumberjackClient,
+    LumberjackClientFactory,
+    LumberjackServer,
+    LumberjackServerFactory,
+)
+from twisted_msgproto.micromsg2 import (
+    MicroMsg2Client,
+    MicroMsg2ClientFactory,
+    MicroMsg2Server,
+    MicroMsg2ServerFactory,
+    Offer,
+    Proposal,
+)
+from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
+from twisted_msgproto.mtl.sasl import PlainClient
+from twisted_msgproto.net.authentication import portal_over
+from twisted_msgproto.sabc import SabcClient, SabcClientFactory, SabcServer, SabcServerFactory
+from twisted_msgproto.sabc.reconnecting import SabcClientService
+from twisted_msgproto.umq import (
+    UmqClient,
+    UmqClientFactory,
+    UmqClientService,
+    UmqRealm,
+    UmqServer,
+    UmqServerFactory,
+)
+
+CONTROL, DATA = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
+
+
+class Peer:
+    """One client of ours and its server's side.
+
+    Attributes:
+        client: the client's protocol (MTL: the client).
+        server: the server's side of the session.
+        line: the two transports between them; None where there are none (MTL).
+    """
+
+    def __init__(self, case: Case, client: Any, server: Any, line: Line | None) -> None:
+        self.case = case
+        self.client = client
+        self.server = server
+        self.line = line
+        self.sent: list[Deferred[Any]] = []
+
+    @property
+    def stands(self) -> bool:
+        return bool(self.case.stands(self))
+
+    @property
+    def gone(self) -> bool:
+        """The server has let go of it."""
+        return self.line is not None and self.line.server.gone
+
+    @property
+    def octets_written(self) -> int:
+        """What the client has written so far."""
+        assert self.line is not None
+        return self.line.client.written
+
+    def send(self, body: bytes = b"x") -> Deferred[Any]:
+        """One message of the client; fires when it is acknowledged or answered."""
+        self.sent.append(maybeDeferred(self.case.send, self.client, body))
+        return self.sent[-1]
+
+    def push(self, body: bytes) -> Deferred[Any]:
+        """One message of the server."""
+        self.sent.append(maybeDeferred(self.case.send, self.server, body))
+        return self.sent[-1]
+
+    def pump(self) -> bool:
+        return self.line is not None and self.line.pump()
+
+    def cut(self) -> None:
+        if self.line is not None:
+            self.line.cut()
+
+
+class Case:
+    """One protocol; the server and client classes, and how they are asked for a message."""
+
+    name: str
+    title: str
+    server_class: Any
+    client_class: Any
+    service_class: Any = None
+    hook: str = "messageReceived"
+    wrong_type_is_refused = False
+    """What a hook returns is the answer, so an answer of a wrong type cannot be given."""
+
+    def serve(self, world: Any, sink: Any, hooks: Any, portal: Any, limits: Any) -> Any:
+        factory = self.make_server(world, sink, portal, limits)
+        factory.protocol = self.subclass(self.server_class, hooks)
+        return factory
+
+    def subclass(self, base: Any, hooks: dict[str, Any]) -> Any:
+        """``base`` with these hooks; ``"message"`` is the hook for a message."""
+        named = {self.hook if name == "message" else name: hook for name, hook in hooks.items()}
+        return type(base.__name__, (base,), named) if named else base
+
+    def join(
+        self, world: Any, hooks: Any, limits: Any, full: int = FULL_OCTETS, host: str = "127.0.0.1"
+    ) -> Peer:
+        factory = self.make_client(world, limits)
+        factory.protocol = self.subclass(self.client_class, hooks)
+        return self.connected(world, factory, full, host)
+
+    def connected(self, world: Any, factory: Any, full: int, host: str) -> Peer:
+        line = Line(
+            self.listening(world).buildProtocol, factory.buildProtocol, full=full, host=host
+        )
+        server, client = line.server.protocol, line.client.protocol
+        return Peer(self, self.session_in(client), self.session_in(server), line)
+
+    def listening(self, world: Any) -> Any:
+        """The factory which accepts connections."""
+        return world.factory
+
+    def session_in(self, protocol: Any) -> Any:
+        return protocol
+
+    def log_in(self, world: Any, name: str, password: str, host: str) -> Deferred[Any]:
+        factory = self.make_login(world, name, password)
+        peer = self.connected(world, factory, FULL_OCTETS, host)
+        world.peers.append(peer)
+        return peer.client.whenEstablished()  # type: ignore[no-any-return]
+
+    def service(self, world: Any, name: str, password: str) -> Any:
+        """A client which comes back, over lines of this world."""
+        factory = self.make_login(world, name, password)
+        return self.service_class(Endpoint(self, world), factory)
+
+    def portal(self, checkers: Sequence[Any]) -> Any:
+        return portal_over(checkers)
+
+    def stands(self, peer: Peer) -> Any:
+        return peer.server._established
+
+    def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
+        raise NotImplementedError
+
+    def make_client(self, world: Any, limits: Any) -> Any:
+        raise NotImplementedError
+
+    def make_login(self, world: Any, name: str, password: str) -> Any:
+        raise NotImplementedError
+
+    def send(self, side: Any, body: bytes) -> Deferred[Any]:
+        raise NotImplementedError
+
+    def end(self, client: Any) -> Deferred[Any]:
+        """The client's orderly end: what is in flight is finished, within its limit."""
+        raise NotImplementedError
+
+    def too_large(self, client: Any) -> Deferred[Any]:
+        """Send what the peer would not take."""
+        raise NotImplementedError
+
+    def wide(self) -> Case:
+        """The same with many messages in flight, where that is not so from the beginning."""
+        return self
+
+    def read(self, world: Any, peer: Peer) -> bool:
+        """Let the server read what the client has written; whether there was any."""
+        assert peer.line is not None
+        return peer.line.server.read()
+
+    def refused(self, peer: Peer) -> Deferred[Any]:
+        """What comes of sending it."""
+        return maybeDeferred(self.too_large, peer.client)
+
+
+class Endpoint:
+    """A client endpoint: each connection is one more line of the world."""
+
+    def __init__(self, case: Case, world: Any) -> None:
+        self._case = case
+        self._world = world
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        peer = self._case.connected(self._world, factory, FULL_OCTETS, "192.0.2.7")
+        self._world.peers.append(peer)
+        return succeed(peer.client)
+
+
+class Lumberjack(Case):
+    name, title = "lumberjack", "Lumberjack"
+    server_class, client_class = LumberjackServer, LumberjackClient
+
+    def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
+        return LumberjackServerFactory(
+            sink, limits={"keepalive": 0, **limits}, clock=world.clock, wallClock=lambda: 1.7e9
+        )
+
+    def make_client(self, world: Any, limits: Any) -> Any:
+        return LumberjackClientFactory(
+            window=1, pipelining=100, compress=0, limits=limits, clock=world.clock
+        )
+
+    def send(self, side: Any, body: bytes) -> Deferred[Any]:
+        return side.send(b'{"m":"%s"}' % body)  # type: ignore[no-any-return]
+
+    def end(self, client: Any) -> Deferred[Any]:
+        return client.stop()  # type: ignore[no-any-return]
+
+    def too_large(self, client: Any) -> Deferred[Any]:
+        return client.send(b'{"m":"%s"}' % bytes(17 << 20))  # type: ignore[no-any-return]
+
+
+class MicroMsg2(Case):
+    name, title = "micromsg2", "MicroMsg2"
+    server_class, client_class = MicroMsg2Server, MicroMsg2Client
+
+    def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
+        return MicroMsg2ServerFactory(
+            sink, limits=limits, clock=world.clock, wallClock=lambda: 1.7e9
+        )
+
+    window = 1
+
+    def wide(self) -> Case:
+        return WideMicroMsg2()
+
+    def make_client(self, world: Any, limits: Any) -> Any:
+        offered = (Offer("ack", {"max-count": str(self.window)}), Offer("pub-sub"))
+        return MicroMsg2ClientFactory(
+            proposal=Proposal(optional=offered), limits=limits, clock=world.clock
+        )
+
+    def send(self, side: Any, body: bytes) -> Deferred[Any]:
+        return side.send("orders", body)  # type: ignore[no-any-return]
+
+    def end(self, client: Any) -> Deferred[Any]:
+        return client.close()  # type: ignore[no-any-return]
+
+    def too_large(self, client: Any) -> Deferred[Any]:
+        return client.send("orders", b"x", {"a": "x" * 9000})  # type: ignore[no-any-return]
+
+
+class WideMicroMsg2(MicroMsg2):
+    window = 100
+
+
+class Sabc(Case):
+    name, title = "sabc", "Sabc"
+    server_class, client_class = SabcServer, SabcClient
+    service_class = SabcClientService
+    hook = "requestReceived"
+    wrong_type_is_refused = True
+
+    def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
+        return SabcServerFactory(
+            sink, limits=limits, clock=world.clock, wallClock=lambda: 1.7e9, portal=portal
+        )
+
+    def make_client(self, world: Any, limits: Any) -> Any:
+        return SabcClientFactory("me", limits=limits, clock=world.clock)
+
+    def make_login(self, world: Any, name: str, password: str) -> Any:
+        factory = SabcClientFactory(name, password, limits=PATIENT, clock=world.clock)
+        factory.protocol = self.client_class
+        return factory
+
+    def send(self, side: Any, body: bytes) -> Deferred[Any]:
+        return side.request(body)  # type: ignore[no-any-return]
+
+    def end(self, client: Any) -> Deferred[Any]:
+        return client.disconnect()  # type: ignore[no-any-return]
+
+    def too_large(self, client: Any) -> Deferred[Any]:
+        return client.request(bytes(1_500_000))  # type: ignore[no-any-return]
+
+
+class SabcOnWebSocket(Sabc):
+    name, title = "sabc-ws", "SabcOnWebSocket"
+
+    def connected(self, world: Any, factory: Any, full: int, host: str) -> Peer:
+        return super().connected(world, factory.webSocketFactory("ws://server:5047/"), full, host)
+
+    def listening(self, world: Any) -> Any:
+        if not hasattr(world, "websocket"):
+            world.websocket = world.factory.webSocketFactory()
+        return world.websocket
+
+    def session_in(self, protocol: Any) -> Any:
+        return None if protocol is None else protocol.session
+
+    def stands(self, peer: Peer) -> Any:
+        return peer.client.transport is not None and peer.server._established
+
+
+class Umq(Case):
+    name, title = "umq", "Umq"
+    server_class, client_class = UmqServer, UmqClient
+    service_class = UmqClientService
+    hook = "requestReceived"
+    wrong_type_is_refused = True
+
+    def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
+        return UmqServerFactory(
+            sink, limits=limits, clock=world.clock, wallClock=lambda: 1.7e9, portal=portal
+        )
+
+    def make_client(self, world: Any, limits: Any) -> Any:
+        return UmqClientFactory("ws://server:5048/", limits=limits, clock=world.clock)
+
+    def make_login(self, world: Any, name: str, password: str) -> Any:
+        hello = f"{name}:{password}"
+        factory = UmqClientFactory(
+            "ws://server:5048/", hello=hello, limits={"hello-seconds": 100.0}, clock=world.clock
+        )
+        factory.protocol = self.client_class
+        return factory
+
+    def portal(self, checkers: Sequence[Any]) -> Any:
+        return Portal(UmqRealm(), list(checkers))
+
+    def send(self, side: Any, body: bytes) -> Deferred[Any]:
+        return side.call(body.decode())  # type: ignore[no-any-return]
+
+    def end(self, client: Any) -> Deferred[Any]:
+        ended: Deferred[Any] = Deferred()
+        lost = client.sessionLost
+
+        def sessionLost(reason: Failure) -> None:
+            lost(reason)
+            ended.callback(None)
+
+        client.sessionLost = sessionLost
+        client.closeSession()
+        return ended
+
+    def too_large(self, client: Any) -> Deferred[Any]:
+        return client.call("x" * (1 << 21))  # type: ignore[no-any-return]
+
+
+class MtlPeer(Peer):
+    """A client with a session and one flow which writes."""
+
+    writer: Any = None
+    control: Any = None
+    ended = False
+
+    def send(self, body: bytes = b"x") -> Deferred[Any]:
+        self.sent.append(maybeDeferred(self.writer.send, "events", body))
+        return self.sent[-1]
+
+    @property
+    def gone(self) -> bool:
+        return self.ended
+
+    @property
+    def octets_written(self) -> int:
+        return sum(socket.sent_octets for socket in self.client._sockets.made)
+
+    def cut(self) -> None:
+        self.client.close()
+
+
+class Mtl(Case):
+    name, title = "mtl", "Mtl"
+    server_class, client_class = MtlServer, MtlClient
+
+    def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
+        factory = MtlServerFactory(
+            sink,
+            limits=limits,
+            clock=world.clock,
+            wallClock=lambda: 1.7e9,
+            portal=portal,
+            sockets=world.network.sockets(),
+        )
+        factory.listen([CONTROL], DATA)
+        return factory
+
+    def join(
+        self, world: Any, hooks: Any, limits: Any, full: int = FULL_OCTETS, host: str = "192.0.2.1"
+    ) -> Peer:
+        peer = self._peer(world, limits, host)
+        self.ready(peer)
+        return peer
+
+    def _peer(self, world: Any, limits: Any, host: str) -> MtlPeer:
+        client = MtlClient(
+            CONTROL, limits=limits, clock=world.clock, sockets=world.network.sockets(host)
+        )
+        return MtlPeer(self, client, None, None)
+
+    def ready(self, peer: MtlPeer) -> None:
+        """Open a session with a flow which writes."""
+
+        async def begin() -> None:
+            await peer.client.open("host")
+            await peer.client.profile("ingest")
+            peer.writer = await peer.client.writer(["events"])
+
+        ensureDeferred(begin()).addErrback(lambda failure: None)
+
+    def stands(self, peer: Any) -> bool:
+        return peer.writer is not None
+
+    def log_in(self, world: Any, name: str, password: str, host: str) -> Deferred[Any]:
+        peer = self._peer(world, {"request-timeout": 20.0, "request-tries": 1}, host)
+        world.peers.append(peer)
+
+        async def enter() -> Any:
+            await peer.client.open("host")
+            return await peer.client.authorize(lambda names: PlainClient(name, password))
+
+        return ensureDeferred(enter())
+
+    def end(self, client: Any) -> Deferred[Any]:
+        return client.close()  # type: ignore[no-any-return]
+
+    def read(self, world: Any, peer: Any) -> bool:
+        peer.writer.flush()
+        router = world.network.routers[DATA]
+        some = bool(router.inbox)
+        router.read()
+        return some
+
+    def refused(self, peer: Any) -> Deferred[Any]:
+        return peer.send(bytes(9 << 20))  # type: ignore[no-any-return]
+
+
+PATIENT = {"connect-seconds": 100.0}
+"""A client which waits for the answer to its log-in as long as it takes."""
+
+CASES: tuple[Case, ...] = (
+    Lumberjack(),
+    MicroMsg2(),
+    Sabc(),
+    SabcOnWebSocket(),
+    Umq(),
+    Mtl(),
+)
+STREAMS = ("lumberjack", "micromsg2", "sabc")
+"""On a byte stream."""
+CONNECTED = (*STREAMS, "sabc-ws", "umq")
+"""On a transport of Twisted's."""
+BOTH_WAYS = ("micromsg2", "sabc", "sabc-ws", "umq")
+"""Both sides send messages."""
+LOG_IN = ("sabc", "sabc-ws", "umq", "mtl")
+"""Those which authenticate."""

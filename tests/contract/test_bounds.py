@@ -1,0 +1,134 @@
+"""Slow peers, unfinished messages, limits of ours, and what a message costs beside idle peers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.logger import LogLevel
+
+from tests.contract.cases import BOTH_WAYS, CONNECTED
+from tests.contract.world import only, over_all
+from tests.tools.calls import counting_calls
+from tests.tools.sinks import SafeSink
+from twisted_msgproto.core.errors import LimitExceeded, MsgprotoError
+
+LARGE_OCTETS = 900_000
+"""More than any buffer on the way holds, and less than any limit of a message."""
+
+STEADY_OCTETS = 262_144
+"""What a slow reader takes at a time, well within the time for an answer."""
+
+
+class Slow:
+    """A peer that does not read is cut off; one that reads slowly is served."""
+
+    @only(*BOTH_WAYS)
+    def test_a_client_that_does_not_read_is_cut_off_with_a_line_and_a_counter(self: Any) -> None:
+        """HO-27"""
+        world = self.world(SafeSink())
+        peer = world.join()
+        peer.line.client.deaf = True
+        pushed = peer.push(b"x" * LARGE_OCTETS)
+        world.wait(31)
+        self.assertTrue(peer.line.server.gone)
+        self.assertEqual(world.factory.counters["fault:unread"], 1)
+        told = [text for text in world.lines(LogLevel.warn) if "does not read" in text]
+        self.assertEqual(len(told), 1, world.lines())
+        self.failureResultOf(pushed)
+
+    @only(*CONNECTED)
+    def test_a_server_that_does_not_read_is_left_and_whoever_waits_hears_it(self: Any) -> None:
+        world = self.world(SafeSink())
+        peer = world.join(unread_seconds=20.0)
+        peer.line.server.deaf = True
+        sent = peer.send(b"x" * LARGE_OCTETS)
+        world.wait(25)
+        self.assertTrue(peer.line.client.gone)
+        self.failureResultOf(sent, MsgprotoError)
+
+    @only(*BOTH_WAYS)
+    def test_a_client_that_reads_slowly_but_steadily_is_not_cut_off(self: Any) -> None:
+        """HO-04"""
+        world = self.world(SafeSink())
+        peer = world.join()
+        peer.line.client.deaf = True
+        pushed = peer.push(b"x" * LARGE_OCTETS)
+        self.read_steadily(world, peer.line.client)
+        self.assertFalse(peer.line.server.gone)
+        self.successResultOf(pushed)
+
+    @only(*CONNECTED)
+    def test_a_server_that_reads_slowly_but_steadily_is_not_left(self: Any) -> None:
+        """HO-04: our own uploads."""
+        world = self.world(SafeSink())
+        peer = world.join(unread_seconds=20.0)
+        peer.line.server.deaf = True
+        sent = peer.send(b"x" * LARGE_OCTETS)
+        self.read_steadily(world, peer.line.server)
+        self.assertFalse(peer.line.client.gone)
+        self.successResultOf(sent)
+
+    def read_steadily(self: Any, world: Any, end: Any) -> None:
+        """Take some octets every 12 s until all have come, then read as usual."""
+        while end.other.buffer and not end.gone:
+            world.wait(12)
+            end.deaf = False
+            end.read(STEADY_OCTETS)
+            end.deaf = True
+        end.deaf = False
+        world.wait(1)
+
+
+class Bounds:
+    """What peers can make us hold, and what we do not write."""
+
+    @only(*CONNECTED)
+    def test_what_is_not_whole_yet_is_bounded_for_the_process(self: Any) -> None:
+        """NB-02: the same limit in all protocols."""
+        limit = 1_000_000
+        world = self.world(SafeSink(), process_held_octets=limit)
+        peers = [world.join() for _ in range(5)]
+        for peer in peers:
+            self.ignore(peer.send(b"x" * LARGE_OCTETS))
+            peer.line.server.read(LARGE_OCTETS // 3)
+            peer.line.server.deaf = True
+        held = sum(not peer.line.server.closing for peer in peers) * (LARGE_OCTETS // 3)
+        self.assertLessEqual(held, limit)
+        self.assertGreaterEqual(world.factory.counters["fault:process-held-octets"], 1)
+
+    @only("lumberjack", "micromsg2", "sabc", "sabc-ws", "umq", "mtl")
+    def test_what_the_peer_would_not_take_is_refused_before_it_is_written(self: Any) -> None:
+        """HO-13, HO-23, HO-01"""
+        world = self.world(SafeSink())
+        peer = world.join()
+        before = peer.octets_written
+        refused = self.case.refused(peer)
+        world.wait(1)
+        self.failureResultOf(refused, LimitExceeded, ValueError)
+        self.assertEqual(peer.octets_written, before)
+        sent = peer.send(b"good")
+        world.wait(1)
+        self.successResultOf(sent)
+
+    def test_a_message_costs_the_same_beside_idle_peers(self: Any) -> None:
+        """HO-26: calls of ours for one message in and its acknowledgement."""
+        world = self.world(SafeSink())
+        peer = world.join()
+        costs = []
+        for idle in (3, 60):
+            world.idle(idle)
+            costs.append(self.cost(world, peer))
+        few, many = costs
+        self.assertLessEqual(many, few * 1.1)
+
+    def cost(self: Any, world: Any, peer: Any) -> int:
+        """The first is left out: it may set a timer which the others find."""
+        for _ in range(2):
+            with counting_calls() as calls:
+                sent = peer.send(b"x")
+                world.pump()
+            self.successResultOf(sent)
+        return calls.count
+
+
+over_all(globals(), Slow, Bounds)

@@ -1,0 +1,43 @@
+"""What one message costs: calls of this package's functions until it is acknowledged."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.cases import CASES, Case
+from tests.contract.world import World
+from tests.tools.calls import Calls, counting_calls
+from tests.tools.sinks import SafeSink
+
+MESSAGES = 5
+"""Counted together, after as many which are not: timers are set by then."""
+
+CALLS_MAX = {"lumberjack": 30, "micromsg2": 49, "sabc": 31, "sabc-ws": 57, "umq": 62, "mtl": 49}
+"""On the server's side, for one message in and its acknowledgement out, with a sink which is safe
+at once.  What becomes cheaper lowers its figure; none is raised."""
+
+
+def measured(case: Case) -> Calls:
+    """What the server does for some messages, which come one by one."""
+    world = World(case, SafeSink())
+    peer = world.join()
+    calls = Calls()
+    try:
+        for _ in range(MESSAGES):
+            peer.send(b"x")
+            world.pump()
+        for _ in range(MESSAGES):
+            sent = peer.send(b"x")
+            with counting_calls(calls):
+                assert case.read(world, peer)
+            world.pump()
+            assert sent.called
+    finally:
+        world.close()
+    return calls
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_message_takes_no_more_calls_than_it_may(case: Case) -> None:
+    calls = measured(case)
+    assert calls.count / MESSAGES <= CALLS_MAX[case.name], calls.where.most_common()

@@ -1,0 +1,231 @@
+"""How a connection ends: drained, half-closed, in order, refused, with TLS that failed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from OpenSSL.SSL import Error as TLSError
+from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Protocol
+from twisted.logger import LogLevel
+
+from tests.contract.cases import CONNECTED, STREAMS
+from tests.contract.world import only, over_all
+from tests.tools.lines import Line
+from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.core.errors import Refused
+
+
+class Draining:
+    """The server stops (SIGTERM): what arrived is made safe and acknowledged, within ``drain``."""
+
+    def test_what_arrived_is_acknowledged_before_the_server_is_gone(self: Any) -> None:
+        sink = HeldSink()
+        world = self.world(sink)
+        peer = world.join()
+        sent = peer.send()
+        world.pump()
+        drained = world.factory.drain()
+        world.pump()
+        self.assertNoResult(drained)
+        sink.safe()
+        world.wait(1)
+        self.successResultOf(sent)
+        world.wait(10)
+        self.successResultOf(drained)
+
+    def test_a_sink_that_never_answers_holds_up_the_end_for_drain_seconds(self: Any) -> None:
+        world = self.world(HeldSink(), drain=3.0)
+        peer = world.join()
+        sent = peer.send()
+        world.pump()
+        drained = world.factory.drain()
+        world.wait(2)
+        self.assertNoResult(drained)
+        world.wait(2)
+        self.successResultOf(drained)
+        self.ignore(sent)
+
+    def test_a_hook_that_never_answers_holds_up_the_end_for_drain_seconds(self: Any) -> None:
+        hooks = {"message": lambda server, message: Deferred()}
+        world = self.world(SafeSink(), hooks=hooks, drain=3.0)
+        sent = world.join().send()
+        world.pump()
+        drained = world.factory.drain()
+        world.wait(4)
+        self.successResultOf(drained)
+        self.ignore(sent)
+
+    def test_an_idle_server_is_drained_within_its_limit(self: Any) -> None:
+        world = self.world(SafeSink(), drain=3.0)
+        world.idle(2)
+        drained = world.factory.drain()
+        world.wait(4)
+        self.successResultOf(drained)
+
+
+class Ending:
+    """Ends of one connection."""
+
+    @only(*STREAMS)
+    def test_who_shuts_its_sending_side_still_gets_its_answer(self: Any) -> None:
+        """HO-06"""
+        sink = HeldSink()
+        world = self.world(sink)
+        peer = world.join()
+        sent = peer.send()
+        peer.line.client.shut = True
+        world.pump()
+        sink.safe()
+        world.wait(1)
+        self.successResultOf(sent)
+        world.wait(5)
+        self.assertTrue(peer.line.server.gone, "and then the connection ends")
+
+    def test_an_orderly_end_finishes_what_is_in_flight(self: Any) -> None:
+        """HO-12"""
+        sink = HeldSink()
+        world = self.world(sink)
+        peer = world.join()
+        sent = peer.send()
+        world.pump()
+        ended = self.case.end(peer.client)
+        world.pump()
+        sink.safe()
+        world.wait(5)
+        self.successResultOf(sent)
+        self.successResultOf(ended)
+
+    def test_an_orderly_end_has_a_deadline(self: Any) -> None:
+        """HO-05: whatever the server does, or does not."""
+        world = self.world(HeldSink())
+        peer = world.join()
+        sent = peer.send()
+        world.pump()
+        if peer.line is not None:
+            peer.line.server.deaf = True
+        ended = self.case.end(peer.client)
+        world.wait(70)
+        self.successResultOf(ended)
+        self.assertTrue(sent.called)
+        self.ignore(sent)
+
+    @only("sabc-ws", "umq")
+    def test_a_websocket_close_of_the_server_is_no_reset(self: Any) -> None:
+        """HO-18"""
+        world = self.world(SafeSink())
+        peer = world.join()
+        world.factory.drain()
+        world.wait(1)
+        self.assertTrue(peer.line.server.gone)
+        self.assertFalse(peer.line.server.aborted)
+        self.assertFalse(peer.line.client.aborted)
+
+    @only("sabc-ws", "umq")
+    def test_a_websocket_close_of_the_client_is_no_reset(self: Any) -> None:
+        """HO-18"""
+        world = self.world(SafeSink())
+        peer = world.join()
+        ended = self.case.end(peer.client)
+        world.wait(1)
+        self.successResultOf(ended)
+        self.assertFalse(peer.line.server.aborted)
+        self.assertFalse(peer.line.client.aborted)
+
+    @only("micromsg2", "sabc", "sabc-ws", "umq")
+    def test_a_peer_that_says_nothing_is_closed(self: Any) -> None:
+        world = self.world(SafeSink())
+        line = Line(self.case.listening(world).buildProtocol, lambda address: Protocol())
+        for _ in range(40):
+            world.clock.advance(1)
+            line.pump()
+        self.assertTrue(line.server.gone)
+        self.assertEqual(len(world.factory.liveConnections), 0)
+
+    @only(*CONNECTED)
+    def test_tls_that_fails_is_a_line_and_a_counter(self: Any) -> None:
+        world = self.world(SafeSink())
+        good = world.join()
+        line = Line(self.case.listening(world).buildProtocol, lambda address: Protocol())
+        line.server.lost(TLSError([("SSL routines", "", "http request")]))
+        self.assertEqual(world.factory.counters["fault:tls"], 1)
+        told = [text for text in world.lines(LogLevel.warn) if "TLS" in text]
+        self.assertEqual(len(told), 1, world.lines())
+        self.assertIn("http request", told[0])
+        sent = good.send()
+        world.wait(1)
+        self.successResultOf(sent)
+
+    def test_whoever_waits_hears_when_the_connection_is_lost(self: Any) -> None:
+        world = self.world(HeldSink())
+        peer = world.join()
+        sent = [peer.send(b"%d" % number) for number in range(3)]
+        world.pump()
+        peer.cut()
+        world.wait(1)
+        for one in sent:
+            self.failureResultOf(one)
+        self.assertEqual(world.tracebacks, [])
+
+    def test_the_counters_can_be_seen_while_the_connection_lives(self: Any) -> None:
+        """FC-03: one message in and acknowledged shows in more than its octets."""
+        world = self.world(SafeSink())
+        peer = world.join()
+        self.successResultOf(self.sent(world, peer))
+        before = {name: count for name, count in world.factory.counters.items() if count}
+        after = self.counted_at_the_end(world, peer)
+        self.assertEqual(set(after) - set(before), set())
+
+    def sent(self: Any, world: Any, peer: Any) -> Any:
+        sent = peer.send()
+        world.pump()
+        return sent
+
+    def counted_at_the_end(self: Any, world: Any, peer: Any) -> dict[str, int]:
+        """What has a count other than 0 once the connection is gone."""
+        peer.cut()
+        return {name: count for name, count in world.factory.counters.items() if count}
+
+
+class ComingBack:
+    """A client which keeps its session for as long as it runs."""
+
+    @only("sabc", "umq")
+    def test_it_comes_back_after_a_loss(self: Any) -> None:
+        world = self.world(SafeSink())
+        service = self.case.service(world, "me", "right")
+        service.startService()
+        world.wait(1)
+        first = self.successResultOf(service.whenEstablished())
+        world.peers[-1].cut()
+        world.wait(10)
+        second = self.successResultOf(service.whenEstablished())
+        self.assertIsNot(first, second)
+        service.stopService()
+
+    @only("sabc", "umq")
+    def test_it_says_when_it_is_refused_and_tries_less_and_less_often(self: Any) -> None:
+        """HO-11"""
+        checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
+        world = self.world(SafeSink(), portal=self.case.portal([checker]))
+        service = self.case.service(world, "me", "wrong")
+        waiting = service.whenEstablished()
+        service.startService()
+        self.addCleanup(service.stopService)
+        world.wait(20)
+        self.failureResultOf(waiting, Refused)
+        self.assertEqual(service.state, "refused")
+        world.wait(600)
+        self.assertLessEqual(len(world.peers), 12)
+
+    def test_every_protocol_exports_one(self: Any) -> None:
+        """HO-11, HO-12"""
+        package = importlib.import_module(self.case.server_class.__module__.rsplit(".", 1)[0])
+        package = importlib.import_module(".".join(package.__name__.split(".")[:2]))
+        name = self.case.client_class.__name__ + "Service"
+        self.assertTrue(hasattr(package, name), name)
+
+
+over_all(globals(), Draining, Ending, ComingBack)

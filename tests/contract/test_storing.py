@@ -1,0 +1,233 @@
+"""What is acknowledged is safe; hooks and sinks which fail harm their own session alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel
+
+from tests.contract.cases import CONNECTED
+from tests.contract.world import World, only, over_all
+from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.core.errors import QueueError
+
+
+class Boom(Exception):
+    """What an application's code may raise."""
+
+
+class Storing:
+    """The sink decides when a message is acknowledged."""
+
+    def test_a_message_is_acknowledged_once_it_is_safe(self: Any) -> None:
+        sink = HeldSink()
+        world = self.world(sink)
+        sent = world.join().send(b"one")
+        world.pump()
+        self.assertNoResult(sent)
+        self.assertEqual([message.body.strip(b'{}":m') for message in sink.messages], [b"one"])
+        sink.safe()
+        world.pump()
+        self.successResultOf(sent)
+
+    def test_a_disk_error_is_one_line_and_a_counter_and_no_acknowledgement(self: Any) -> None:
+        """HO-27"""
+        sink = HeldSink()
+        world = self.world(sink)
+        peer = world.join()
+        sent = peer.send(b"one")
+        world.pump()
+        sink.fail(QueueError("no space left in /queue"))
+        world.wait(5)
+        self.failureResultOf(sent)
+        self.flushLoggedErrors(QueueError)
+        self.assertEqual(world.tracebacks, [])
+        told = [line for line in world.lines(LogLevel.error) if "no space left" in line]
+        self.assertEqual(len(told), 1, world.lines())
+        self.assertEqual(world.factory.counters["unsafe_batches"], 1)
+
+    def test_many_batches_of_a_session_which_the_disk_loses_are_one_line(self: Any) -> None:
+        """HO-27"""
+        sink = HeldSink()
+        world = self.world(sink)
+        world.case = self.case.wide()
+        peer = world.join()
+        sent = []
+        for number in range(3):
+            sent.append(peer.send(b"%d" % number))
+            world.pump()
+        self.assertEqual(len(sink.waiting), 3)
+        while sink.waiting:
+            sink.fail(QueueError("no space left in /queue"))
+        world.wait(5)
+        for one in sent:
+            self.failureResultOf(one)
+        self.flushLoggedErrors(QueueError)
+        told = [line for line in world.lines(LogLevel.error) if "no space left" in line]
+        self.assertEqual(len(told), 1, world.lines())
+
+    def test_what_was_not_stored_ends_this_session_and_no_other(self: Any) -> None:
+        sink = HeldSink()
+        world = self.world(sink)
+        bad, good = world.join(), world.join()
+        lost, kept = bad.send(), None
+        world.pump()
+        sink.fail(QueueError("no space left"))
+        world.wait(5)
+        self.failureResultOf(lost)
+        kept = good.send()
+        world.pump()
+        sink.safe()
+        world.pump()
+        self.successResultOf(kept)
+        self.flushLoggedErrors(QueueError)
+
+    def test_over_budget_nobody_is_read_until_there_is_room(self: Any) -> None:
+        sink = HeldSink()
+        world = self.world(sink, process_octets=1)
+        peers = [world.join() for _ in range(3)]
+        sent = [peer.send(b"first") for peer in peers]
+        world.pump()
+        sent += [peer.send(b"second") for peer in peers]
+        world.pump()
+        self.assertLessEqual(len(sink.messages), len(peers))
+        for _ in range(2 * len(peers)):
+            sink.safe()
+            world.pump()
+        for one in sent:
+            self.successResultOf(one)
+
+
+class Hooks:
+    """An application's hook misbehaves: its own session feels it, as documented, and no other."""
+
+    def two(self: Any, hook: Any, **options: Any) -> tuple[World, Any, Any]:
+        """Two clients; ``hook`` sees what the first one sends, the other's messages pass."""
+
+        def seen(server: Any, message: Any) -> Any:
+            return hook(server, message) if b"bad" in (message.body or b"") else None
+
+        world = self.world(SafeSink(), hooks={"message": seen}, **options)
+        return world, world.join(), world.join()
+
+    def unharmed(self: Any, world: World, other: Any) -> None:
+        sent = other.send(b"good")
+        world.wait(2)
+        self.successResultOf(sent)
+
+    def test_a_hook_that_raises_is_logged_and_answered_as_a_failure(self: Any) -> None:
+        def raises(server: Any, message: Any) -> None:
+            raise Boom("in a hook")
+
+        world, bad, good = Hooks.two(self, raises)
+        sent = bad.send(b"bad")
+        world.wait(5)
+        self.failureResultOf(sent)
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
+        Hooks.unharmed(self, world, good)
+
+    def test_a_hook_whose_deferred_fails_is_the_same(self: Any) -> None:
+        waiting: list[Deferred[None]] = []
+
+        def later(server: Any, message: Any) -> Deferred[None]:
+            waiting.append(Deferred())
+            return waiting[-1]
+
+        world, bad, good = Hooks.two(self, later)
+        sent = bad.send(b"bad")
+        world.pump()
+        self.assertNoResult(sent)
+        waiting[0].errback(Boom("later"))
+        world.wait(5)
+        self.failureResultOf(sent)
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
+        Hooks.unharmed(self, world, good)
+
+    def test_a_hook_of_the_wrong_type_is_what_its_documentation_says(self: Any) -> None:
+        world, odd, good = Hooks.two(self, lambda server, message: 7)
+        sent = odd.send(b"bad")
+        world.wait(2)
+        if self.case.wrong_type_is_refused:
+            self.failureResultOf(sent)
+            self.assertEqual(len(self.flushLoggedErrors(TypeError, AttributeError)), 1)
+        else:
+            self.successResultOf(sent)
+        Hooks.unharmed(self, world, good)
+
+    def test_a_hook_that_never_fires_holds_up_its_own_message_alone(self: Any) -> None:
+        world, bad, good = Hooks.two(self, lambda server, message: Deferred())
+        sent = bad.send(b"bad")
+        world.wait(5)
+        self.assertNoResult(sent)
+        Hooks.unharmed(self, world, good)
+        self.ignore(sent)
+
+    def test_a_hook_that_fires_twice_acknowledges_once(self: Any) -> None:
+        waiting: list[Deferred[None]] = []
+
+        def later(server: Any, message: Any) -> Deferred[None]:
+            waiting.append(Deferred())
+            return waiting[-1]
+
+        world, bad, good = Hooks.two(self, later)
+        sent = bad.send(b"bad")
+        world.pump()
+        waiting[0].callback(None)
+        with self.assertRaises(Exception):  # noqa: B017 - Twisted tells the application
+            waiting[0].callback(None)
+        world.wait(2)
+        self.successResultOf(sent)
+        Hooks.unharmed(self, world, good)
+        Hooks.unharmed(self, world, bad)
+
+    def test_a_hook_that_cancels_what_it_returned_has_failed(self: Any) -> None:
+        waiting: list[Deferred[None]] = []
+
+        def later(server: Any, message: Any) -> Deferred[None]:
+            waiting.append(Deferred())
+            return waiting[-1]
+
+        world, bad, good = Hooks.two(self, later)
+        sent = bad.send(b"bad")
+        world.pump()
+        waiting[0].cancel()
+        world.wait(5)
+        self.failureResultOf(sent)
+        self.flushLoggedErrors()
+        Hooks.unharmed(self, world, good)
+
+    @only(*CONNECTED)
+    def test_a_hook_may_close_the_connection_from_inside(self: Any) -> None:
+        ends = [
+            lambda server: server.transport.loseConnection(),
+            lambda server: server.transport.abortConnection(),
+        ]
+        for end in ends:
+            world, bad, good = Hooks.two(self, lambda server, message, end=end: end(server))
+            sent = bad.send(b"bad")
+            world.wait(20)
+            self.assertTrue(bad.gone)
+            self.assertTrue(sent.called)
+            self.ignore(sent)
+            self.assertEqual(world.tracebacks, [])
+            Hooks.unharmed(self, world, good)
+
+    @only(*CONNECTED)
+    def test_a_session_hook_that_raises_harms_no_other_session(self: Any) -> None:
+        made = []
+
+        def sessionEstablished(server: Any) -> None:
+            made.append(server)
+            if len(made) == 1:
+                raise Boom("established")
+
+        world = self.world(SafeSink(), hooks={"sessionEstablished": sessionEstablished})
+        self.ignore(world.meet().send(b"bad"))
+        world.pump()
+        good = world.join()
+        Hooks.unharmed(self, world, good)
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
+
+
+over_all(globals(), Storing, Hooks)

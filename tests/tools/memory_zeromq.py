@@ -1,0 +1,125 @@
+"""ZeroMQ's sockets in memory: whole messages, in order, a turn of the clock later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Network:
+    """Who listens where, and the identities which were given."""
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+        self.routers: dict[str, Router] = {}
+        self.identities = 0
+
+    def sockets(self, host: str = "192.0.2.1") -> Any:
+        """A factory of :class:`Sockets` for one process on ``host``."""
+        return lambda clock: Sockets(self, host)
+
+
+class Socket:
+    """What both kinds have: an inbox, which waits while reading is paused."""
+
+    def __init__(self, network: Network, received: Any) -> None:
+        self.network = network
+        self.received = received
+        self.inbox: list[tuple[list[bytes], str]] = []
+        self.paused = self.woken = self.closed = False
+        self.sent_octets = 0
+
+    def arrive(self, parts: list[bytes], host: str) -> None:
+        self.inbox.append((parts, host))
+        self.wake()
+
+    def wake(self) -> None:
+        if not self.woken and not self.paused and not self.closed:
+            self.woken = True
+            self.network.clock.callLater(0, self.read)
+
+    def read(self) -> None:
+        self.woken = False
+        if self.inbox and not self.paused and not self.closed:
+            inbox, self.inbox = self.inbox, []
+            self.deliver(inbox)
+
+    def deliver(self, inbox: list[tuple[list[bytes], str]]) -> None:
+        self.received([parts for parts, _ in inbox])
+
+    def pauseProducing(self) -> None:
+        self.paused = True
+
+    def resumeProducing(self) -> None:
+        self.paused = False
+        self.wake()
+
+
+class Router(Socket):
+    def __init__(self, network: Network, received: Any, lost: Any) -> None:
+        super().__init__(network, received)
+        self.lost = lost
+        self.dealers: dict[bytes, Dealer] = {}
+
+    def bind(self, address: str) -> str:
+        self.network.routers[address] = self
+        return address
+
+    def deliver(self, inbox: list[tuple[list[bytes], str]]) -> None:
+        self.received([parts for parts, _ in inbox], {parts[0]: host for parts, host in inbox})
+
+    def sendAll(self, messages: list[list[bytes]]) -> None:
+        for identity, *frames in messages:
+            dealer = self.dealers.get(identity)
+            if dealer is None:
+                self.lost(identity)
+            else:
+                dealer.arrive(frames, "")
+
+    def shutdown(self) -> None:
+        self.closed = True
+
+
+class Dealer(Socket):
+    def __init__(self, network: Network, received: Any, host: str) -> None:
+        super().__init__(network, received)
+        self.host = host
+        network.identities += 1
+        self.identity = b"\0" + network.identities.to_bytes(4, "big")
+
+    def connect(self, address: str) -> None:
+        self.router = self.network.routers[address]
+        self.router.dealers[self.identity] = self
+
+    def sendAll(self, messages: list[list[bytes]]) -> None:
+        for frames in messages:
+            self.sent_octets += sum(map(len, frames))
+            if not self.router.closed:
+                self.router.arrive([self.identity, *frames], self.host)
+
+    def shutdown(self) -> None:
+        self.closed = True
+        self.router.dealers.pop(self.identity, None)
+
+
+class Sockets:
+    """What :class:`twisted_msgproto.mtl.zeromq.Sockets` is to a server and to a client."""
+
+    def __init__(self, network: Network, host: str) -> None:
+        self._network = network
+        self._host = host
+        self.made: list[Any] = []
+
+    def router(self, received: Any, bounds: Any, *, lost: Any, **options: Any) -> Router:
+        self.made.append(Router(self._network, received, lost))
+        return self.made[-1]  # type: ignore[no-any-return]
+
+    def admit(self, door: Any, curve: Any) -> None:
+        """Whoever comes may connect."""
+
+    def dealer(self, received: Any, bounds: Any, curve: Any) -> Dealer:
+        self.made.append(Dealer(self._network, received, self._host))
+        return self.made[-1]  # type: ignore[no-any-return]
+
+    def shutdown(self) -> None:
+        for socket in self.made:
+            socket.shutdown()

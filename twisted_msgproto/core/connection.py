@@ -1,0 +1,215 @@
+"""What every machine is: one side of one connection, without I/O and without a clock.
+
+All machines of this package have this one shape, whatever their protocol::
+
+    events = machine.receive(inputs, now)     # what the transport gave
+    …                                         # deal with the events, in order
+    write(machine.outputs())                  # after every call
+    arm(machine.deadline)                     # after every call: when to call advance()
+
+Duties of the caller, in this order:
+
+1. ``connection_made(now)`` when the connection stands; then ``receive(inputs, now)`` with what
+   came, and deal with its events in order; call it again with nothing while the machine is
+   ``unfinished``, between other work.  ``ended(now)`` says that the peer will send no more.
+2. ``made_safe(place, now)`` when the sink has made safe what an event with this ``place`` brought,
+   ``not_safe(place, now)`` when it never will.  Places may become safe in any order.
+3. After every call write ``outputs()``; when the machine is ``finished`` close the connection after
+   that.
+4. Call ``advance(now)`` when the time ``deadline`` comes.  It may come before there is anything to
+   do: then the deadline has moved afterwards.
+5. ``paused(now)`` and ``resumed(now)`` around times in which the peer's silence means nothing,
+   because it is not read.
+6. ``drain(now)`` to end in order: what is owed is given out, then the machine is ``finished``.
+7. ``lost(now)`` when the connection is gone.  After it there are no outputs and no deadline.
+
+``now`` is in seconds, by any clock which does not run backwards.  Each of these calls returns
+events.  A peer's fault is the last event of all, a :class:`~.errors.Fault`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from .deadlines import Deadlines, ManyDeadlines
+from .errors import Fault
+
+Inputs = TypeVar("Inputs")
+Outputs = TypeVar("Outputs")
+Event = TypeVar("Event")
+
+
+@dataclass(slots=True)
+class WorkLost:
+    """The connection is gone: ``work`` of ours will not be answered on it, oldest first.
+
+    What stands in ``work`` is the protocol's: the waiters, parcels or numbers which its verbs took
+    or gave.  Nobody knows whether the peer has done it.
+    """
+
+    work: list[Any]
+
+
+class Connection(ABC, Generic[Inputs, Outputs, Event]):
+    """One side of a connection; the module says how to use it.
+
+    A protocol's machine sets its deadlines by name, and says in ``timely`` which of its methods
+    does what is due then::
+
+        timely = {"handshake": Session._handshake_expired, …}
+
+    Such a method takes ``now`` and the list to which it adds events.  It sets its deadline again if
+    it finds that there is nothing to do yet.
+
+    Attributes:
+        deadlines: what is to be done when; ``deadlines.next`` is the same as ``deadline``.
+        counters: plain integers for metrics.
+        fault: what the peer did wrong, or None.
+    """
+
+    timely: ClassVar[Mapping[Any, Callable[[Any, float, list[Any]], None]]] = {}
+
+    deadlines: Deadlines | ManyDeadlines[Any]
+    counters: Any
+    fault: Fault | None
+
+    # ── what comes in ───────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, now: float) -> list[Event]:
+        """The connection stands: the time in which the peer has to begin runs from ``now``."""
+        return []
+
+    @abstractmethod
+    def receive(self, inputs: Inputs, now: float) -> list[Event]:
+        """Read what arrived at ``now``: octets, or the list of frames which one read brought.
+
+        However the peer's octets are cut, the events say the same in the same order.
+        """
+
+    def ended(self, now: float) -> list[Event]:
+        """The peer has shut its sending side: answer what came, then be ``finished``."""
+        return self.drain(now)
+
+    def made_safe(self, place: Any, now: float) -> list[Event]:
+        """What the event with this ``place`` brought is safe; acknowledgements may be due.
+
+        ValueError for a place which no event had, or which was answered already.
+        """
+        raise ValueError(f"no event had the place {place!r}")
+
+    def not_safe(self, place: Any, now: float) -> list[Event]:
+        """What the event with this ``place`` brought never will be safe, nor acknowledged.
+
+        ValueError as ``made_safe``.
+        """
+        raise ValueError(f"no event had the place {place!r}")
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call ``advance``; None: not before another call was made."""
+        return None if self.finished else self.deadlines.next
+
+    def advance(self, now: float) -> list[Event]:
+        """Do what is due at ``now``."""
+        events: list[Event] = []
+        deadlines = self.deadlines
+        if deadlines.next is not None and deadlines.next <= now:
+            for key in deadlines.due(now):
+                if self.finished:
+                    break
+                self._due(key, now, events)
+        return events
+
+    def _due(self, key: Any, now: float, events: list[Event]) -> None:
+        """The deadline ``key`` has come."""
+        self.timely[key](self, now, events)
+
+    def paused(self, now: float) -> list[Event]:
+        """The peer is not read, or cannot read us: its silence means nothing from now on."""
+        return []
+
+    def resumed(self, now: float) -> list[Event]:
+        """The peer is read again: it has all its time from now on."""
+        return []
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def drain(self, now: float) -> list[Event]:
+        """End in order: take no more, give out what is owed, then be ``finished``."""
+
+    @abstractmethod
+    def lost(self, now: float) -> list[Event | WorkLost]:
+        """The connection is gone: no output and no deadline is left.
+
+        :class:`WorkLost` says what of ours was not answered, if anything; a second call returns
+        nothing.
+        """
+
+    # ── what goes out, and what the caller may look at ──────────────────────────────────────────
+
+    @abstractmethod
+    def outputs(self) -> Outputs:
+        """Take what is to be written now."""
+
+    @property
+    def unfinished(self) -> bool:
+        """More can be read without more input: call ``receive`` with nothing soon."""
+        return False
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """There is nothing more to do: close the connection once ``outputs()`` are written."""
+
+    @property
+    def held(self) -> int:
+        """Octets which are held of what is not whole yet."""
+        return 0
+
+    @property
+    @abstractmethod
+    def state(self) -> Any:
+        """Where this side stands."""
+
+    @abstractmethod
+    def snapshot(self) -> dict[str, object]:
+        """The state as plain values without secrets, for status pages and for people."""
+
+    # ── as it was called before; for one release ────────────────────────────────────────────────
+
+    _ticked: list[Event] | None = None
+
+    def receive_data(self, inputs: Inputs, now: float) -> list[Event]:
+        """The older name of ``receive``."""
+        return self.receive(inputs, now)
+
+    def data_to_send(self) -> Outputs:
+        """The older name of ``outputs``."""
+        return self.outputs()
+
+    def tick(self, now: float) -> float | None:
+        """As ``advance``, but it returns the deadline; the events wait for ``due_events()``."""
+        events = self.advance(now)
+        if events:
+            self._ticked = (self._ticked or []) + events
+        return self.deadline
+
+    def due_events(self) -> list[Event]:
+        """Take the events which ``tick`` brought."""
+        events, self._ticked = self._ticked or [], None
+        return events
+
+    def connection_lost(self) -> list[Any]:
+        """As ``lost``, but it returns the work which was not answered, as plain values."""
+        return [
+            work for event in self.lost(0.0) if isinstance(event, WorkLost) for work in event.work
+        ]
+
+
+__all__ = ["Connection", "WorkLost"]

@@ -1,0 +1,146 @@
+"""When a machine has to be called next, without a clock.
+
+:class:`Deadlines` is for the few named deadlines of one connection, :class:`ManyDeadlines` for
+those of any number of things (MTL's flows, sessions and leases).  Both have one face: ``set`` and
+``clear`` as things happen, ``next`` for whoever arms the timer, and ``due(now)`` when it has fired.
+
+A deadline may be early.  What happens for each message would move a deadline each time ("nothing
+came for 120 s"), so machines note the time alone and leave the deadline where it is.  When that
+comes the machine finds that there is nothing to do yet and sets it again; this costs one look each
+120 s instead of one each message.  A deadline is never late.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Deadlines:
+    """A few named deadlines, of which the nearest is kept.
+
+    Attributes:
+        next: the nearest deadline, in the machine's seconds; None if none is set.  To be read only.
+    """
+
+    __slots__ = ("_times", "next")
+
+    def __init__(self) -> None:
+        self._times: dict[str, float] = {}
+        self.next: float | None = None
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the deadline ``name`` is set."""
+        return name in self._times
+
+    def set(self, name: str, at: float) -> None:
+        """Let the deadline ``name`` be at ``at``, whether it was set before or not."""
+        times, nearest = self._times, self.next
+        before = times.get(name)
+        times[name] = at
+        if nearest is None or at <= nearest:
+            self.next = at
+        elif before == nearest:
+            self.next = min(times.values())
+
+    def no_later(self, name: str, at: float) -> None:
+        """Let the deadline ``name`` be at ``at``, unless it is nearer already."""
+        before = self._times.get(name)
+        if before is None or at < before:
+            self.set(name, at)
+
+    def clear(self, name: str) -> None:
+        """Let there be no deadline ``name``; nothing happens if there is none."""
+        times = self._times
+        if times.pop(name, None) == self.next:
+            self.next = min(times.values()) if times else None
+
+    def clear_all(self) -> None:
+        """Let there be no deadline at all: the connection is over."""
+        self._times.clear()
+        self.next = None
+
+    def due(self, now: float) -> list[str]:
+        """Take the names of all deadlines at or before ``now``, earliest first.
+
+        Deadlines of one time come in the order in which they were set.
+        """
+        if self.next is None or now < self.next:
+            return []
+        times = self._times
+        names = sorted((name for name, at in times.items() if at <= now), key=times.__getitem__)
+        for name in names:
+            del times[name]
+        self.next = min(times.values()) if times else None
+        return names
+
+
+class ManyDeadlines(Generic[K]):
+    """One deadline for each of any number of keys; the cost of each call does not grow with them.
+
+    Moving a deadline leaves its old row in the heap until that comes to the top or the rows in vain
+    outnumber the others; so memory is bounded by the number of keys.
+
+    Attributes:
+        next: the nearest deadline, in the machine's seconds; None if none is set.  To be read only.
+    """
+
+    __slots__ = ("_rows", "_stamp", "_stamps", "next")
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[float, int, K]] = []
+        self._stamps: dict[K, int] = {}  # which row of a key is the one in force
+        self._stamp = 0
+        self.next: float | None = None
+
+    def __len__(self) -> int:
+        """How many keys have a deadline."""
+        return len(self._stamps)
+
+    def __contains__(self, key: K) -> bool:
+        """Whether ``key`` has a deadline."""
+        return key in self._stamps
+
+    def set(self, key: K, at: float) -> None:
+        """Let the deadline of ``key`` be at ``at``, whether it had one before or not."""
+        self._stamp += 1
+        self._stamps[key] = self._stamp
+        heapq.heappush(self._rows, (at, self._stamp, key))
+        self._tidy()
+
+    def clear(self, key: K) -> None:
+        """Let ``key`` have no deadline; nothing happens if it has none."""
+        if self._stamps.pop(key, None) is not None:
+            self._tidy()
+
+    def clear_all(self) -> None:
+        """Let there be no deadline at all."""
+        self._rows.clear()
+        self._stamps.clear()
+        self.next = None
+
+    def due(self, now: float) -> list[K]:
+        """Take all keys whose deadlines are at or before ``now``, earliest first.
+
+        Keys with one deadline come in the order in which they were set.
+        """
+        keys = []
+        while self.next is not None and self.next <= now:
+            key = heapq.heappop(self._rows)[2]
+            del self._stamps[key]
+            keys.append(key)
+            self._tidy()
+        return keys
+
+    def _tidy(self) -> None:
+        """Drop rows which are not in force from the top, or everywhere once they are most."""
+        rows, stamps = self._rows, self._stamps
+        if len(rows) > 2 * len(stamps) + 64:
+            rows[:] = [row for row in rows if stamps.get(row[2]) == row[1]]
+            heapq.heapify(rows)
+        while rows and stamps.get(rows[0][2]) != rows[0][1]:
+            heapq.heappop(rows)
+        self.next = rows[0][0] if rows else None
