@@ -60,8 +60,9 @@ def consumer(table: Path) -> str:
 # -- refused before Spark starts ------------------------------------------------------------------
 
 
-def test_no_queue_is_one_line(launch: Launcher, tmp_path: Path) -> None:
+def test_no_queue_is_one_line_and_no_table_is_made(launch: Launcher, tmp_path: Path) -> None:
     assert "no queue in" in refused(launch, tmp_path / "none")
+    assert not (tmp_path / "table").exists()
 
 
 @pytest.mark.parametrize(
