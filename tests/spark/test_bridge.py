@@ -60,8 +60,9 @@ def consumer(table: Path) -> str:
 # -- refused before Spark starts ------------------------------------------------------------------
 
 
-def test_no_queue_is_one_line(launch: Launcher, tmp_path: Path) -> None:
+def test_no_queue_is_one_line_and_no_table_is_made(launch: Launcher, tmp_path: Path) -> None:
     assert "no queue in" in refused(launch, tmp_path / "none")
+    assert not (tmp_path / "table").exists()
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,28 @@ def test_a_gateway_which_nobody_is_at_is_one_line(launch: Launcher) -> None:
         unused_port = taken.getsockname()[1]
     line = refused(launch, f"grpc://127.0.0.1:{unused_port}")
     assert f"grpc://127.0.0.1:{unused_port}" in line
+
+
+def test_an_object_store_which_says_nothing_does_not_hold_up_a_signal__TB_10(
+    launch: Launcher, queue: Path
+) -> None:
+    """TB-10: delta-rs keeps the interpreter's lock while it waits, so nothing of ours could run."""
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        options = {
+            "aws_endpoint_url": f"http://127.0.0.1:{store.getsockname()[1]}",
+            "aws_allow_http": "true",
+            "aws_access_key_id": "key",
+            "aws_secret_access_key": "secret",
+            "aws_region": "us-east-1",
+        }
+        words = [word for pair in options.items() for word in ("--storage", "=".join(pair))]
+        process = launch("bridge", "--queue", queue, "--table", "s3://bucket/t", *words)
+        store.settimeout(START_SECONDS)
+        connection, _ = store.accept()
+        with connection:
+            process.signal(signal.SIGTERM)
+            # Left alone it says after a minute that the store does not answer, and exits with 2.
+            assert process.wait(seconds=START_SECONDS) in (0, -signal.SIGKILL)
 
 
 def test_a_table_of_the_first_design_is_one_line(

@@ -212,6 +212,9 @@ class Bridge:
 
     def run(self) -> None:
         """Looks at everything, starts Spark, runs the loop, ends."""
+        for place in self.options.locations:
+            if not is_remote(place):
+                open_queue(place)  # a wrong directory is told before a new table is made for it
         if self.options.transform is None:
             table = self._open_table(None)
             with (
