@@ -55,6 +55,9 @@ class HereRunner:
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
         return jobs.run_here(target, tasks)
 
+    def warm(self) -> None:
+        """There are no workers which could be started ahead of the first batch."""
+
     def check(self) -> None:
         """There is no Java machine which could have ended."""
 

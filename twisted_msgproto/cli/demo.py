@@ -374,9 +374,10 @@ def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> dic
     Raises ConfigurationError when Spark does not start.
     """
     from twisted_msgproto.spark import read_table
-    from twisted_msgproto.spark.session import spark_session
+    from twisted_msgproto.spark.session import SCHEDULING_JAVA, spark_session
 
-    with spark_session("local[2]", scratch.resolve(), {}) as spark:
+    # One question: Java's best compiler would take longer than it.
+    with spark_session("local[2]", scratch.resolve(), {}, SCHEDULING_JAVA) as spark:
         rows = read_table(spark, table)
         mine = rows.where((rows["gateway"] == gateway) & (rows["offset"] >= first))
         return {row["protocol"]: row["count"] for row in mine.groupBy("protocol").count().collect()}

@@ -97,15 +97,18 @@ def session_settings(
 
 
 @contextlib.contextmanager
-def spark_session(master: str, scratch: Path, changes: Mapping[str, str]) -> Iterator[Any]:
+def spark_session(
+    master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
+) -> Iterator[Any]:
     """A new session; afterwards neither it nor its Java machine runs any more.
 
     ``scratch`` is a private directory which exists.  Raises ConfigurationError when there is no
     Java, when Spark does not start, or when the workers of a cluster cannot run this package.
+    ``java`` are options of the Java machine.
     """
     from pyspark.sql import SparkSession
 
-    with spark_context(master, scratch, changes) as context:
+    with spark_context(master, scratch, changes, java) as context:
         yield SparkSession(context)
 
 
@@ -115,8 +118,7 @@ def spark_context(
 ) -> Iterator[Any]:
     """A new SparkContext alone, which is enough for jobs; else as :func:`spark_session`.
 
-    A session makes Java load all of Spark's SQL, which takes as long again.  ``java`` are options
-    of the Java machine.
+    A session makes Java load all of Spark's SQL, which takes as long again.
     """
     if master.startswith("sc://"):
         raise ConfigurationError("--master takes a Spark master (local[2], spark://…), not sc://")
