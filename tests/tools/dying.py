@@ -66,7 +66,7 @@ class HereRunner:
 
 
 @contextlib.contextmanager
-def no_session(*arguments: object) -> Iterator[None]:
+def no_context(*arguments: object) -> Iterator[None]:
     yield None
 
 
@@ -88,15 +88,15 @@ def dies(point: str, nth: int) -> None:
     setattr(owner, name, dying)
 
 
-def failing_once(marker: str) -> Callable[[Target], Any]:
-    """``jobs.task``, whose first run ends its worker after its files are written."""
-    task = jobs.task
+def failing_once(marker: str) -> Callable[[Target, tuple[bytes, ...]], Any]:
+    """``jobs.Landing``, whose first run ends its worker after its files are written."""
+    landing = jobs.Landing
 
-    def made(target: Target) -> Any:
-        work = task(target)
+    def made(target: Target, tasks: tuple[bytes, ...]) -> Any:
+        work = landing(target, tasks)
 
-        def run(parts: Any) -> Any:
-            results = list(work(parts))
+        def run(number: int, rows: Any) -> Any:
+            results = list(work(number, rows))
             try:
                 os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
@@ -118,9 +118,9 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.here:
         bridge.SparkRunner = HereRunner  # type: ignore[assignment, misc]
-        bridge.spark_session = no_session  # type: ignore[assignment]
+        bridge.spark_context = no_context  # type: ignore[assignment]
     if asked.fail_once:
-        jobs.task = failing_once(asked.fail_once)
+        jobs.Landing = failing_once(asked.fail_once)  # type: ignore[assignment, misc]
     if asked.at:
         dies(asked.at, asked.nth)
     return cli.main(asked.command)
