@@ -41,6 +41,7 @@ from pyspark.sql.types import (
 from twisted_msgproto.spark import need_spark, ranges, source
 from twisted_msgproto.spark.ranges import Piece
 from twisted_msgproto.spark.source import (
+    FilteredQueueReader,
     QueueBatchReader,
     QueueRange,
     QueueSource,
@@ -312,7 +313,7 @@ def begun(queue: Path, **options: Any) -> int:
 
 
 def looked(queue: Path, *filters: Any, **options: Any) -> list[int]:
-    batch = QueueBatchReader({"queue": str(queue), **{k: str(v) for k, v in options.items()}})
+    batch = FilteredQueueReader({"queue": str(queue), **{k: str(v) for k, v in options.items()}})
     assert list(batch.pushFilters(list(filters))) == list(filters)
     copy = pickle.loads(pickle.dumps(batch))
     return offsets_read([b for part in batch.partitions() for b in copy.read(part)])
@@ -385,7 +386,7 @@ def test_a_time_is_found_beside_damaged_rows(timed: Path) -> None:
 
 def test_filters_on_offsets_and_gateways_narrow_what_is_read(timed: Path) -> None:
     name = identity(timed)
-    batch = QueueBatchReader({"queue": str(timed)})
+    batch = FilteredQueueReader({"queue": str(timed)})
     asked = [sql.GreaterThan(("offset",), 41), sql.LessThanOrEqual(("offset",), 55)]
     batch.pushFilters(asked)
     assert [(part.lo, part.hi) for part in batch.partitions()] == [(42, 56)]
@@ -452,6 +453,17 @@ class TestWithSpark:
         assert query.exception() is None
         sizes = [entry.numInputRows for entry in query.recentProgress]
         assert sizes == [400, 400, 400, 300]
+
+    def test_a_frame_which_was_queried_with_a_filter_still_has_every_row(
+        self, spark: Any, queue: Path
+    ) -> None:
+        """Spark keeps the filters which it once gave to a source: it may not be given any."""
+        reader = spark.read.format("msgproto").option("queue", str(queue))
+        frame = reader.load()
+        assert frame.where("offset < 10").count() == 10
+        assert frame.count() == 1500
+        once = reader.option("pushFilters", "true").load()
+        assert once.where("offset >= 1000 AND protocol = 'lumberjack'").count() == 500
 
     def test_many_queues_land_in_one_table(self, drain: Any, queue: Path, tmp_path: Path) -> None:
         other = tmp_path / "other"

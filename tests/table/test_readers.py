@@ -299,6 +299,23 @@ class TestSpark:
         assert frame.schema["gateway"].dataType.simpleString() == "string"
         assert frame.schema["day"].dataType.simpleString() == "date"
         self.check(frame, rows)
+        for (
+            asked
+        ) in ASKED:  # for one query a frame, Spark's filters can be used where files are read
+            words = asked.sql.replace('"offset"', "offset").replace("TIMESTAMPTZ", "TIMESTAMP")
+            once = self.load(spark, place, pushFilters="true").where(words)
+            found = once.select("gateway", "offset").collect()
+            assert sorted(map(tuple, found)) == expected(rows, asked), asked.column
+
+    def test_a_frame_which_was_queried_with_a_filter_still_has_every_row(
+        self, spark: Any, tmp_path: Path
+    ) -> None:
+        """Spark keeps the filters which it once gave to a source: it may not be given any."""
+        place = Place(str(tmp_path / "table"), {})
+        rows = make_table(place, ("day",))
+        frame = self.load(spark, place)
+        assert frame.where("offset < 1").count() < len(rows)
+        assert frame.count() == len(rows)
 
     def test_sparks_own_parquet_reader_reads_it(
         self, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -364,7 +381,7 @@ def test_partitions_and_statistics_choose_the_files(tmp_path: Path) -> None:
     files = len(open_delta(Place(str(table), {})).file_uris())
 
     def planned(*filters: Any) -> int:
-        source = TableSource({"path": str(table)})
+        source = TableSource({"path": str(table), "pushFilters": "true"})
         reader = source.reader(source.schema())
         assert list(reader.pushFilters(list(filters))) == list(filters)
         return sum(len(part.files) for part in reader.partitions())

@@ -32,6 +32,7 @@ OPTIONS = (
     "numPartitions",
     "minPartitionRows",
     "failOnDataLoss",
+    "pushFilters",
     "retired",
     "tokenFile",
     "tlsCa",
@@ -98,6 +99,7 @@ class Settings:
         self.parts = whole(given, "numPartitions") or PARTITIONS_DEFAULT
         self.rows_min = whole(given, "minPartitionRows") or PARTITION_ROWS_MIN
         self.accept_loss = not truth(given, "failOnDataLoss", True)
+        self.push_filters = truth(given, "pushFilters", False)
         self.retired = frozenset(split_list(given.get("retired", "")))
         self.access = Access(given.get("tokenfile") or None, given.get("tlsca") or None)
         self.pause_file = given.get("pausefile") or None

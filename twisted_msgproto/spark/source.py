@@ -206,22 +206,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class QueueBatchReader(DataSourceReader):
-    """What the queues hold, as a table: for a look, a count, a batch of one's own.
-
-    Filters on ``offset`` and ``gateway`` narrow what is read at all; filters on every column
-    which can be compared (``received_at``, ``protocol``, …) are applied before rows go to Spark.
-    """
+    """What the queues hold, as a table: for a look, a count, a batch of one's own."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._settings = Settings(options)
         self._bounds = Bounds()
         self._wanted: pc.Expression | None = None
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes what the query will throw away anyhow; Spark applies every filter again."""
-        self._bounds = bounds(filters)
-        self._wanted = expression(filters, SCHEMA)
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges from ``startingOffsets`` to ``endingOffsets``."""
@@ -257,6 +247,20 @@ class QueueBatchReader(DataSourceReader):
         return read_range(partition, self._wanted)
 
 
+class FilteredQueueReader(QueueBatchReader):
+    """The same for one query, whose filters are used here too (option ``pushFilters``).
+
+    Filters on ``offset`` and ``gateway`` narrow what is read at all; filters on every column
+    which can be compared (``received_at``, ``protocol``, …) are applied before rows go to Spark.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes what the query will throw away anyhow; Spark applies every filter again."""
+        self._bounds = bounds(filters)
+        self._wanted = expression(filters, SCHEMA)
+        return filters
+
+
 class QueueSource(DataSource):
     """``format("msgproto")``.  The options are listed in ``docs/data-source.md``."""
 
@@ -275,4 +279,5 @@ class QueueSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Spark asks for this with ``read``."""
-        return QueueBatchReader(self.options)
+        filtered = Settings(self.options).push_filters
+        return (FilteredQueueReader if filtered else QueueBatchReader)(self.options)

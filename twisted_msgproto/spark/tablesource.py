@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError
 from .filters import expression
-from .options import microseconds, split_list, whole
+from .options import microseconds, split_list, truth, whole
 from .schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class TableOptions:
             )
         self.columns = split_list(given.get("columns", ""))
         self.tasks = whole(given, "numPartitions") or TASKS_DEFAULT
+        self.push_filters = truth(given, "pushFilters", default=False)
 
 
 def open_table(
@@ -146,18 +147,13 @@ class TableFiles(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    """Reads the files of one version of a table, as far as the query's filters need them."""
+    """Reads the files of one version of a table."""
 
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(schema)
         self._whole = self._schema
         self._wanted: pc.Expression | None = None
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes what the query will throw away anyhow; Spark applies every filter again."""
-        self._wanted = expression(filters, self._schema)
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         """The table's files, without those of which partition or statistics say: no such row."""
@@ -187,6 +183,15 @@ class TableReader(DataSourceReader):
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
 
+class FilteredTableReader(TableReader):
+    """The same for one query, whose filters are used here too (option ``pushFilters``)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes what the query will throw away anyhow; Spark applies every filter again."""
+        self._wanted = expression(filters, self._schema)
+        return filters
+
+
 class TableSource(DataSource):
     """``format("msgproto-table")``.  The options are listed in ``docs/reading-the-table.md``."""
 
@@ -209,7 +214,8 @@ class TableSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Spark asks for this with ``read``."""
-        return TableReader(TableOptions(self.options), schema)
+        options = TableOptions(self.options)
+        return (FilteredTableReader if options.push_filters else TableReader)(options, schema)
 
 
 def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
