@@ -337,13 +337,18 @@ def test_the_limit_of_open_files_is_raised_as_far_as_needed(
 def test_the_way_into_the_table_is_measured(launch: Launcher) -> None:
     pytest.importorskip("pyspark")
     rows = rows_of(launch, "spark", scale=0.001)
-    stream, delay = rows.values()
-    assert stream["name"] == "queue → Parquet through Spark, 1,000 rows"
-    assert stream["mark"] == 0.55 and stream["ratio"] > 0
-    assert delay["mark"] == 1.0 and delay["unit"] == "s (p95)"
+    cpu, rate, delay, plan, commit, end = rows.values()
+    assert cpu["name"] == "queue → table, 1,000 rows, cpu"
+    assert cpu["beside"] == "Spark's own Parquet → Parquet stream"
+    assert cpu["mark"] == 0.6 and cpu["ratio"] > 0
+    assert rate["mark"] == 1.5 and rate["ratio"] > 0
+    assert delay["mark"] == 0.4 and delay["unit"] == "s (p95)"
     notes = delay["notes"]
     assert 0 < notes["p50_seconds"] <= notes["p95_seconds"] == delay["value"]
     assert notes["groups"] > 0 and notes["batches"] >= 6
+    assert plan["mark"] == 1.0 and plan["notes"]["gateways"] == 900
+    assert commit["mark"] == 1.5 and commit["value"] > 0
+    assert end["mark"] == 5.0 and end["notes"]["status"] == 0
 
 
 # ── Groups ──────────────────────────────────────────────────────────────────────────────────────
