@@ -211,7 +211,10 @@ class TestWithSpark:
         process.line("batch 1: 1200 rows", seconds=START_SECONDS)
         write(queue, messages(1500, 100))
         process.line("batch 2: 100 rows.*lag 0 rows", seconds=START_SECONDS)
-        [status] = read_statuses(queue)
+        deadline = time.monotonic() + START_SECONDS
+        while (status := read_statuses(queue)[0])["rows"] < 1300:  # it is written once a second
+            assert time.monotonic() < deadline, status
+            time.sleep(0.01)
         assert (status["state"], status["consumer"]) == ("running", "night.shift")
         assert (status["rows"], status["skipped_rows"]) == (1300, 300)
         # A second one under this name is refused.
