@@ -15,7 +15,7 @@ import pytest
 
 from tests.chaos.shippers import Shipper
 from tests.tools.dying import POINTS
-from tests.tools.processes import Launched, Launcher, descendants, wait_gone
+from tests.tools.processes import Launched, Launcher, command_of, descendants, wait_gone
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark.table import LandedTable
 
@@ -127,8 +127,12 @@ def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
 
 
 def freeze(landing: Launched) -> set[int]:
-    """Stops everything which the bridge has started, so that it outlives the bridge."""
-    below = descendants(landing.pid)
+    """Stops Java and its workers, so that they outlive the bridge.
+
+    The process which watches over the bridge's end goes on: it has the bridge's stderr, and ends
+    with the bridge.
+    """
+    below = {pid for pid in descendants(landing.pid) if "os.kill(pid, 9)" not in command_of(pid)}
     for pid in below:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
