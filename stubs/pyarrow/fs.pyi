@@ -1,0 +1,6 @@
+# The bases of our classes; everything else is Any.
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
+
+class FileSystemHandler: ...
