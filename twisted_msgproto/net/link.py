@@ -307,7 +307,7 @@ class Link(Protocol):
 
     def unread(self) -> None:
         """The peer has taken nothing of what we write for too long: a line and a counter."""
-        if not self._gone:
+        if not self._ended:
             self.factory.countFault("unread")
             text = "{peer}: closed: it does not read what it is sent"
             self.log.warn(text, peer=self.peer, reason="unread")
