@@ -30,8 +30,6 @@ ADAPTER_ROOMS = {"protocol", "application"}
 """Floor 2 inside a protocol's package: where octets, hooks and Deferreds meet Twisted."""
 
 ADAPTERS_TO_MOVE = {
-    "lumberjack/client.py",
-    "lumberjack/shipper.py",
     "micromsg2/connection.py",
     "micromsg2/sending.py",
     "mtl/curve.py",
@@ -59,8 +57,8 @@ ADAPTERS_TO_MOVE = {
 ZEROMQ_ROOM = "mtl/zeromq"
 """Sockets, door, curve and hooks, once they are a folder."""
 
-WIRE_ROOMS = {"wire", "scan"}
-"""The lowest floor inside a protocol's package; ``scan`` is the inner loops of ``wire``."""
+WIRE_ROOMS = {"wire"}
+"""The lowest floor inside a protocol's package."""
 
 IMPURE = {
     "asyncio",
@@ -282,13 +280,13 @@ def test_the_rules_see_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
         "queue/x.py": "from twisted.internet import defer",
         "spark/x.py": "from ..net import sink",
         "table/x.py": "import pyspark.sql",
-        "lumberjack/wire.py": "from . import machine",
-        "lumberjack/machine.py": "from ..net.sink import IMessageSink",
+        "lumberjack/wire/frames.py": "from .. import machine",
+        "lumberjack/machine/receiving.py": "from ...net.sink import IMessageSink",
         "umq/peer.py": "from ..net.sink import IMessageSink",
         "mtl/machine/flows.py": "from ...net import sink",
         "mtl/wire/data.py": "from .. import machine",
         "sabc/machine.py": "from .session import SabcSession",
-        "lumberjack/protocol.py": "from ..queue.writer import QueueWriter",
+        "lumberjack/protocol/server.py": "from ...queue.writer import QueueWriter",
         "lumberjack/service.py": "import twisted_msgproto.umq",
         "net/x.py": "import autobahn",
         "cli/x.py": "def f():\n    import pyspark.sql",
@@ -299,7 +297,7 @@ def test_the_rules_see_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
         path = tmp_path / "twisted_msgproto" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (tmp_path / "twisted_msgproto/lumberjack/machine.py").touch()
+    (tmp_path / "twisted_msgproto/lumberjack/machine/__init__.py").touch()
     (tmp_path / "twisted_msgproto/net/sink.py").touch()
     for name in cases:
         assert forbidden_imports(tmp_path / "twisted_msgproto" / name) != [], name
@@ -326,7 +324,9 @@ def defined_names(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
 def test_every_protocol_can_be_measured(name: str) -> None:
-    assert SUBJECTS[name] == f"{PROTOCOLS[name].package}.bench"
+    # Beside the other benches, or in the folder of a protocol whose bench has not moved there.
+    places = {f"twisted_msgproto.cli.benches.{name}", f"{PROTOCOLS[name].package}.bench"}
+    assert SUBJECTS[name] in places
 
 
 @pytest.mark.parametrize("module", sorted(SUBJECTS.values()))

@@ -158,7 +158,7 @@ def test_without_a_compiler_the_wheel_does_the_same_work_in_python(tmp_path: Pat
         env={**os.environ, "PYTHONPATH": str(site)},
     )
     assert told.stdout.split() == [
-        str(site / "twisted_msgproto/lumberjack/scan.py"),
+        str(site / "twisted_msgproto/lumberjack/wire/scan.py"),
         "False",
         "False",
     ]

@@ -20,9 +20,9 @@ from tests.sim.gateway import DIRECTORY
 from tests.sim.pipe import End
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.window import ReceiveWindow
-from twisted_msgproto.lumberjack import machine as lumberjack_machine
 from twisted_msgproto.lumberjack import wire as lumberjack_wire
-from twisted_msgproto.lumberjack import writer as lumberjack_writer
+from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
+from twisted_msgproto.lumberjack.machine import sending as lumberjack_writer
 from twisted_msgproto.net.ingest import Delivery
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import QueueReader
