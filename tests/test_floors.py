@@ -78,6 +78,11 @@ FORBIDDEN_WORDS = {"handler", "manager", "engine", "util", "utils", "helper", "h
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
+MODULES = {
+    ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in FILES
+}
+
 
 def relative(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
@@ -114,6 +119,17 @@ def imports_at_once(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             tops.add(node.module.split(".")[0])
     return tops
+
+
+def modules_imported_at_once(path: Path) -> set[str]:
+    """Our own modules which importing this one runs; not what stands in functions, or for types."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [ast.Pass()]
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = [ast.Pass()]
+    return set(imports(path, ast.unparse(ast.fix_missing_locations(tree)))) & set(MODULES)
 
 
 def room_of(name: str) -> str:
@@ -215,6 +231,14 @@ def forbidden_imports(path: Path, text: str | None = None) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_a_room_imports_only_from_the_floors_below(path: Path) -> None:
     assert forbidden_imports(path) == []
+
+
+def test_imports_have_no_circle() -> None:
+    left = {name: modules_imported_at_once(path) - {name} for name, path in MODULES.items()}
+    while free := {name for name, needed in left.items() if not needed & set(left)}:
+        for name in free:
+            del left[name]
+    assert left == {}, "each of these imports another of them"
 
 
 INJECTED = (
