@@ -125,9 +125,8 @@ def modules_imported_at_once(path: Path) -> set[str]:
     """Our own modules which importing this one runs; not what stands in functions, or for types."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [ast.Pass()]
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if later or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
             node.body = [ast.Pass()]
     return set(imports(path, ast.unparse(ast.fix_missing_locations(tree)))) & set(MODULES)
 
