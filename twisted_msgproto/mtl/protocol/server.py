@@ -208,7 +208,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             session_names=self.sessionNames.next,
             mechanisms=self._authenticator.names,
             virtual_hosts=self._virtual_hosts,
-            counters=self.counters,
+            counters=self.counters.settled,
         )
         self._timer = MachineTimer(clock, self.machine, self._advanced)
 
