@@ -6,15 +6,15 @@ from typing import Any
 
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.sabc.events import (
+from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc.terms.events import (
     ConnectReceived,
     Event,
     MessagesReceived,
     ResponsesReceived,
     SessionGranted,
 )
-from twisted_msgproto.sabc.machine import Client, Server
-from twisted_msgproto.sabc.tables import Connecting, Serving
+from twisted_msgproto.sabc.terms.tables import Connecting, Serving
 from twisted_msgproto.sabc.wire import (
     SESSION_LIMITS,
     Connect,

@@ -235,7 +235,7 @@ def test_many_answers_leave_together() -> None:
 
 
 def test_a_role_must_say_what_its_commands_do() -> None:
-    from twisted_msgproto.sabc.side import Side
+    from twisted_msgproto.sabc.machine.receiving import Side
 
     with pytest.raises(NotImplementedError):
         Side._commanded(open_server(), Connect({}), NOW, [])  # type: ignore[arg-type]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from twisted_msgproto.core.errors import Fault, LimitExceeded
-from twisted_msgproto.sabc.events import (
+from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc.terms.events import (
     ErrorReceived,
     FrameRefused,
     MessagesReceived,
     RequestFailed,
     RequestsTimedOut,
 )
-from twisted_msgproto.sabc.machine import Client, Server
-from twisted_msgproto.sabc.tables import Connecting, Serving
+from twisted_msgproto.sabc.terms.tables import Connecting, Serving
 from twisted_msgproto.sabc.wire import (
     Error,
     encode,

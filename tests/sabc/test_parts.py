@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.errors import Fault, LimitExceeded
-from twisted_msgproto.sabc.events import (
+from twisted_msgproto.sabc.terms.events import (
     ErrorReceived,
     Event,
     FrameDiscarded,

@@ -26,7 +26,7 @@ from ..net.websocket import (
     WebSocketServerConnection,
 )
 from .protocol import SabcClientFactory, SabcServerFactory
-from .session import PROTOCOL, SabcSession
+from .protocol.session import PROTOCOL, SabcSession
 
 SUBPROTOCOL = "sabc"
 """Offered by clients and taken by servers, but not required (``SA-25``)."""

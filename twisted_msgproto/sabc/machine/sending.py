@@ -1,6 +1,6 @@
 """The half of an sABC machine which speaks: its verbs, and what they leave to be answered.
 
-:class:`Speaker` is the base of :class:`.side.Side`, which listens.
+:class:`Speaker` is the base of :class:`.receiving.Side`, which listens.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from ..core.connection import Connection
-from ..core.deadlines import Deadlines
-from ..core.errors import LimitExceeded
-from ..core.limits import Limits
-from ..core.machine import IllegalTransition, Machine, State, Table
-from ..core.pending import Pending
-from . import wire
-from .events import Event
-from .outgoing import OutgoingMessage
-from .tables import AnswerSent, MessageSent, Stopped
-from .wire import (
+from ...core.connection import Connection
+from ...core.deadlines import Deadlines
+from ...core.errors import LimitExceeded
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition, Machine, State, Table
+from ...core.pending import Pending
+from .. import wire
+from ..terms.events import Event
+from ..terms.tables import AnswerSent, MessageSent, Stopped
+from ..wire import (
     CONTENT_LENGTH,
     END,
     END_OF_EMPTY,
@@ -32,6 +31,7 @@ from .wire import (
     YES,
     Bounds,
 )
+from .outgoing import OutgoingMessage
 
 TRUNCATED: Final = "truncated"
 _TRUNCATED_LINE = f"{TRUNCATED}::{YES}\r\n"

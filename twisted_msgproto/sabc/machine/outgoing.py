@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import wire
-from .wire import CONTENT_LENGTH, SESSION_ID
+from .. import wire
+from ..wire import CONTENT_LENGTH, SESSION_ID
 
 if TYPE_CHECKING:
-    from .speaking import Speaker
+    from .sending import Speaker
 
 
 class OutgoingMessage:

@@ -1,7 +1,7 @@
 """What client and server share beside their verbs: what comes in, and what time brings.
 
-The verbs are those of :class:`.speaking.Speaker`; the duties of the caller are told in
-:mod:`.machine`.
+The verbs are those of :class:`.sending.Speaker`; the duties of the caller are told in
+:mod:`.sides`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from hmac import compare_digest
 from typing import Any, ClassVar, Final
 
-from ..core.connection import WorkLost
-from ..core.errors import Fault
-from ..core.limits import Limits
-from . import wire
-from .events import (
+from ...core.connection import WorkLost
+from ...core.errors import Fault
+from ...core.limits import Limits
+from .. import wire
+from ..terms.events import (
     REQUEST,
     SEND_ONLY,
     DisconnectingReceived,
@@ -28,11 +28,8 @@ from .events import (
     RequestsTimedOut,
     ResponsesReceived,
 )
-from .framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
-from .incoming import Incoming, whole_characters
-from .speaking import RESERVED, S, Speaker
-from .tables import ConnectionLost
-from .wire import (
+from ..terms.tables import ConnectionLost
+from ..wire import (
     CLIENT_ID,
     CLIENT_PASSCODE,
     ERROR_CODE,
@@ -50,6 +47,9 @@ from .wire import (
     Frame,
     Message,
 )
+from ..wire.framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
+from .incoming import Incoming, whole_characters
+from .sending import RESERVED, S, Speaker
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TIMED_OUT = 400, 401, 403, 408
 TOO_LARGE, TOO_MANY, FAILED, UNAVAILABLE = 413, 429, 500, 503

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from ..core.limits import Limit, Limits
+from ...core.limits import Limit, Limits
 
 CRLF: Final = b"\r\n"
 BLANK: Final = b"\r\n\r\n"

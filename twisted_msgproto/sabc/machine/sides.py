@@ -27,11 +27,11 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from typing import ClassVar
 
-from ..core.errors import Fault
-from ..core.limits import Limits
-from ..core.machine import IllegalTransition
-from . import wire
-from .events import (
+from ...core.errors import Fault
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition
+from .. import wire
+from ..terms.events import (
     ConnectReceived,
     ConnectRefused,
     DisconnectReceived,
@@ -40,9 +40,7 @@ from .events import (
     SessionExpired,
     SessionGranted,
 )
-from .side import BAD_REQUEST, FORBIDDEN, LENGTH, UNAUTHORIZED, UNAVAILABLE, Side
-from .speaking import RESERVED
-from .tables import (
+from ..terms.tables import (
     CLIENT,
     SERVER,
     Accepted,
@@ -57,7 +55,7 @@ from .tables import (
     Stopped,
     TimedOut,
 )
-from .wire import (
+from ..wire import (
     CLIENT_ID,
     CLIENT_PASSCODE,
     END_OF_EMPTY,
@@ -71,6 +69,8 @@ from .wire import (
     Error,
     Frame,
 )
+from .receiving import BAD_REQUEST, FORBIDDEN, LENGTH, UNAUTHORIZED, UNAVAILABLE, Side
+from .sending import RESERVED
 
 
 class Server(Side[Serving]):

@@ -9,12 +9,12 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 
-from ..core.errors import ConnectionClosed
-from ..core.machine import IllegalTransition
-from ..net.timer import MachineTimer
+from ...core.errors import ConnectionClosed
+from ...core.machine import IllegalTransition
+from ...net.timer import MachineTimer
+from ..machine import Client, Server
+from ..machine.outgoing import OutgoingMessage
 from .exchange import Body, Response, octets_of
-from .machine import Client, Server
-from .outgoing import OutgoingMessage
 
 PARTS_A_TURN: Final = 16
 """So many pieces of a streamed body are sent before other work gets its turn."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from enum import auto
 from typing import Final
 
-from ..core.errors import Fault
-from ..core.machine import State, Table
-from .wire import Connect, Connected, Disconnect, Disconnecting, Error, Message
+from ...core.errors import Fault
+from ...core.machine import State, Table
+from ..wire import Connect, Connected, Disconnect, Disconnecting, Error, Message
 
 
 class Accepted:
