@@ -204,7 +204,7 @@ def test_lengths_need_both_sides_and_a_stream(ours: bool, framed: bool) -> None:
     assert open_server(lengths=ours, framed=framed).lengths is (ours and not framed)
     assert open_client(lengths=ours, framed=framed).lengths is (ours and not framed)
     server = Server(framed=True)
-    server.receive_frame(vectors.CONNECT, NOW)
+    server.receive([vectors.CONNECT], NOW)
     server.accept(SESSION)
     assert b"framing" not in server.data_to_send()
     client = Client(framed=True)

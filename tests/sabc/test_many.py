@@ -92,7 +92,7 @@ def test_the_same_octets_are_the_same_events(
 def test_frames_of_a_closed_connection_are_nothing() -> None:
     server = open_server(framed=True)
     server.stop()
-    assert server.receive_frame(vectors.HOLA, NOW) == []
+    assert server.receive([vectors.HOLA], NOW) == []
 
 
 def test_the_quick_way_and_the_long_way_are_one() -> None:
@@ -235,7 +235,7 @@ def test_many_answers_leave_together() -> None:
 
 
 def test_a_role_must_say_what_its_commands_do() -> None:
-    from twisted_msgproto.sabc.machine.receiving import Side
+    from twisted_msgproto.sabc.machine.receiving import Listener
 
     with pytest.raises(NotImplementedError):
-        Side._commanded(open_server(), Connect({}), NOW, [])  # type: ignore[arg-type]
+        Listener._commanded(open_server(), Connect({}), NOW, [])  # type: ignore[arg-type]

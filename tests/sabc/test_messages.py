@@ -64,9 +64,9 @@ def test_an_acknowledgement_is_an_empty_answer() -> None:
         ids = [client.request(b"x", n, NOW) for n in range(3)]
         if framed:
             for frame in client.outputs():
-                server.receive_frame(frame, NOW)
+                server.receive([frame], NOW)
             server.acknowledge(ids)
-            events = [e for f in server.outputs() for e in client.receive_frame(f, NOW)]
+            events = [e for f in server.outputs() for e in client.receive([f], NOW)]
         else:
             server.receive_data(client.data_to_send(), NOW)
             server.acknowledge(ids)

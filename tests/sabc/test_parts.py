@@ -52,7 +52,7 @@ def test_the_parts_of_the_example_become_one_message() -> None:
     server = open_server(framed=True)
     found = []
     for frame in (vectors.PART_1, vectors.PART_2, vectors.PART_3):
-        found += server.receive_frame(frame, NOW)
+        found += server.receive([frame], NOW)
     assert requests(found) == [("123456", vectors.WHOLE_BODY, False)]
 
 
@@ -105,7 +105,7 @@ def test_a_frame_without_end_and_without_more_is_discarded(framed: bool) -> None
         named = {"session-id": SESSION} | {k.replace("_", "-"): v for k, v in headers.items()}
         frame = Message(named, body, final=final)
         if framed:
-            return server.receive_frame(encode(frame), NOW)
+            return server.receive([encode(frame)], NOW)
         return server.receive_data(encode(frame, lengths=True), NOW)
 
     assert receive(b"a", False, msg_id="1", msg_more="yes") == []
@@ -122,7 +122,7 @@ def test_a_frame_without_end_and_without_more_is_discarded(framed: bool) -> None
 def test_an_error_without_end_is_discarded() -> None:
     # SA-20, SA-23
     server = open_server(framed=True)
-    assert server.receive_frame(b"ERROR\r\nmsg-more::yes\r\n\r\nx", NOW) == [FrameDiscarded(None)]
+    assert server.receive([b"ERROR\r\nmsg-more::yes\r\n\r\nx"], NOW) == [FrameDiscarded(None)]
 
 
 def test_unfinished_messages_are_bounded() -> None:
@@ -251,8 +251,8 @@ def test_a_message_is_cut_at_the_octet(framing: str, size: int) -> None:
     body = bytes(1 + n % 255 for n in range(size)).replace(b"\r", b"x")
     octets = encode(Message({"session-id": SESSION, "msg-id": "1"}, body), lengths=lengths)
     head = octets.index(body)
-    receive = server.receive_frame if framing == "websocket" else server.receive_data
-    ((_, got, truncated),) = requests(receive(octets, NOW))
+    inputs = [octets] if framing == "websocket" else octets
+    ((_, got, truncated),) = requests(server.receive(inputs, NOW))
     assert truncated is (len(octets) > 300)
     assert got == body[: 300 - head]
 
@@ -304,7 +304,7 @@ def test_what_is_cut_off_is_never_read_as_frames(framing: str) -> None:
         for id, body in (("1", smuggling()), ("2", b"next"))
     ]
     if framed:
-        events = [e for frame in frames for e in server.receive_frame(frame, NOW)]
+        events = [e for frame in frames for e in server.receive([frame], NOW)]
     else:
         stream = b"".join(frames)
         events = [

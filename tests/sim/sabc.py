@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.sabc import SabcClient, SabcClientFactory, SabcServerFactory
-from twisted_msgproto.sabc.machine.receiving import Side
+from twisted_msgproto.sabc.machine.sides import Side
 from twisted_msgproto.sabc.protocol.reconnecting import SabcClientService
 from twisted_msgproto.sabc.protocol.session import SabcSession
 

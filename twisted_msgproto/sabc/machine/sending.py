@@ -1,12 +1,11 @@
 """The half of an sABC machine which speaks: its verbs, and what they leave to be answered.
 
-:class:`Speaker` is the base of :class:`.receiving.Side`, which listens.
+:class:`Speaker` is the base of :class:`.receiving.Listener`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from ...core.connection import Connection
@@ -16,7 +15,9 @@ from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
 from ...core.pending import Pending
 from .. import wire
+from ..terms.counters import Counters
 from ..terms.events import Event
+from ..terms.limits import SESSION_LIMITS
 from ..terms.tables import AnswerSent, MessageSent, Stopped
 from ..wire import (
     CONTENT_LENGTH,
@@ -26,8 +27,8 @@ from ..wire import (
     MSG_ID,
     MSG_MORE,
     REF_MSG_ID,
+    RESERVED,
     SESSION_ID,
-    SESSION_LIMITS,
     YES,
     Bounds,
 )
@@ -38,43 +39,7 @@ _TRUNCATED_LINE = f"{TRUNCATED}::{YES}\r\n"
 _OVERHEAD_LINES = 6  # the lines which our own messages have beside an application's headers
 _OVERHEAD_OCTETS = 1536
 
-RESERVED: Final = frozenset(
-    (
-        wire.CLIENT_ID,
-        wire.CLIENT_PASSCODE,
-        wire.SESSION_ID,
-        wire.SESSION_EXPIRY,
-        wire.MSG_ID,
-        wire.REF_MSG_ID,
-        wire.SEND_ONLY,
-        wire.MSG_MORE,
-        wire.ERROR_CODE,
-    )
-)
-"""Headers which mean something to the protocol (``SA-06``)."""
-
 S = TypeVar("S", bound=State)
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a machine has seen, as plain integers."""
-
-    requests: int = 0
-    send_only: int = 0
-    responses: int = 0
-    errors_received: int = 0
-    errors_sent: int = 0
-    refused_frames: int = 0
-    discarded_frames: int = 0
-    abandoned_messages: int = 0
-    truncated_messages: int = 0
-    unknown_responses: int = 0
-    odd_expiries: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """By name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class Speaker(Connection[Any, Any, Event], Generic[S]):

@@ -46,7 +46,7 @@ from ..terms.events import (
     ResponsesReceived,
     SessionExpired,
 )
-from ..wire import SESSION_LIMITS
+from ..terms.limits import SESSION_LIMITS
 from .exchange import Response, octets_of
 from .verbs import Stream, Verbs
 

@@ -1,1 +1,1 @@
-"""What sABC's machines and their callers talk about, as data: :mod:`.events` and :mod:`.tables`."""
+"""What sABC's machines are made of, as data: events, tables, limits, counters."""
