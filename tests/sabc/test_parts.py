@@ -469,6 +469,53 @@ def test_a_body_in_parts_arrives_as_it_was(
         ]
 
 
+@pytest.mark.parametrize("part_octets", [40, 65536])
+@pytest.mark.parametrize("framing", ["length", "websocket", "mark"])
+def test_what_the_peer_would_cut_is_not_sent(framing: str, part_octets: int) -> None:
+    # HO-01, SA-22: the largest which is sent arrives whole, and nothing is queued of a larger one
+    lengths, framed = framing == "length", framing == "websocket"
+    bound = limits(message_octets=400, part_octets=part_octets)
+    client = open_client(lengths=lengths, framed=framed, limits=bound)
+    server = open_server(lengths=lengths, framed=framed, limits=bound)
+    sent_octets = 0
+    for octets in range(1, 500):
+        try:
+            client.request(b"x" * octets, "w", NOW, headers={"a": "b"})
+        except LimitExceeded:
+            assert not client.outputs()
+            with pytest.raises(LimitExceeded):
+                client.send_only(b"x" * octets, headers={"a": "b"})
+            assert not client.outputs()
+        else:
+            assert octets == sent_octets + 1
+            sent_octets = octets
+            assert [row[3:] for row in flat(talk(client, server, framed))] == [  # type: ignore[index]
+                (b"x" * octets, False)
+            ]
+    assert sent_octets > 40
+    assert client.outstanding == sent_octets
+
+
+@pytest.mark.parametrize("framing", ["length", "websocket", "mark"])
+def test_a_message_in_pieces_is_never_more_than_the_peer_takes(framing: str) -> None:
+    # HO-01, SA-18
+    lengths, framed = framing == "length", framing == "websocket"
+    bound = limits(message_octets=400, part_octets=40)
+    client = open_client(lengths=lengths, framed=framed, limits=bound)
+    server = open_server(lengths=lengths, framed=framed, limits=bound)
+    for size in (1, 7, 40, 60):
+        outgoing = client.open_message("w", NOW, headers={"a": "b"})
+        taken = b""
+        with pytest.raises(LimitExceeded):
+            while True:
+                outgoing.write(b"x" * size)
+                taken += b"x" * size
+        outgoing.finish()
+        assert flat(talk(client, server, framed)) == [
+            ("request", outgoing.id, {"a": "b"}, taken, False)
+        ]
+
+
 def test_a_large_body_goes_out_in_parts() -> None:
     # SA-18
     client = open_client(limits=limits(part_octets=100))

@@ -33,6 +33,7 @@ from ..wire import (
     REF_MSG_ID,
     RESERVED,
     SESSION_ID,
+    TRUNCATED,
     YES,
     Connect,
     Connected,
@@ -47,6 +48,7 @@ from .sending import S, Speaker
 
 _PIECES_A_MESSAGE = 16  # how finely a message which is still coming is measured against its limit
 
+_CUT: Final = "the peer has cut the message to what it takes"
 _MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
 
 _NO_FIELDS: Final[Mapping[str, str]] = {}
@@ -73,7 +75,6 @@ class Listener(Speaker[S]):
     ) -> None:
         super().__init__(initial, limits, framed=framed)
         limits = self._limits
-        self._message_octets = limits.integer("message-octets")
         self._unfinished_seconds = limits["unfinished-seconds"]
         self._unanswered_max = limits.integer("outstanding-requests")
         self._lenient = lenient
@@ -81,7 +82,7 @@ class Listener(Speaker[S]):
 
         self.expires: float | None = None
 
-        piece = max(1, min(65536, self._message_octets // _PIECES_A_MESSAGE))
+        piece = max(1, min(65536, self.message_octets // _PIECES_A_MESSAGE))
         self._decoder = Decoder(self.bounds, part_octets=piece, lenient=lenient)
         self._request_prefix = b""  # of a request's id
         self._places = 0  # of the last event with messages
@@ -145,7 +146,7 @@ class Listener(Speaker[S]):
             return
         unanswered = self._unanswered
         found = self._decoder.plain(
-            self._request_prefix, self._message_octets, unanswered, self._unanswered_max
+            self._request_prefix, self.message_octets, unanswered, self._unanswered_max
         )
         if found is None:
             return
@@ -167,7 +168,7 @@ class Listener(Speaker[S]):
             or self._unfinished
             or self._machine.state is not self._open[0]
             or (self.expires is not None and now >= self.expires)
-            or frame.head_octets + len(frame.body) + frame.end_octets > self._message_octets
+            or frame.head_octets + len(frame.body) + frame.end_octets > self.message_octets
             or not compare_digest(headers.get(SESSION_ID, "").encode(), self._session_id)
         ):
             return False
@@ -355,7 +356,7 @@ class Listener(Speaker[S]):
     def _grow(self, incoming: Incoming, octets: int, events: list[Event]) -> None:
         """So many octets more of a message came, beside its body (``SA-22``)."""
         incoming.size += octets
-        if incoming.size > self._message_octets:
+        if incoming.size > self.message_octets:
             self._overgrown(incoming, True, events)
 
     def _overgrown(self, incoming: Incoming, trim: bool, events: list[Event]) -> None:
@@ -372,7 +373,7 @@ class Listener(Speaker[S]):
                 body = b"".join(incoming.parts)
                 incoming.parts = [whole_characters(body) if trim else body]
                 incoming.cut = True
-        if incoming.size > 2 * self._message_octets:
+        if incoming.size > 2 * self.message_octets:
             ref = None if incoming.key is None or incoming.key[0] else incoming.id
             incoming.mute()
             self._fail(TOO_LARGE, _MORE_THAN_TWICE, events, ref)
@@ -392,7 +393,7 @@ class Listener(Speaker[S]):
         incoming = self._current
         incoming.heard = now
         if not incoming.muted and not incoming.cut:
-            room = self._message_octets - incoming.size
+            room = self.message_octets - incoming.size
             incoming.parts.append(octets if len(octets) <= room else octets[: max(0, room)])
         self._grow(incoming, len(octets), events)
 
@@ -403,7 +404,7 @@ class Listener(Speaker[S]):
         key = incoming.key
         if final:
             incoming.size += octets
-            if incoming.size > self._message_octets:
+            if incoming.size > self.message_octets:
                 # The body is complete: only its end mark is above the limit.
                 self._overgrown(incoming, False, events)
             if self.closed:
@@ -453,7 +454,10 @@ class Listener(Speaker[S]):
             return
         if key[0]:
             if id in self._pending:
-                self._answered(id, incoming.fields, body, truncated, events)
+                if incoming.fields.get(TRUNCATED) == YES:
+                    self._answered_cut(id, events)
+                else:
+                    self._answered(id, incoming.fields, body, truncated, events)
             else:
                 self.counters.unknown_responses += 1
             return
@@ -498,6 +502,11 @@ class Listener(Speaker[S]):
         last.waiters.append(waiter)
         last.fields.append(fields)
         last.bodies.append(body)
+
+    def _answered_cut(self, id: str, events: list[Event]) -> None:
+        """HO-01: the peer has only the beginning of our message, so its answer is a failure."""
+        self.counters.responses += 1
+        events.append(RequestFailed(id, self._pending.resolve(id), TRUNCATED, _CUT))
 
     def _error_received(self, headers: Mapping[str, str], body: bytes, events: list[Event]) -> None:
         """An ERROR fails the request it names, or goes to the application (``SA-16``)."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ...core.connection import Connection
 from ...core.deadlines import Deadlines
@@ -29,12 +29,12 @@ from ..wire import (
     REF_MSG_ID,
     RESERVED,
     SESSION_ID,
+    TRUNCATED,
     YES,
     Bounds,
 )
 from .outgoing import OutgoingMessage
 
-TRUNCATED: Final = "truncated"
 _TRUNCATED_LINE = f"{TRUNCATED}::{YES}\r\n"
 _OVERHEAD_LINES = 6  # the lines which our own messages have beside an application's headers
 _OVERHEAD_OCTETS = 1536
@@ -51,6 +51,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         counters: plain integers for metrics.
         lengths: both sides announced ``framing::length`` (``SA-26``).
         part_octets: a longer body is sent in parts.
+        message_octets: a longer message is cut when it is read, and not sent (``SA-22``).
     """
 
     TABLE: ClassVar[Table]  # type: ignore[type-arg]
@@ -63,6 +64,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._limits = limits
         self.bounds = Bounds.of(limits)
         self.part_octets = limits.integer("part-octets")
+        self.message_octets = limits.integer("message-octets")
         self._unfinished_max = limits.integer("unfinished-messages")
         self._response_seconds = limits["response-seconds"]
         self._framed = framed  # WebSocket: frames come and go one by one
@@ -176,6 +178,25 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         outgoing.write(body)
         outgoing.finish()
 
+    def _send_original(self, lines: str, extra: str, body: bytes) -> None:
+        """As ``_send_message``; LimitExceeded for what the peer would cut, and nothing is queued.
+
+        A peer is taken to have our limit: acknowledged means whole (HO-01).
+        """
+        before, most = len(self._out), self.message_octets
+        if len(body) <= most:
+            self._send_message(lines, extra, body)
+        octets = sum(map(len, self._out[before:])) or len(body)
+        if octets > most:
+            del self._out[before:]
+            raise self.too_large(octets)
+
+    def too_large(self, octets: int) -> LimitExceeded:
+        """What is raised for an original of so many octets."""
+        return LimitExceeded(
+            f"a message of {octets} octets is above message-octets={self.message_octets}"
+        )
+
     def _send_part(self, lines: str, body: bytes, final: bool) -> None:
         length = f"{CONTENT_LENGTH}::{len(body)}\r\n" if self.lengths else ""
         more = "" if final else f"{MSG_MORE}::{YES}\r\n"
@@ -198,11 +219,11 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
         ``waiter`` comes back with the answer, or after ``seconds`` (None: the limit
         ``response-seconds``) without one.  Raises IllegalTransition outside of a session,
-        LimitExceeded when too many are outstanding, ValueError for headers and bodies which the
-        framing cannot carry.
+        LimitExceeded when too many are outstanding or the message is above ``message-octets``,
+        ValueError for headers and bodies which the framing cannot carry.
         """
         extra, id = self._original(headers, waiting=True)
-        self._send_message(f"{MSG_ID}::{id}\r\n", extra, body)
+        self._send_original(f"{MSG_ID}::{id}\r\n", extra, body)
         self._await_answer(id, waiter, now, seconds)
         return id
 
@@ -214,7 +235,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
         """Send a message which wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
         extra, id = self._original(headers, waiting=False)
-        self._send_message(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
+        self._send_original(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
         return id
 
     def open_message(

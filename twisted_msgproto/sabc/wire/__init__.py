@@ -40,6 +40,8 @@ ERROR_CODE: Final = "error-code"
 FRAMING: Final = "framing"
 LENGTH: Final = "length"
 CONTENT_LENGTH: Final = "content-length"
+TRUNCATED: Final = "truncated"
+"""With ``yes`` on the answer to a message which was cut (``SA-16``)."""
 YES: Final = "yes"
 
 RESERVED: Final = frozenset(
