@@ -15,7 +15,7 @@ from twisted.trial.unittest import TestCase
 
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.net.websocket import (
+from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
     BoundedClientFactory,
     BoundedServerFactory,
@@ -639,7 +639,7 @@ def test_what_is_no_origin_is_one_line(text):
 
 def test_importing_the_room_installs_no_reactor():
     code = (
-        "import sys, twisted_msgproto.net.websocket\n"
+        "import sys, twisted_msgproto.net.wires.websocket\n"
         "sys.exit('twisted.internet.reactor' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from twisted_msgproto.net.websocket import _frame
+from twisted_msgproto.net.wires.websocket import _frame
 
 MEBI = 1 << 20
 SENT_MAX = 5 * MEBI

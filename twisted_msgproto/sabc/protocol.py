@@ -409,7 +409,7 @@ async def connect(
     if factory is None:
         factory = SabcClientFactory(clientId, passcode, clock=reactor, **options)
     if isinstance(endpoint, str) and endpoint.startswith(("ws:", "wss:")):
-        from ..net.websocket import client_endpoint
+        from ..net.wires.websocket import client_endpoint
 
         connection = await client_endpoint(reactor, endpoint, tls).connect(
             factory.webSocketFactory(endpoint)

@@ -28,7 +28,7 @@ from ..net.backpressure import OutputGuard, ReadControl
 from ..net.factory import peer_name
 from ..net.ingest import Delivery, tell_not_stored, tell_unread
 from ..net.timer import MachineTimer
-from ..net.websocket import WEBSOCKET_LIMITS
+from ..net.wires.websocket import WEBSOCKET_LIMITS
 from .events import (
     REQUEST,
     DisconnectingReceived,

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed
 from ..core.limits import Limits
-from ..net.websocket import (
+from ..net.wires.websocket import (
     CLOSE_NORMAL,
     CLOSE_PROTOCOL,
     CLOSE_TOO_BIG,

@@ -19,7 +19,7 @@ from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOp
 from ..core.errors import ConfigurationError, ConnectionClosed
 from ..core.message import Message
 from ..core.strict_json import NotJson
-from ..net import websocket
+from ..net.wires import websocket
 from .codec import call_method, dump, parse
 from .exchange import Reply, Stored, Update, plain
 from .protocol import UmqClient, UmqClientFactory, connect

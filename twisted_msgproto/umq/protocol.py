@@ -38,7 +38,7 @@ from ..core.limits import Limits
 from ..net.backpressure import OctetBudget
 from ..net.factory import MsgprotoServerFactory, SessionFactory
 from ..net.sink import IMessageSink
-from ..net.websocket import (
+from ..net.wires.websocket import (
     CLOSE_NORMAL,
     BoundedClientFactory,
     BoundedServerFactory,

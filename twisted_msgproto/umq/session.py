@@ -19,7 +19,7 @@ from ..net.backpressure import ReadControl
 from ..net.factory import peer_name
 from ..net.ingest import Delivery, tell_unread
 from ..net.timer import MachineTimer
-from ..net.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
+from ..net.wires.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
 from . import states
 from .answering import Answering
 from .events import (
@@ -47,7 +47,7 @@ from .verbs import Answer, Verbs
 from .wire import Code, UmqFault
 
 if TYPE_CHECKING:
-    from ..net.websocket import WebSocketConnection as _Connection
+    from ..net.wires.websocket import WebSocketConnection as _Connection
 else:
     _Connection = object
 

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed, LimitExceeded, shown
-from ..net.websocket import CLOSE_NORMAL
+from ..net.wires.websocket import CLOSE_NORMAL
 from .attachments import Slot
 from .exchange import Reply, Request, Update
 from .part import SessionPart

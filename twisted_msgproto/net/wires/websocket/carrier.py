@@ -40,7 +40,7 @@ from twisted.python.failure import Failure
 from twisted_msgproto.core.errors import shown
 from twisted_msgproto.core.limits import Limit, Limits
 
-from .origins import WebSocketAddress, client_endpoint, origin_of, parse_address, parse_origins
+from ..origins import WebSocketAddress, client_endpoint, origin_of, parse_address, parse_origins
 from .unread import Call, Output, PlainTimer, QuietLog
 
 __all__ = [
@@ -95,7 +95,7 @@ _CONNECTING, _OPEN, _CLOSING, _CLOSED = (
     autobahn.WebSocketServerProtocol.STATE_CLOSED,
 )
 
-log = Logger(namespace="twisted_msgproto.net.websocket")
+log = Logger(namespace="twisted_msgproto.net.wires.websocket")
 
 if TYPE_CHECKING:  # autobahn's attributes come from the class this one is mixed into
     from autobahn.websocket.protocol import WebSocketProtocol as _Mixin

@@ -16,7 +16,7 @@ from twisted_msgproto.core.errors import shown
 _CHUNK = 65536
 """What is given to the transport at once while it drains, in octets."""
 
-log = Logger(namespace="twisted_msgproto.net.websocket")
+log = Logger(namespace="twisted_msgproto.net.wires.websocket")
 
 
 class Call(Shape):
