@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
@@ -130,7 +131,7 @@ class Receiver(UmqClient):
 
     def sessionLost(self, reason: Failure) -> None:
         """The server is gone."""
-        if self.wasClean:
+        if reason.check(ConnectionDone):
             self.ended.callback(None)
         else:
             self.ended.errback(self._reason or ConnectionClosed("the connection was lost"))

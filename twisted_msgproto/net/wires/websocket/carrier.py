@@ -1,89 +1,31 @@
-"""WebSocket as two of the protocols need it: autobahn's Twisted classes, bounded on every side.
+"""autobahn's protocol classes, bounded on every side, which carry messages for a session.
 
-autobahn speaks RFC 6455.  This room adds what it leaves open, and is the only place which knows
-about its inner life:
-
-* **Factory defaults**: every size, time and count has a bound (:data:`WEBSOCKET_LIMITS`); no web
-  page is served to those who do not upgrade, no compression, protocol version 13 only.
-* **Origins are explicit**: a browser page from an origin which was not listed is refused with
-  403.  Clients which are not browsers send no ``Origin`` and are let in.
-* **Reading stops at once**: after :meth:`WebSocketConnection.pauseReading` no further message is
-  delivered.  What had been read already waits in one buffer, at most one read and one message
-  large, until :meth:`WebSocketConnection.resumeReading`.
-* **Writing is bounded**: octets which the peer does not read wait in a queue of our own and are
-  fed to the transport as it drains.  Hooks say when the queue crosses its limit, and a peer which
-  reads nothing for ``unread-seconds`` is aborted.
-* **No exception leaves** through ``dataReceived``: an error of the subclass is logged and closes
-  the connection with 1011, an error of autobahn on odd input drops the connection.
-* Time comes from the factory's ``reactor`` alone.
-
-A protocol subclasses :class:`WebSocketServerConnection` or :class:`WebSocketClientConnection` and
-overrides the hooks ``webSocketOpened``, ``messageReceived``, ``readFinished`` (once after each
-read: the place to write one answer for all of it), ``webSocketClosed``, ``outputPaused``,
-``outputResumed`` and ``outputDrained``.
+This module is the only place which knows about autobahn's inner life.  A :class:`Carrier` belongs
+to one connection and has a ``session`` (a :class:`.wire.FramedSession`), which is no subclass of
+anything here; what the session sees of it is its wire.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Sequence
-from random import getrandbits
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from autobahn.twisted import websocket as autobahn
 from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
-from autobahn.websocket.xormasker import create_xor_masker  # type: ignore[attr-defined]
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import connectionDone
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_msgproto.core.errors import shown
-from twisted_msgproto.core.limits import Limit, Limits
+from twisted_msgproto.core.errors import ConnectionClosed, shown
 
-from ..origins import WebSocketAddress, client_endpoint, origin_of, parse_address, parse_origins
-from .unread import Call, Output, PlainTimer, QuietLog
-
-__all__ = [
-    "CLOSE_INTERNAL",
-    "CLOSE_NORMAL",
-    "CLOSE_PROTOCOL",
-    "CLOSE_TOO_BIG",
-    "WEBSOCKET_LIMITS",
-    "BoundedClientFactory",
-    "BoundedServerFactory",
-    "WebSocketAddress",
-    "WebSocketClientConnection",
-    "WebSocketConnection",
-    "WebSocketServerConnection",
-    "client_endpoint",
-    "parse_address",
-    "parse_origins",
-]
-
-CLOSE_NORMAL = 1000
-CLOSE_PROTOCOL = 1002
-CLOSE_TOO_BIG = 1009
-CLOSE_INTERNAL = 1011
-
-WEBSOCKET_LIMITS: tuple[Limit, ...] = (
-    Limit("connections", 10_000, "connections", "of one server at a time", 1),
-    Limit("websocket-message-octets", 16 << 20, "octets", "one message, all its frames", 1),
-    Limit("websocket-message-frames", 1 << 16, "frames", "fragments of one message", 1),
-    Limit("websocket-upgrade-octets", 16 << 10, "octets", "HTTP head before the upgrade", 256),
-    Limit("websocket-upgrade-seconds", 10.0, "s", "from connect to upgrade", 0.001),
-    Limit("websocket-close-seconds", 5.0, "s", "from our close to the peer's", 0.001),
-    Limit("websocket-ping-seconds", 30.0, "s", "between pings; 0 sends none"),
-    Limit("websocket-pong-seconds", 30.0, "s", "a ping's answer, or any frame", 0.001),
-    Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
-    Limit("unread-seconds", 30.0, "s", "a peer which reads nothing is dropped", 0.001),
-)
-"""What both WebSocket protocols bound; part of their ``LIMITS`` tables."""
+from .frames import BINARY, TEXT, close_reason, xored
+from .limits import CLOSE_INTERNAL, CLOSE_NORMAL
+from .quiet import Call, QuietLog, log
+from .unread import Output
+from .wire import FramedSession, WebSocketWire
 
 _SLICE = 16384
-"""Reads are parsed in slices: autobahn copies its whole buffer twice for each frame in it."""
-
-_MASKED_AS_NUMBER = 1024
-"""Up to here one big number is masked faster than a masker is made."""
+"""autobahn is given reads in slices: it copies its whole buffer twice for each frame in it."""
 
 _PIECES = 256
 """A message which came in more pieces is put together as it comes."""
@@ -95,31 +37,40 @@ _CONNECTING, _OPEN, _CLOSING, _CLOSED = (
     autobahn.WebSocketServerProtocol.STATE_CLOSED,
 )
 
-log = Logger(namespace="twisted_msgproto.net.wires.websocket")
-
 if TYPE_CHECKING:  # autobahn's attributes come from the class this one is mixed into
     from autobahn.websocket.protocol import WebSocketProtocol as _Mixin
 else:
     _Mixin = object
 
 
-class WebSocketConnection(_Mixin):
+class Carrier(_Mixin):
     """One WebSocket connection, either side; a mixin in front of autobahn's protocol classes.
 
     Attributes:
-        factory: a :class:`BoundedServerFactory` or :class:`BoundedClientFactory`.
-        abort_reason: why this side dropped the connection without a closing handshake, or None.
+        factory: a :class:`.factories.WebSocketServerFactory` or
+            :class:`.factories.WebSocketClientFactory`.
+        session: what the messages are for.
+        wire: what the session sees of this.
+        held: octets of a message which is not whole yet.
+        oversize: the peer began a message above the limit.
     """
 
     log = QuietLog()
     factory: Any
     transport: Any
-    abort_reason: str | None = None
+    session: FramedSession
+    wire: WebSocketWire
+    held = 0
+    oversize = False
 
     _output: Output | None = None
+    _upgraded = False
+    _arrived: list[Any]  # messages which the session has not been given yet
+    _alone = True  # what comes belongs to no session yet, so each message is given by itself
+    _octets = False  # messages are octets, text or not
+    _full_size = 0  # of a message, once the session stands
     _reading_paused = False
     _consuming = False
-    _delivered = False
     _ended = False
     _ping: bytes | None = None
     _drop_call: Call | None = None
@@ -131,62 +82,26 @@ class WebSocketConnection(_Mixin):
     closeHandshakeTimeoutCall: Any
     autoPingTimeout: float
     maxFramePayloadSize: int
+    maxMessagePayloadSize: int
     serverConnectionDropTimeout = 0  # its timer is autobahn's own; _drop_call takes its place
 
-    # -- hooks ---------------------------------------------------------------------------------
-
-    def webSocketOpened(self) -> None:
-        """The upgrade is done: messages may be sent from here on."""
-
-    def messageReceived(self, payload: bytes, binary: bool) -> None:
-        """A complete message; a text message is valid UTF-8.  Never called while paused."""
-
-    def readFinished(self) -> None:
-        """All messages of one read were delivered; called only if there were any."""
-
-    def webSocketClosed(self, clean: bool, code: int | None, reason: str | None) -> None:
-        """The connection is gone.  Called once, also when the upgrade never came about."""
-
-    def outputPaused(self) -> None:
-        """More than ``unread-octets`` wait for the peer to read."""
-
-    def outputResumed(self) -> None:
-        """The peer has read at least half of it."""
-
-    def outputDrained(self) -> None:
-        """The peer has read all that waited, after a time in which it had not."""
-
-    def peerUnreading(self) -> None:
-        """The peer read nothing for ``unread-seconds``; drops the connection."""
-        self.abort("the peer does not read")
-
-    # -- verbs ---------------------------------------------------------------------------------
-
-    @property
-    def opened(self) -> bool:
-        """Messages may be sent."""
-        return bool(self.state == _OPEN)
+    # ── what the wire asks for ──────────────────────────────────────────────────────────────────
 
     @property
     def unread(self) -> bool:
         """The transport's buffer is full: what is sent now waits."""
         return self._output is not None and self._output.paused
 
-    @property
-    def unread_octets(self) -> int:
-        """Octets which wait for the transport, beyond the transport's own buffer."""
-        return 0 if self._output is None else self._output.octets
+    def established(self) -> None:
+        """The session stands: messages come in their full size, those of one read together."""
+        self._alone = False
+        self.maxMessagePayloadSize = self.maxFramePayloadSize = self._full_size
 
-    def sendMessages(self, messages: Iterable[tuple[bytes, bool]]) -> None:
-        """Send ``(payload, binary)`` messages with one write; silently nothing when not open."""
-        if self.state != _OPEN:
-            return
-        masked = not self.factory.isServer
-        self.sendData(
-            b"".join(
-                [part for payload, binary in messages for part in _frame(payload, binary, masked)]
-            )
-        )
+    def sendFrames(self, parts: list[bytes]) -> None:
+        """Write these frames; nothing when the connection is not open."""
+        output = self._output
+        if output is not None and self.state == _OPEN:
+            output.write(b"".join(parts))
 
     def closeWebSocket(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
         """Begin the closing handshake with any code of RFC 6455; aborts if never opened.
@@ -195,14 +110,13 @@ class WebSocketConnection(_Mixin):
         """
         if self.state == _OPEN:
             self._resume_transport()  # a paused connection could not see the peer's answer
-            self.sendCloseFrame(code=code, reasonUtf8=_cut(reason), isReply=False)
+            self.sendCloseFrame(code=code, reasonUtf8=close_reason(reason), isReply=False)
         elif self.state not in (_CLOSING, _CLOSED):
             self.abort(reason or "closed before the upgrade")
 
     def abort(self, reason: str) -> None:
         """Drop the connection at once."""
         if self.state != _CLOSED:
-            self.abort_reason = reason
             self.wasClean = False
             self.wasNotCleanReason = reason
             self.dropConnection(abort=True)
@@ -230,7 +144,15 @@ class WebSocketConnection(_Mixin):
             self._reading_paused = False
             self.transport.resumeProducing()
 
-    # -- from the transport, to autobahn -------------------------------------------------------
+    # ── from the transport, to autobahn ─────────────────────────────────────────────────────────
+
+    def connectionMade(self) -> None:
+        """Connected: the upgrade comes next."""
+        self._arrived = []
+        self._octets = self.factory.wire.octets
+        self.session.wire = self.wire = self.factory.wire(self)
+        super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
+        self.factory.connectionBegun(self)
 
     def dataReceived(self, data: bytes) -> None:
         """Octets from the transport."""
@@ -250,20 +172,22 @@ class WebSocketConnection(_Mixin):
 
     def _consume(self, data: bytes) -> None:
         self._consuming = True
-        self._delivered = False
+        held = self.held
         try:
-            if len(data) <= _SLICE:
-                self.data += data
-                self.consumeData()
-            else:
-                for start in range(0, len(data), _SLICE):
+            if self.state == _OPEN and self.current_frame is None and not self.inside_message:
+                if self.data:
+                    data = self.data + data
+                data = self._takeWhole(data)
+                self.data = b""
+            if data or self.data:
+                for start in range(0, len(data), _SLICE) or (0,):
                     if self._reading_paused:
                         self.data += data[start:]
                         break
                     self.data += data[start : start + _SLICE]
                     self.consumeData()
-            if self._delivered:
-                self._guarded(self.readFinished)
+            if self._arrived or (self.held != held and self._upgraded):
+                self._handOn()
         except Exception:
             # autobahn did not expect this input.  The peer is the cause, so no more than a line.
             log.info(
@@ -276,28 +200,37 @@ class WebSocketConnection(_Mixin):
             self._consuming = False
 
     def consumeData(self) -> None:
-        """autobahn's loop over what was read, which stops where reading was paused."""
+        """autobahn's loop over what was read, which stops where reading was paused.
+
+        Before autobahn looks at anything the session has what came in front of it: of a wrong frame
+        nobody shall hear first, nor of a Close, which our answers have to precede.
+        """
         if self.state in (_OPEN, _CLOSING):
             while not self._reading_paused and self.state != _CLOSED:
                 if self.current_frame is None and not self.inside_message:
-                    self._consumeWhole()
-                    if self._reading_paused or not self.data:
+                    if self.data:
+                        self.data = self._takeWhole(self.data)
+                    if not self.data:
                         break
+                if self._arrived:
+                    self._handOn()
+                    continue
                 if not self.processData():
                     break
         else:
             super().consumeData()
 
-    def _consumeWhole(self) -> None:
-        """Unfragmented messages which are there as a whole: nearly all, without autobahn's detours.
+    def _takeWhole(self, data: bytes) -> bytes:
+        """Take the unfragmented messages which ``data`` begins with; what is left of it.
 
-        Stops at anything else, and at anything which is not in order: autobahn says what is wrong.
+        Nearly all messages are such, and are spared autobahn's detours.  Stops at anything else,
+        and at anything which is not in order: autobahn says what is wrong.
         """
-        data, server, largest = self.data, self.factory.isServer, self.maxFramePayloadSize
+        server, largest, octets = self.factory.isServer, self.maxFramePayloadSize, self._octets
         place, size = 0, len(data)
         while size - place >= 2 and not self._reading_paused and self.state == _OPEN:
             opcode, second = data[place], data[place + 1]
-            if opcode not in (0x81, 0x82) or (second >= 0x80) is not server:
+            if opcode not in (TEXT, BINARY) or (second >= 0x80) is not server:
                 break
             length, start = second & 0x7F, place + 2
             if length == 126:
@@ -312,23 +245,33 @@ class WebSocketConnection(_Mixin):
                 break
             payload = data[mask_end:end]
             if server and payload:
-                payload = _masked(payload, data[start:mask_end])
-            if opcode == 0x81 and not payload.isascii():
+                payload = xored(payload, data[start:mask_end])
+            message: str | bytes = payload
+            if opcode == TEXT and not (octets and payload.isascii()):
                 try:
-                    payload.decode()
+                    text = payload.decode()
                 except UnicodeDecodeError:
                     break
+                if not octets:
+                    message = text
             place = end
-            if self.autoPingTimeoutCall:
-                self._cancelAutoPingTimeoutCall()
-            self.onMessage(payload, opcode == 0x82)
-        if place:
-            self.data = data[place:]
+            self._arrived.append(message)
+            if self._alone:
+                self._handOn()
+        if place and self.autoPingTimeoutCall:
+            self._cancelAutoPingTimeoutCall()
+        return data[place:] if place else data
 
-    # -- from autobahn, to the hooks -----------------------------------------------------------
+    # ── from autobahn, to the session ───────────────────────────────────────────────────────────
+
+    def _handOn(self) -> None:
+        """Give the session what came, unless the connection closes already."""
+        arrived, self._arrived = self._arrived, []
+        if self.state == _OPEN:
+            self._guarded(self.session.received, arrived)
 
     def _guarded(self, hook: Callable[..., None], *args: object) -> None:
-        """Call a hook; an exception is our fault and closes the connection."""
+        """Call the session; an exception is our fault and closes the connection."""
         try:
             hook(*args)
         except Exception:
@@ -336,16 +279,30 @@ class WebSocketConnection(_Mixin):
             self.closeWebSocket(CLOSE_INTERNAL, "internal error")
 
     def onOpen(self) -> None:
-        """The upgrade is done."""
+        """The upgrade is done: the session begins."""
         self._output = Output(self)
         self.transport.registerProducer(self._output, True)
-        self._guarded(self.webSocketOpened)
+        self._full_size = self.maxMessagePayloadSize
+        first = self.factory.first_octets
+        if first is not None:
+            self.maxMessagePayloadSize = self.maxFramePayloadSize = min(first, self._full_size)
+        self._upgraded = True
+        self._guarded(self.session.makeConnection, self.wire)
+        self.factory.connectionUpgraded(self)
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
-        """A complete message; those which follow our own close are dropped."""
+        """A complete message which autobahn put together."""
         if self.state == _OPEN:
-            self._delivered = True
-            self._guarded(self.messageReceived, payload, isBinary)
+            self._arrived.append(payload if isBinary or self._octets else payload.decode())
+            if self._alone:
+                self._handOn()
+
+    def _max_message_size_exceeded(self, size: int, most: int, reason: str) -> None:
+        """autobahn's, before it closes with 1009."""
+        self.oversize = True
+        if self.state == _OPEN and not self._alone:
+            self._guarded(self.session.oversized)
+        super()._max_message_size_exceeded(size, most, reason)
 
     def onMessageBegin(self, isBinary: bool) -> None:
         """As autobahn's, and the fragments are counted."""
@@ -362,6 +319,7 @@ class WebSocketConnection(_Mixin):
     def onMessageFrameData(self, payload: bytes) -> None:
         """Kept in few pieces: a list of tiny ones weighs many times what they weigh."""
         if not self.failedByMe:
+            self.held += len(payload)
             self.frame_data.append(payload)
             if len(self.frame_data) > _PIECES:
                 self.frame_data = _joined(self.frame_data)
@@ -377,6 +335,7 @@ class WebSocketConnection(_Mixin):
 
     def onMessageEnd(self) -> None:
         """As autobahn's, without its timings and listeners."""
+        self.held = 0
         if not self.failedByMe:
             self.onMessage(b"".join(self.message_data), self.message_is_binary)
         self.message_data = None
@@ -418,13 +377,21 @@ class WebSocketConnection(_Mixin):
                 call.cancel()
         self._drop_call = self.closeHandshakeTimeoutCall = None
         self._reading_paused = False
+        self.held = 0
+        self.factory.connectionGone(self, reason)
         super().connectionLost(reason)  # type: ignore[misc]  # autobahn's Twisted class has it
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         """autobahn's last word, once."""
-        self._guarded(self.webSocketClosed, wasClean, code, reason)
+        why = self.wasNotCleanReason or reason or str(code)
+        if not self._upgraded:
+            error = ConnectionClosed(f"no WebSocket: {why}")
+            self._guarded(self.session.neverConnected, error)
+        else:
+            lost = ConnectionDone() if wasClean else ConnectionLost(why)
+            self._guarded(self.session.connectionLost, Failure(lost))
 
-    # -- from autobahn, to the transport -------------------------------------------------------
+    # ── from autobahn, to the transport ─────────────────────────────────────────────────────────
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
         """Octets to the peer, in order, through the bounded queue."""
@@ -433,16 +400,21 @@ class WebSocketConnection(_Mixin):
         else:
             self._output.write(data)
 
-    def sendMessage(
-        self,
-        payload: bytes,
-        isBinary: bool = False,
-        fragmentSize: int | None = None,
-        sync: bool = False,
-        doNotCompress: bool = False,
-    ) -> None:
-        """autobahn's verb, one frame a message; silently nothing when not open."""
-        self.sendMessages(((payload, isBinary),))
+    # ── from the output which waits, to the session ─────────────────────────────────────────────
+
+    def outputPaused(self) -> None:
+        """More than ``unread-octets`` wait for the peer to read."""
+        self.session.outputChanged(True)
+
+    def outputResumed(self) -> None:
+        """The peer has read at least half of it."""
+        self.session.outputChanged(False)
+
+    def peerUnreading(self) -> None:
+        """The peer read nothing for ``unread-seconds``: the session says so, if there is one."""
+        if self._upgraded:
+            self._guarded(self.session.unread)
+        self.abort("the peer does not read")
 
     def _drained(self) -> None:
         if self._ping is not None:
@@ -451,7 +423,7 @@ class WebSocketConnection(_Mixin):
         if self._output is not None and self._output.ending:
             self._end()
         elif self.state == _OPEN:
-            self.outputDrained()
+            self.session.outputDrained()
 
     def _closeConnection(self, abort: bool = False) -> None:
         """Close the transport: at once, or when the peer has read what waits for it.
@@ -494,42 +466,7 @@ def _joined(pieces: list[Any]) -> list[Any]:
     return [whole]
 
 
-def _frame(payload: bytes, binary: bool, masked: bool) -> tuple[bytes, ...]:
-    """One unfragmented data frame (RFC 6455, 5.2), as its parts."""
-    opcode = b"\x82" if binary else b"\x81"
-    length = len(payload)
-    mask_bit = 0x80 if masked else 0
-    if length <= 125:
-        head = opcode + (mask_bit | length).to_bytes(1, "big")
-    elif length <= 0xFFFF:
-        head = opcode + struct.pack("!BH", mask_bit | 126, length)
-    else:
-        head = opcode + struct.pack("!BQ", mask_bit | 127, length)
-    if not masked:
-        return head, payload
-    # The mask only has to differ from frame to frame: it protects proxies from browser scripts,
-    # and the one who runs this process can write to the socket as they like.
-    mask = getrandbits(32).to_bytes(4, "big")
-    return head, mask, _masked(payload, mask) if payload else b""
-
-
-def _masked(payload: bytes, mask: bytes) -> bytes:
-    """``payload`` with the mask applied, or taken off (RFC 6455, 5.3)."""
-    length = len(payload)
-    if length > _MASKED_AS_NUMBER:
-        octets: bytes = create_xor_masker(mask, length).process(payload)
-        return octets
-    key = (mask * (length // 4 + 1))[:length]
-    number = int.from_bytes(payload, "little") ^ int.from_bytes(key, "little")
-    return number.to_bytes(length, "little")
-
-
-def _cut(reason: str) -> bytes:
-    """``reason`` as a close frame can carry it: at most 123 octets of whole characters."""
-    return reason.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
-
-
-class WebSocketServerConnection(WebSocketConnection, autobahn.WebSocketServerProtocol):
+class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
     """The server's side of one connection."""
 
     peer: Any
@@ -541,6 +478,8 @@ class WebSocketServerConnection(WebSocketConnection, autobahn.WebSocketServerPro
         A client which offers sub-protocols gets the first one the factory knows; one which offers
         none is accepted without.
         """
+        if self.factory.sessions.draining:
+            raise ConnectionDeny(ConnectionDeny.SERVICE_UNAVAILABLE, "the server stops")
         if request.origin and not self.factory.origin_allowed(request.origin):
             self.factory.refused_origins += 1
             raise ConnectionDeny(ConnectionDeny.FORBIDDEN, "origin not allowed")
@@ -550,7 +489,7 @@ class WebSocketServerConnection(WebSocketConnection, autobahn.WebSocketServerPro
         return None
 
 
-class WebSocketClientConnection(WebSocketConnection, autobahn.WebSocketClientProtocol):
+class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
     """The client's side of one connection."""
 
     peer: Any
@@ -569,112 +508,3 @@ class WebSocketClientConnection(WebSocketConnection, autobahn.WebSocketClientPro
             origin=factory.origin,
             protocols=factory.protocols,
         )
-
-
-class _Bounds:
-    """What both factories set: all of autobahn's bounds, and ours."""
-
-    isServer: ClassVar[bool]
-    reactor: Any
-
-    def bound(self, limits: Limits) -> None:
-        """Put ``limits`` (which contain :data:`WEBSOCKET_LIMITS`) in force."""
-        self._batched_timer = PlainTimer(self.reactor)
-        self.unread_octets = limits.integer("unread-octets")
-        self.unread_seconds = limits["unread-seconds"]
-        self.upgrade_octets = limits.integer("websocket-upgrade-octets")
-        self.close_seconds = limits["websocket-close-seconds"]
-        self.frames_max = limits.integer("websocket-message-frames")
-        self.refused_connections = 0
-        self.refused_origins = 0
-        octets = limits.integer("websocket-message-octets")
-        options: dict[str, Any] = {
-            "maxFramePayloadSize": octets,
-            "maxMessagePayloadSize": octets,
-            "failByDrop": False,
-            "openHandshakeTimeout": limits["websocket-upgrade-seconds"],
-            "closeHandshakeTimeout": limits["websocket-close-seconds"],
-            "autoPingInterval": limits["websocket-ping-seconds"],
-            "autoPingTimeout": limits["websocket-pong-seconds"],
-            "tcpNoDelay": True,
-        }
-        if self.isServer:
-            options |= {
-                "versions": [13],
-                "webStatus": False,
-                "maxConnections": limits.integer("connections"),
-                # Origins are compared exactly in onConnect, where a refusal is a 403.
-                "allowedOrigins": ["*"],
-                "allowNullOrigin": True,
-            }
-        self.setProtocolOptions(**options)  # type: ignore[attr-defined]
-
-
-class BoundedServerFactory(_Bounds, autobahn.WebSocketServerFactory):
-    """Makes server connections; needs no URL, so it listens on any endpoint.
-
-    Attributes:
-        refused_connections: refused because ``connections`` were there.
-        refused_origins: browser pages from origins which are not listed.
-    """
-
-    protocol = WebSocketServerConnection
-    noisy = False
-
-    def __init__(
-        self,
-        reactor: object,
-        limits: Limits,
-        *,
-        origins: Sequence[str] = (),
-        protocols: Sequence[str] = (),
-    ) -> None:
-        """``origins`` as :func:`parse_origins` takes them; ``protocols`` are sub-protocol names.
-
-        Raises ConfigurationError for what is no origin.
-        """
-        super().__init__(  # type: ignore[no-untyped-call]
-            reactor=reactor, protocols=list(protocols), server=""
-        )
-        self.origins = parse_origins(origins)
-        self.bound(limits)
-
-    def origin_allowed(self, origin: str) -> bool:
-        """May a page from ``origin`` (the header's text) connect?"""
-        if "*" in self.origins:
-            return True
-        try:
-            return origin_of(origin) in self.origins
-        except ValueError:
-            return False
-
-    def buildProtocol(self, address: Any) -> WebSocketServerConnection | None:
-        """A connection, or None (which closes it) above ``connections``."""
-        if self.countConnections >= self.maxConnections:
-            self.refused_connections += 1
-            return None
-        connection: Any = super().buildProtocol(address)
-        return connection  # type: ignore[no-any-return]
-
-
-class BoundedClientFactory(_Bounds, autobahn.WebSocketClientFactory):
-    """Makes client connections to one ``ws://`` or ``wss://`` address."""
-
-    protocol = WebSocketClientConnection
-    noisy = False
-
-    def __init__(
-        self,
-        reactor: object,
-        limits: Limits,
-        url: str,
-        *,
-        origin: str | None = None,
-        protocols: Sequence[str] = (),
-    ) -> None:
-        """``url`` as :func:`parse_address` takes it; ``origin`` only to play a browser."""
-        parse_address(url)
-        super().__init__(  # type: ignore[no-untyped-call]
-            reactor=reactor, url=url, origin=origin, protocols=list(protocols), useragent=None
-        )
-        self.bound(limits)
