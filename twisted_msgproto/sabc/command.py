@@ -17,7 +17,7 @@ from ..cli.connecting import client_endpoint, tls_options
 from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError, ConnectionClosed
 from ..core.message import Message
-from ..net import websocket
+from ..net.wires import websocket
 from ..registry import PROTOCOLS
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
 from .protocol.session import PROTOCOL, log

@@ -13,7 +13,7 @@ from ..core.errors import ConfigurationError
 from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, announce, standalone
 from ..net.options import ServerOptions
-from ..net.websocket import parse_origins
+from ..net.wires.websocket import parse_origins
 from .protocol import SabcServerFactory
 from .protocol.session import LIMITS, PROTOCOL
 

@@ -126,7 +126,7 @@ class SabcServer(SabcSession):
         self._established = True
         factory.counters["sessions"] += 1
         if self.framed is not None:
-            self.framed.sessionEstablished()
+            self.framed.established()
         self._flush()
         try:
             self.sessionEstablished()
@@ -306,7 +306,7 @@ class SabcClient(SabcSession):
             self.connectedHeaders = event.headers
             self._established = True
             if self.framed is not None:
-                self.framed.sessionEstablished()
+                self.framed.established()
             self._guarded(lambda _: self.sessionEstablished(), None)
             standing, self._standing = self._standing, []
             for waiting in standing:
@@ -409,7 +409,7 @@ async def connect(
     if factory is None:
         factory = SabcClientFactory(clientId, passcode, clock=reactor, **options)
     if isinstance(endpoint, str) and endpoint.startswith(("ws:", "wss:")):
-        from ...net.websocket import client_endpoint
+        from ...net.wires.websocket import client_endpoint
 
         connection = await client_endpoint(reactor, endpoint, tls).connect(
             factory.webSocketFactory(endpoint)
