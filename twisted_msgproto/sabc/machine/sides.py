@@ -25,7 +25,7 @@ import calendar
 import re
 from collections.abc import Mapping
 from email.utils import formatdate
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ...core.connection import WorkLost
 from ...core.errors import Fault
@@ -392,6 +392,10 @@ class Server(Side[Serving]):
     }
 
 
+LEAVE_SECONDS: Final = 4.0
+"""For a server which owes nothing to close after DISCONNECT, where no limit ``drain`` is given."""
+
+
 class Client(Side[Connecting]):
     """The connecting side."""
 
@@ -416,6 +420,7 @@ class Client(Side[Connecting]):
             lenient=lenient,
             refuse_oversize=refuse_oversize,
         )
+        self._leave_seconds = min(self._drain_seconds, self._limits.get("drain", LEAVE_SECONDS))
 
     def connect(
         self,
@@ -454,12 +459,14 @@ class Client(Side[Connecting]):
         return []
 
     def disconnect(self, now: float) -> None:
-        """Ask the server to answer what it has and to close, in time (``SA-12``).
+        """Ask the server to answer what it has and to close, in time (``SA-12``, HO-05).
 
+        A server which owes nothing has the time ``drain`` for it, any other ``session-drain``.
         Raises IllegalTransition outside a session.
         """
         self._machine.step(DisconnectSent)
-        self.deadlines.set("drain", now + self._drain_seconds)
+        seconds = self._drain_seconds if self.outstanding else self._leave_seconds
+        self.deadlines.set("drain", now + seconds)
         head = wire.encode_head("DISCONNECT", {SESSION_ID: self._session_id.decode()})
         self._out.append(head + END_OF_EMPTY)
 
