@@ -25,6 +25,9 @@ class Wire(ABC):
     write: Callable[[Any], None]
     """Write octets on a byte stream; a list of frames on WebSocket."""
 
+    held: int = 0
+    """Octets of a message which is not whole yet, where the wire puts messages together."""
+
     @abstractmethod
     def close(self, fault: bool) -> None:
         """Let out what was written, then end the connection in order.

@@ -9,6 +9,7 @@ from typing import Protocol as Shape
 from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
 
+from .. import Wire
 from .frames import BINARY, TEXT, frame, opcode_of
 from .limits import CLOSE_PROTOCOL, CLOSE_TOO_BIG
 
@@ -58,7 +59,7 @@ class FramedSession(Shape):
         """The connection is gone before the upgrade; instead of ``connectionLost``."""
 
 
-class WebSocketWire:
+class WebSocketWire(Wire):
     """One WebSocket connection, either side.
 
     Messages are ``str`` (text) and ``bytes`` (binary), in lists.
@@ -106,6 +107,9 @@ class WebSocketWire:
         """The session stands: messages may be as large as the limits say."""
         self._carrier.established()
 
+    def stop(self) -> None:
+        """The connection is lost: what waits is the carrier's, and it has forgotten it."""
+
     def pauseProducing(self) -> None:
         """Deliver no further message until ``resumeProducing()``."""
         self._carrier.pauseReading()
@@ -115,7 +119,7 @@ class WebSocketWire:
         self._carrier.resumeReading()
 
     @property
-    def held(self) -> int:
+    def held(self) -> int:  # type: ignore[override]  # who reads more of it sees more
         """Octets of a message which is not whole yet."""
         return self._carrier.held
 
