@@ -79,13 +79,13 @@ class SabcClientService(ClientService):
             kind.sessionEstablished(session)
             self._stands(session)
 
-        def ended(session: SabcClient, error: Exception) -> None:
+        def over(session: SabcClient, error: Exception) -> None:
             # Before those who wait for answers hear of it: they may ask again at once.
             if self.session is session:
                 self.session = None
-            kind._end(session, error)
+            kind.sessionOver(session, error)
 
-        hooks = {"sessionEstablished": established, "_end": ended}
+        hooks = {"sessionEstablished": established, "sessionOver": over}
         watched: Any = type("Watched", (kind,), hooks)
         factory.protocol = watched
         connecting: Any = factory if url is None else factory.webSocketFactory(url)
