@@ -232,7 +232,7 @@ class SabcSession(Verbs):
         self.deliver(batch, event.place)
 
     def _safe(self, place: Any) -> None:
-        """What stood at ``place`` is safe; send-only messages reach their hook after the end too."""
+        """Messages at ``place`` are safe; send-only ones reach their hook after the end too."""
         events = self.machine.made_safe(place, self._now())
         if events or not self._following:
             self._follow(events)

@@ -269,12 +269,22 @@ class SabcClient(SabcSession):
             left.callback(None)
             return left
         self._leaving.append(left)
-        if self.machine.state is Connecting.OPEN:
+        if self.transport is None:
+            self.loseSession()
+        elif self.machine.state is Connecting.OPEN:
             self.machine.disconnect(self._now())
             self._settle()
         elif self.machine.state is not Connecting.DRAINING:
             self.loseSession()
         return left
+
+    def loseSession(self) -> None:
+        """End the session at once; before the WebSocket upgrade there is none yet."""
+        if self.transport is None:
+            if self._lostWith is None:
+                self.wire.abort()
+        else:
+            super().loseSession()
 
     def makeMachine(self) -> Client:
         """Return a machine with the factory's limits and options."""
