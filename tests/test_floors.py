@@ -39,9 +39,6 @@ ADAPTERS_TO_MOVE = {
     "mtl/hooks.py",
     "mtl/sasl.py",
     "mtl/zeromq.py",
-    "sabc/reconnecting.py",
-    "sabc/session.py",
-    "sabc/verbs.py",
     "sabc/websocket.py",
     "umq/answering.py",
     "umq/codec.py",
@@ -289,7 +286,7 @@ def test_the_rules_see_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
         "umq/peer.py": "from ..net.sink import IMessageSink",
         "mtl/machine/flows.py": "from ...net import sink",
         "mtl/wire/data.py": "from .. import machine",
-        "sabc/machine.py": "from .session import SabcSession",
+        "sabc/machine/sides.py": "from ..protocol import SabcSession",
         "lumberjack/protocol.py": "from ..queue.writer import QueueWriter",
         "lumberjack/service.py": "import twisted_msgproto.umq",
         "net/x.py": "import autobahn",
@@ -328,7 +325,9 @@ def defined_names(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
 def test_every_protocol_can_be_measured(name: str) -> None:
-    assert SUBJECTS[name] == f"{PROTOCOLS[name].package}.bench"
+    # Beside the other benches, or in the folder of a protocol whose bench has not moved there.
+    places = {f"twisted_msgproto.cli.benches.{name}", f"{PROTOCOLS[name].package}.bench"}
+    assert SUBJECTS[name] in places
 
 
 @pytest.mark.parametrize("module", sorted(SUBJECTS.values()))

@@ -28,8 +28,8 @@ from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
     WebSocketServerFactory,
 )
-from twisted_msgproto.sabc import framing as sabc
 from twisted_msgproto.sabc.wire import Bounds
+from twisted_msgproto.sabc.wire import framing as sabc
 from twisted_msgproto.umq import wire as umq
 
 from .streams import Reading, Target, mutate

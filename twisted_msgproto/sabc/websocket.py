@@ -13,7 +13,7 @@ from ..core.limits import Limits
 from ..net.wires import websocket
 from ..net.wires.websocket import OctetWire
 from .protocol import SabcClientFactory, SabcServerFactory
-from .session import PROTOCOL
+from .protocol.session import PROTOCOL
 
 SUBPROTOCOL = "sabc"
 """Offered by clients and taken by servers, but not required (``SA-25``)."""

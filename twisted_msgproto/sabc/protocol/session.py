@@ -2,7 +2,8 @@
 
 A session moves octets between a transport and its machine, turns events into hooks and Deferreds,
 owns the timer and the back-pressure, and decides nothing about the protocol.  On a byte stream it
-is the transport's protocol; on WebSocket a :mod:`.websocket` connection stands between.
+is the transport's protocol; on WebSocket a connection of :mod:`twisted_msgproto.sabc.websocket`
+stands between.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.connection import WorkLost
-from ..core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
-from ..core.limits import Limit
-from ..core.message import Message, MessageBatch
-from ..net.authentication import LOGIN_LIMITS
-from ..net.backpressure import OutputGuard, ReadControl
-from ..net.factory import peer_name
-from ..net.ingest import Delivery, tell_not_stored, tell_unread
-from ..net.timer import MachineTimer
-from ..net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
-from .events import (
+from ...core.connection import WorkLost
+from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
+from ...core.limits import Limit
+from ...core.message import Message, MessageBatch
+from ...net.authentication import LOGIN_LIMITS
+from ...net.backpressure import OutputGuard, ReadControl
+from ...net.factory import peer_name
+from ...net.ingest import Delivery, tell_not_stored, tell_unread
+from ...net.timer import MachineTimer
+from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
+from ..machine import Client, Server
+from ..terms.events import (
     REQUEST,
     DisconnectingReceived,
     DrainTimedOut,
@@ -43,10 +45,9 @@ from .events import (
     ResponsesReceived,
     SessionExpired,
 )
+from ..terms.limits import SESSION_LIMITS
 from .exchange import Response, octets_of
-from .machine import Client, Server
 from .verbs import Stream, Verbs
-from .wire import SESSION_LIMITS
 
 PROTOCOL: Final = "sabc"
 

@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, LimitExceeded, TimedOut
+from ...core.errors import ConnectionClosed, LimitExceeded, TimedOut
 from .exchange import Response
-from .protocol import SabcClient, SabcClientFactory
+from .sides import SabcClient, SabcClientFactory
 
 
 class _Kept:
