@@ -165,6 +165,8 @@ class Carrier(_Mixin):
         """Octets from the transport."""
         if self.state == _CLOSED:
             return
+        if self.autoPingTimeoutCall:  # whoever sends anything lives, a large message too (HO-04)
+            self._cancelAutoPingTimeoutCall()
         if self._reading_paused:
             self.data += data
             return
@@ -265,8 +267,6 @@ class Carrier(_Mixin):
             self._arrived.append(message)
             if self._alone:
                 self._handOn()
-        if place and self.autoPingTimeoutCall:
-            self._cancelAutoPingTimeoutCall()
         return data[place:] if place else data
 
     # ── from autobahn, to the session ───────────────────────────────────────────────────────────
@@ -355,8 +355,13 @@ class Carrier(_Mixin):
             self.sendPong(payload)  # type: ignore[no-untyped-call]
 
     def onAutoPingTimeout(self) -> None:
-        """No pong: the peer is gone, unless it is we who do not read, or it who reads slowly."""
-        if self._reading_paused or self.output.full:
+        """No pong: the peer is gone, unless it is we who do not read, or it who reads slowly.
+
+        What it took counts as well: our ping may stand far behind in what it has not read.
+        """
+        output, now = self.output, self.factory.reactor.seconds()
+        took = output.moved_at and now < output.moved_at + self.autoPingTimeout
+        if self._reading_paused or output.full or took:
             self.autoPingTimeoutCall = self.factory.reactor.callLater(
                 self.autoPingTimeout, self.onAutoPingTimeout
             )
