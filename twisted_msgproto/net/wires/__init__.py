@@ -26,7 +26,8 @@ class Wire(ABC):
     """Write octets on a byte stream; a list of frames on WebSocket."""
 
     held: int = 0
-    """Octets of a message which is not whole yet, where the wire puts messages together."""
+    """Octets of an input which is not whole yet; ``received`` with nothing in it says that they
+    have changed."""
 
     @abstractmethod
     def close(self, fault: bool) -> None:

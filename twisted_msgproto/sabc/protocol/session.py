@@ -139,9 +139,6 @@ class SabcSession(Verbs):
         """The session stands."""
         return self._established and not self._ended and not self.machine.closed
 
-    def neverConnected(self, error: Exception) -> None:
-        """The WebSocket connection ended before the session could begin."""
-
     def workLost(self, work: list[Any], reason: Failure) -> None:
         """Requests of ours will not be answered."""
         self._unanswered = [waiter for _, waiter in work]
@@ -369,9 +366,6 @@ class SabcSession(Verbs):
         if not paused:
             for stream in list(self._streams.values()):
                 stream.go()
-
-    def outputDrained(self) -> None:
-        """The peer has read all that waited on WebSocket."""
 
     actions: ClassVar = {
         Fault: Verbs.faulted,

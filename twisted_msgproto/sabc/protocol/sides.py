@@ -199,7 +199,7 @@ class SabcServerFactory(MsgprotoServerFactory):
         ``origins`` are the web pages which may connect; clients which are no browsers always may.
         Raises ConfigurationError for what is no origin.
         """
-        from ..websocket import WebSocketServerFactory
+        from .websocket import WebSocketServerFactory
 
         return WebSocketServerFactory(self, origins)
 
@@ -389,7 +389,7 @@ class SabcClientFactory(SessionFactory, ClientFactory):
 
         Raises ConfigurationError for what is no such address.
         """
-        from ..websocket import WebSocketClientFactory
+        from .websocket import WebSocketClientFactory
 
         return WebSocketClientFactory(self, url, origin)
 

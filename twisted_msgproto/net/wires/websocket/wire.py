@@ -43,7 +43,7 @@ class FramedSession(Shape):
         """A message above the limit begins; when this returns the connection closes with 1009."""
 
     def unread(self) -> None:
-        """The peer has read nothing for ``unread-seconds``: the connection is dropped after this."""
+        """The peer has read nothing for ``unread-seconds``; after this it is dropped."""
 
     def outputChanged(self, paused: bool) -> None:
         """More than ``unread-octets`` wait for the peer to read, or half of them no longer do."""
@@ -68,8 +68,6 @@ class WebSocketWire(Wire):
     octets: ClassVar[bool] = False
     """Whether text, too, is received as octets."""
 
-    __slots__ = ("_carrier", "_masked", "disconnecting")
-
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
         self._masked = not carrier.factory.isServer
@@ -84,7 +82,9 @@ class WebSocketWire(Wire):
                 parts += frame(TEXT, message.encode(), masked)
             else:
                 parts += frame(BINARY, message, masked)
-        self._carrier.sendFrames(parts)
+        carrier = self._carrier
+        if parts and carrier.opened:
+            carrier.send(b"".join(parts))
 
     def close(self, fault: bool = False) -> None:
         """Begin the closing handshake behind what was written; the second call does nothing.
@@ -107,9 +107,6 @@ class WebSocketWire(Wire):
         """The session stands: messages may be as large as the limits say."""
         self._carrier.established()
 
-    def stop(self) -> None:
-        """The connection is lost: what waits is the carrier's, and it has forgotten it."""
-
     def pauseProducing(self) -> None:
         """Deliver no further message until ``resumeProducing()``."""
         self._carrier.pauseReading()
@@ -119,14 +116,17 @@ class WebSocketWire(Wire):
         self._carrier.resumeReading()
 
     @property
-    def held(self) -> int:  # type: ignore[override]  # who reads more of it sees more
-        """Octets of a message which is not whole yet."""
-        return self._carrier.held
-
-    @property
     def unread(self) -> bool:
         """The transport has enough: what is written now waits."""
-        return self._carrier.unread
+        return self._carrier.output.full
+
+    @property
+    def waiting(self) -> int:
+        """Octets which wait for the transport, beyond what it holds itself."""
+        return self._carrier.output.octets
+
+    def stop(self) -> None:
+        """The connection is lost: the carrier has seen to it."""
 
     def getPeer(self) -> IAddress:
         """The peer's address."""
@@ -154,7 +154,6 @@ class OctetWire(WebSocketWire):
     """
 
     octets = True
-    __slots__ = ()
 
     def write(self, messages: Iterable[bytes]) -> None:
         """Send ``messages`` with one write; nothing once the connection closes."""
@@ -162,7 +161,9 @@ class OctetWire(WebSocketWire):
         parts: list[bytes] = []
         for message in messages:
             parts += frame(opcode_of(message), message, masked)
-        self._carrier.sendFrames(parts)
+        carrier = self._carrier
+        if parts and carrier.opened:
+            carrier.send(b"".join(parts))
 
 
 __all__ = ["FramedSession", "Message", "OctetWire", "WebSocketWire"]

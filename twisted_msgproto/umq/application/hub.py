@@ -9,11 +9,11 @@ A subscriber which does not read is dropped by its topic's limits (``UM-21``).
 
 from __future__ import annotations
 
-from ..core.errors import LimitExceeded, Refused
-from .codec import MethodRegistry
-from .exchange import Request
-from .topics import Topic
-from .wire import Code
+from ...core.errors import LimitExceeded, Refused
+from ..protocol.exchange import Request
+from ..protocol.topics import Topic
+from ..wire import Code
+from .methods import MethodRegistry
 
 NAMES_MAX = 10_000
 """Names with subscribers, of all clients."""

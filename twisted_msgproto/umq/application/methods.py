@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ..core.errors import Refused
-from ..core.strict_json import JsonRefused, NotJson, parse_json
-from .exchange import CallFailed, Reply, Request, Stored
-from .wire import Code
+from ...core.errors import Refused
+from ...core.strict_json import JsonRefused, NotJson, parse_json
+from ..protocol.exchange import CallFailed, Reply, Request, Stored
+from ..wire import Code
 
 if TYPE_CHECKING:
-    from .session import UmqSession
+    from ..protocol.session import UmqSession
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,6 +1,6 @@
 """UMQ on Twisted, both sides: moves messages, owns Deferreds and back-pressure, decides nothing.
 
-:class:`UmqSession` is what :class:`.protocol.UmqServer` and :class:`.protocol.UmqClient` share.
+:class:`UmqSession` is what :class:`.sides.UmqServer` and :class:`.sides.UmqClient` share.
 Time, sink, limits and methods come from the factory.
 """
 
@@ -12,17 +12,17 @@ from typing import Any, ClassVar, Final
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from ..core.connection import WorkLost
-from ..core.errors import ConnectionClosed, MsgprotoError, TimedOut, shown
-from ..core.limits import Limit, Limits
-from ..net.backpressure import ReadControl
-from ..net.factory import peer_name
-from ..net.ingest import Delivery, tell_unread
-from ..net.timer import MachineTimer
-from ..net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
-from . import states
-from .answering import Answering
-from .events import (
+from ...core.connection import WorkLost
+from ...core.errors import ConnectionClosed, MsgprotoError, TimedOut, shown
+from ...core.limits import Limit, Limits
+from ...net.backpressure import ReadControl
+from ...net.factory import peer_name
+from ...net.ingest import Delivery, tell_unread
+from ...net.timer import MachineTimer
+from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
+from ..machine.sides import Client, Server
+from ..terms import states
+from ..terms.events import (
     Attachment,
     AttachmentArrived,
     AttachmentsAnnounced,
@@ -39,12 +39,12 @@ from .events import (
     TopicUnsubscribed,
     TopicUpdated,
 )
+from ..wire import Code, UmqFault
+from .answering import Answering
 from .exchange import AttachmentStream, CallFailed, Reply, Request, SessionRefused, Update
-from .machine import Client, Server
 from .storing import Storing
 from .topics import Topic
 from .verbs import Answer, Verbs
-from .wire import Code, UmqFault
 
 SUBPROTOCOL: Final = "umq"
 """The WebSocket sub-protocol we offer and know; a peer need not name one."""

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from twisted.internet.defer import Deferred
 
-from ..core.limits import Limits
-from ..net.wires import websocket
-from ..net.wires.websocket import OctetWire
-from .protocol import SabcClientFactory, SabcServerFactory
-from .protocol.session import PROTOCOL
+from ...core.limits import Limits
+from ...net.wires import websocket
+from ...net.wires.websocket import OctetWire
+from . import SabcClientFactory, SabcServerFactory
+from .session import PROTOCOL
 
 SUBPROTOCOL = "sabc"
 """Offered by clients and taken by servers, but not required (``SA-25``)."""

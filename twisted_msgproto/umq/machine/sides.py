@@ -3,10 +3,11 @@
 How the protocol works
 ----------------------
 The client says ``H`` with whatever authorises it, the server answers ``W``.  From then on both
-sides are alike (:class:`.peer.Peer`): either calls the other (``C``, ``R``, ``E``), calls back what
-the other registered (``B``), publishes to topics which the other subscribed (``T``, ``D``, ``U``)
-and sets attributes at the other (``S``, ``X``).  Commands are text messages; binary messages fill
-the attachment slots which commands announced, in order.  ``F`` ends everything, from either side.
+sides are alike (:class:`.receiving.Peer`): either calls the other (``C``, ``R``, ``E``), calls
+back what the other registered (``B``), publishes to topics which the other subscribed (``T``,
+``D``, ``U``) and sets attributes at the other (``S``, ``X``).  Commands are text messages; binary
+messages fill the attachment slots which commands announced, in order.  ``F`` ends everything, from
+either side.
 
 Nothing travels twice and nothing is acknowledged but calls, by their answers.  So what is pending
 when the connection ends has failed, and nobody knows whether the peer did it.
@@ -22,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from ..core.limits import Limits
-from ..core.machine import IllegalTransition
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition
+from ..terms.events import Event, HelloReceived, WelcomeReceived
+from ..terms.states import CLIENT, SERVER, ClientState, HelloSent, ServerState, WelcomeSent
+from ..wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
 from .attachments import Ordered, Slot
-from .events import Event, HelloReceived, WelcomeReceived
-from .peer import ACTIONS, Peer
-from .states import CLIENT, SERVER, ClientState, HelloSent, ServerState, WelcomeSent
-from .wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
+from .receiving import ACTIONS, Peer
 
 UNDECIDED: Final = "undecided"
 """A fault's reason: nobody has said in time whether the client may come in."""

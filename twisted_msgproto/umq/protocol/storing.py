@@ -7,12 +7,12 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ..core.message import Message, MessageBatch
-from ..net.ingest import tell_not_stored
-from .events import AttributeSet, CallbackReceived, CallReceived
+from ...core.message import Message, MessageBatch
+from ...net.ingest import tell_not_stored
+from ..terms.events import AttributeSet, CallbackReceived, CallReceived
+from ..wire import Code, base36
 from .exchange import Request, plain
 from .part import SessionPart
-from .wire import Code, base36
 
 PROTOCOL: Final = "umq"
 

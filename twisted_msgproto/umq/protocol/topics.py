@@ -11,10 +11,10 @@ from twisted.internet.interfaces import IConsumer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.errors import ConnectionClosed, LimitExceeded
-from .attachments import Slot
+from ...core.errors import ConnectionClosed, LimitExceeded
+from ..machine.attachments import Slot
+from ..wire import base36
 from .exchange import NoSuchMethod, Reply, Stored, Update
-from .wire import base36
 
 if TYPE_CHECKING:
     from .session import UmqSession

@@ -1,6 +1,6 @@
 """UMQ's limits, states and transitions: what may happen when, as data.
 
-The tables name the peer's frames as :mod:`.wire` has them, and what we do ourselves by the classes
+The tables name the peer's frames as :mod:`..wire` has them, and what we do ourselves by the classes
 which end in ``Sent``; so a peer can never take a step which is ours.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import auto
 from typing import Any, Final
 
-from ..core.limits import Limit
-from ..core.machine import State, Table
-from . import wire
-from .wire import (
+from ...core.limits import Limit
+from ...core.machine import State, Table
+from .. import wire
+from ..wire import (
     AttachmentError,
     Call,
     Callback,

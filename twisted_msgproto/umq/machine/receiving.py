@@ -1,7 +1,7 @@
 """The half of a UMQ machine which listens: what the peer's messages do, and what time brings.
 
-The verbs are those of :class:`.speaking.Speaker`; the duties of the caller are told in
-:mod:`.machine`.
+The verbs are those of :class:`.sending.Speaker`; the duties of the caller are told in
+:mod:`.sides`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from ..core.connection import WorkLost
-from ..core.errors import shown
-from ..core.limits import Limits
-from ..core.machine import State
-from . import wire
-from .attachments import Announcement, Filled, Key, Ordered
-from .events import (
+from ...core.connection import WorkLost
+from ...core.errors import shown
+from ...core.limits import Limits
+from ...core.machine import State
+from .. import wire
+from ..terms.events import (
     STREAMABLE,
     Attachment,
     AttachmentFailure,
@@ -36,9 +35,8 @@ from .events import (
     TopicUnsubscribed,
     TopicUpdated,
 )
-from .speaking import Speaker, Wire
-from .states import ConnectionLost, Counters, Faulted, HelloCompleted
-from .wire import (
+from ..terms.states import ConnectionLost, Counters, Faulted, HelloCompleted
+from ..wire import (
     AttachmentError,
     Call,
     Callback,
@@ -58,6 +56,8 @@ from .wire import (
     encode,
     is_id,
 )
+from .attachments import Announcement, Filled, Key, Ordered
+from .sending import Speaker, Wire
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
 
-from ..core.errors import ConnectionClosed, PeerError, Refused
-from .attachments import Slot
-from .events import Attachment, AttachmentFailure
+from ...core.errors import ConnectionClosed, PeerError, Refused
+from ..machine.attachments import Slot
+from ..terms.events import Attachment, AttachmentFailure
 
 if TYPE_CHECKING:
     from .session import UmqSession

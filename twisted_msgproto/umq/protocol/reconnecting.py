@@ -11,9 +11,9 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed
+from ...core.errors import ConnectionClosed
 from .exchange import Reply, Update
-from .protocol import UmqClient, UmqClientFactory
+from .sides import UmqClient, UmqClientFactory
 from .topics import Subscription
 
 log = Logger(namespace="twisted_msgproto.umq")

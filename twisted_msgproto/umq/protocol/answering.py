@@ -9,12 +9,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ..core.errors import LimitExceeded, Refused
-from ..core.message import Message
-from .events import CallbackReceived, CallReceived
+from ...core.errors import LimitExceeded, Refused
+from ...core.message import Message
+from ..terms.events import CallbackReceived, CallReceived
+from ..wire import Code
 from .exchange import Reply, Request
 from .part import SessionPart
-from .wire import Code
 
 
 class Answering(SessionPart):

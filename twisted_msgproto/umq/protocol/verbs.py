@@ -8,12 +8,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, LimitExceeded, shown
-from .attachments import Slot
+from ...core.errors import ConnectionClosed, LimitExceeded, shown
+from ..machine.attachments import Slot
+from ..wire import base36, number
 from .exchange import Reply, Request, Update
 from .part import SessionPart
 from .topics import Subscription, Topic
-from .wire import base36, number
 
 
 class Answer(Deferred[Reply]):

@@ -1,6 +1,6 @@
 """The half of a UMQ machine which speaks: its verbs, and what they leave to be answered.
 
-:class:`Speaker` is the base of :class:`.peer.Peer`, which listens.
+:class:`Speaker` is the base of :class:`.receiving.Peer`, which listens.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.connection import Connection
-from ..core.deadlines import Deadlines
-from ..core.errors import LimitExceeded
-from ..core.limits import Limits
-from ..core.machine import IllegalTransition, Machine, State, Table
-from ..core.pending import Pending
-from . import wire
-from .attachments import Announcement, Incoming, Outgoing, Slot
-from .events import Event
-from .states import LIMITS, CommandSent, Counters, FatalSent
-from .wire import (
+from ...core.connection import Connection
+from ...core.deadlines import Deadlines
+from ...core.errors import LimitExceeded
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition, Machine, State, Table
+from ...core.pending import Pending
+from .. import wire
+from ..terms.events import Event
+from ..terms.states import LIMITS, CommandSent, Counters, FatalSent
+from ..wire import (
     AttachmentError,
     Call,
     Callback,
@@ -36,6 +35,7 @@ from .wire import (
     encode,
     is_id,
 )
+from .attachments import Announcement, Incoming, Outgoing, Slot
 
 
 @dataclass(slots=True)

@@ -34,23 +34,23 @@ from twisted.internet.protocol import ClientFactory, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import Interface, implementer
 
-from ..core.errors import ConnectionClosed, MsgprotoError, Refused
-from ..core.limits import Limits
-from ..net.backpressure import OctetBudget
-from ..net.factory import MsgprotoServerFactory, SessionFactory
-from ..net.sink import IMessageSink
-from ..net.wires.websocket import (
+from ...core.errors import ConnectionClosed, MsgprotoError, Refused
+from ...core.limits import Limits
+from ...net.backpressure import OctetBudget
+from ...net.factory import MsgprotoServerFactory, SessionFactory
+from ...net.sink import IMessageSink
+from ...net.wires.websocket import (
     WebSocketClientFactory,
     WebSocketServerFactory,
     client_endpoint,
 )
-from .codec import MethodRegistry
-from .events import HelloReceived, WelcomeReceived
+from ..application.methods import MethodRegistry
+from ..machine.sides import UNDECIDED, Client, Server
+from ..terms.events import HelloReceived, WelcomeReceived
+from ..wire import Code, UmqFault
 from .exchange import Reply
-from .machine import UNDECIDED, Client, Server
 from .session import ACTIONS, LIMITS, SUBPROTOCOL, UmqSession
 from .storing import PROTOCOL
-from .wire import Code, UmqFault
 
 __all__ = [
     "LIMITS",

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted.logger import Logger
 
-from ..core.limits import Limits
+from ...core.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..core.message import Message
-    from ..net.ingest import Delivery
-    from ..net.wires.websocket import WebSocketWire
-    from .attachments import Slot
-    from .events import CallbackReceived, CallReceived
+    from ...core.message import Message
+    from ...net.ingest import Delivery
+    from ...net.wires.websocket import WebSocketWire
+    from ..machine.attachments import Slot
+    from ..machine.sides import Client, Server
+    from ..terms.events import CallbackReceived, CallReceived
     from .exchange import AttachmentStream, Request
-    from .machine import Client, Server
     from .topics import Subscription, Topic
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .events import (
+from ..terms.events import (
     Attachment,
     AttachmentArrived,
     AttributeSet,

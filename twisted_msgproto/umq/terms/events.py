@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from .wire import UmqFault
+from ..wire import UmqFault
 
 
 @dataclass(slots=True, frozen=True)

@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ..cli.measuring import Comparison, Figures, Subject, answer_usage
+from ..measuring import Comparison, Figures, Subject, answer_usage
 
 TEXT = "x" * 100
 IN_FLIGHT = 100
 CALLS = 20_000
-MODULE = "twisted_msgproto.umq.bench"
+MODULE = "twisted_msgproto.cli.benches.umq"
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
@@ -67,8 +67,8 @@ def serve(kind: str) -> None:
 
 
 def _umq_server() -> Any:
-    from .exchange import Request
-    from .protocol import UmqServer, UmqServerFactory
+    from ...umq.protocol.exchange import Request
+    from ...umq.protocol.sides import UmqServer, UmqServerFactory
 
     class Echo(UmqServer):
         def callReceived(self, request: Request) -> str:
@@ -136,8 +136,8 @@ def _umq_client(port: int, begin: Any, heard: Any) -> Any:
     from twisted.internet.protocol import connectionDone
     from twisted.python.failure import Failure
 
-    from .exchange import Reply
-    from .protocol import UmqClient, UmqClientFactory
+    from ...umq.protocol.exchange import Reply
+    from ...umq.protocol.sides import UmqClient, UmqClientFactory
 
     class Caller(UmqClient):
         def sessionEstablished(self) -> None:
