@@ -121,6 +121,11 @@ class WebSocketWire(Wire):
         return self._carrier.output.full
 
     @property
+    def moved_at(self) -> float:
+        """When the peer took something of what waited; as :class:`..output.Output` has it."""
+        return self._carrier.output.moved_at
+
+    @property
     def waiting(self) -> int:
         """Octets which wait for the transport, beyond what it holds itself."""
         return self._carrier.output.octets
