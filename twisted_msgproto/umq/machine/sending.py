@@ -79,6 +79,8 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._out: list[Wire] = []
         self.deadlines = Deadlines()
         self.deadlines.set("hello", now + limits["hello-seconds"])
+        self._characters_max = limits.integer("payload-characters")
+        self._attachments_max = limits.integer("attachments")
         self._fill_seconds = limits["attachment-fill-seconds"]
         self._draining = False
         self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, octets
@@ -146,11 +148,11 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         LimitExceeded above the limits, UnicodeEncodeError for what is no text, TypeError for what
         is no attachment.
         """
-        if len(payload) > self._limits["payload-characters"]:
+        if len(payload) > self._characters_max:
             raise LimitExceeded("the payload is above payload-characters")
         if not payload.isascii():
             payload.encode()
-        if len(attachments) > self._limits["attachments"]:
+        if len(attachments) > self._attachments_max:
             raise LimitExceeded(f"{len(attachments)} attachments are above the limit")
         for attachment in attachments:
             if isinstance(attachment, bytes):

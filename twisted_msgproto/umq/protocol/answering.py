@@ -179,11 +179,13 @@ class Answering(Verbs):
 
     def _answerLater(self, result: Any, id: str) -> None:
         if self.machine.opened:
+            self._time()
             self._answer(id, result)
             self._settle()
 
     def _refuseLater(self, failure: Failure, id: str) -> None:
         if self.machine.opened:
+            self._time()
             self._refuse(id, failure)
             self._settle()
 
@@ -191,7 +193,6 @@ class Answering(Verbs):
         if not self.machine.opened:
             return
         try:
-            self._time()
             if type(result) is str:
                 self.machine.result(id, result)
                 return
@@ -202,7 +203,7 @@ class Answering(Verbs):
                 result = result.decode()
             elif result is None:
                 result = ""
-            self.machine.result(id, result, self._bodies(attachments))
+            self.machine.result(id, result, self._bodies(attachments) if attachments else ())
         except LimitExceeded:
             self.log.failure("{peer}: an answer is too large", peer=self.peer)
             self.machine.error(id, f"{Code.UNAVAILABLE.value} the answer is too large")

@@ -37,7 +37,7 @@ from ..terms.events import (
 from ..wire import Code, UmqFault
 from .answering import Answering
 from .exchange import CallFailed, Reply, Request, SessionRefused, Update
-from .storing import Gathered
+from .storing import Gathered, batch_of
 from .topics import Topic
 
 SUBPROTOCOL: Final = "umq"
@@ -119,7 +119,7 @@ class UmqSession(Answering):
         self._own_paused = False
         self._over = False  # more is unread than unread-octets
         self._inbox: list[CallReceived | CallbackReceived] = []  # calls which wait for that
-        self._gathered = Gathered(self)
+        self._gathered = Gathered()
         self._reason = None
         self._selective = kind.admit is not Answering.admit
         self._stores = (
@@ -189,8 +189,8 @@ class UmqSession(Answering):
         if self._gathered.runs and not self._following:
             self._following = True  # what is safe at once leaves with the same write
             try:
-                for batch, calls in self._gathered.take():
-                    self.deliver(batch, calls)
+                for kind, events, calls in self._gathered.take():
+                    self.deliver(batch_of(self, kind, events), calls)
             finally:
                 self._following = False
         super()._settle()
@@ -203,9 +203,11 @@ class UmqSession(Answering):
         elif not self._stores:
             self._serve(event)
         else:
-            if not self.needsSafety(event):
+            waits = self.needsSafety(event)
+            if not waits:
                 self._serve(event)
-            self._gathered.add("callback" if isinstance(event, CallbackReceived) else "call", event)
+            kind = "call" if type(event) is CallReceived else "callback"
+            self._gathered.add(kind, event, waits)
 
     def _onCallsSafe(self, event: CallsSafe) -> None:
         for call in event.calls:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.message import MessageBatch
-from ..terms.events import AttributeSet
+from ..terms.events import AttributeSet, CallbackReceived, CallReceived
 from ..wire import base36
 from .exchange import plain
 
@@ -15,43 +14,41 @@ if TYPE_CHECKING:
 
 PROTOCOL: Final = "umq"
 
-CALLS: Final = ("call", "callback")
-"""The kinds which have an answer."""
+
+Call = CallReceived | CallbackReceived
 
 
 class Gathered:
     """What came in one read and goes to the sink.
 
     Attributes:
-        runs: events of one kind which came one after the other; so the order of arrival stays.
+        runs: the kind, the events of that kind which came one after the other, and those of them
+            which are calls whose answers wait for the sink.  The order of arrival stays.
     """
 
-    __slots__ = ("_session", "runs")
+    __slots__ = ("runs",)
 
-    def __init__(self, session: Answering) -> None:
-        self._session = session
-        self.runs: list[tuple[str, list[Any]]] = []
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, list[Any], list[Call]]] = []
 
-    def add(self, kind: str, event: Any) -> None:
-        """One more event."""
+    def add(self, kind: str, event: Any, waits: bool = False) -> None:
+        """One more event; ``waits``: its answer waits for the sink."""
         runs = self.runs
-        if runs and runs[-1][0] == kind:
-            runs[-1][1].append(event)
-        else:
-            runs.append((kind, [event]))
+        if not runs or runs[-1][0] != kind:
+            runs.append((kind, [], []))
+        _, events, calls = runs[-1]
+        events.append(event)
+        if waits:
+            calls.append(event)
 
-    def take(self) -> Iterator[tuple[MessageBatch, list[Any]]]:
-        """Each batch, and those of its calls whose answers wait for it."""
-        session = self._session
+    def take(self) -> list[tuple[str, list[Any], list[Call]]]:
+        """What was gathered; it is forgotten here."""
         runs, self.runs = self.runs, []
-        for kind, events in runs:
-            calls: list[Any] = []
-            if kind in CALLS:
-                calls = [event for event in events if session.needsSafety(event)]
-            yield _batch(session, kind, events), calls
+        return runs
 
 
-def _batch(session: Answering, kind: str, events: list[Any]) -> MessageBatch:
+def batch_of(session: Answering, kind: str, events: list[Any]) -> MessageBatch:
+    """One run as a batch."""
     ids: list[str] | None = None
     bodies: list[bytes | None]
     if kind == "attribute":

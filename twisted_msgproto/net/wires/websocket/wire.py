@@ -83,7 +83,7 @@ class WebSocketWire(Wire):
             else:
                 parts += frame(BINARY, message, masked)
         carrier = self._carrier
-        if parts and carrier.opened:
+        if parts and carrier.state == carrier.STATE_OPEN:
             carrier.send(b"".join(parts))
 
     def close(self, fault: bool = False) -> None:
@@ -167,7 +167,7 @@ class OctetWire(WebSocketWire):
         for message in messages:
             parts += frame(opcode_of(message), message, masked)
         carrier = self._carrier
-        if parts and carrier.opened:
+        if parts and carrier.state == carrier.STATE_OPEN:
             carrier.send(b"".join(parts))
 
 
