@@ -32,8 +32,15 @@ from .measuring import ROUNDS, Comparison, Readings, Result, Row, measure, read
 
 SUMMARY = "measure the speed of the protocols, the queue and Spark, as ratios"
 
+
+def _place(name: str, package: str) -> str:
+    """The module with the rows of the protocol ``name``: of this room, or of its ``package``."""
+    here = f"twisted_msgproto.cli.benches.{name}"
+    return f"{package}.bench" if find_spec(here) is None else here
+
+
 SUBJECTS: Mapping[str, str] = {
-    **{name: f"{row.package}.bench" for name, row in registry.PROTOCOLS.items()},
+    **{name: _place(name, row.package) for name, row in registry.PROTOCOLS.items()},
     "queue": "twisted_msgproto.cli.benches.queue",
     "spark": "twisted_msgproto.cli.benches.spark",
     "growth": "twisted_msgproto.cli.benches.growth",

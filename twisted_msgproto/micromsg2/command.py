@@ -15,8 +15,8 @@ from ..core.errors import ConfigurationError, ConnectionClosed, Refused
 from ..core.message import Message, MessageBatch
 from ..registry import PROTOCOLS
 from .machine import Proposal
-from .machine.extensions import NUMBER_OF_ACKS_MAX
 from .protocol import MicroMsg2Client, MicroMsg2ClientFactory
+from .terms import NUMBER_OF_ACKS_MAX
 from .wire import BadText, Offer, encode_address
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS['micromsg2'].ports['tcp']}"

@@ -11,24 +11,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from ...core.limits import Limit, Limits
+from ...core.limits import Limits
 from ...core.strict_json import check_json
+from ..terms import NUMBER_OF_ACKS_DEFAULT, NUMBER_OF_ACKS_MAX, TYPE_NAME_OCTETS_MAX
 from ..wire import BadText, is_field
-
-NUMBER_OF_ACKS_DEFAULT: Final = 10
-"""``batch-ack`` without a number (``MM-20``)."""
-
-NUMBER_OF_ACKS_MAX: Final = 32767
-"""No number above this may be agreed (``MM-20``): half of the sequence space."""
-
-TYPE_NAME_OCTETS_MAX: Final = 512
-"""``MM-29``."""
-
-LIMITS: Final = (
-    Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
-    Limit("json-octets", 1 << 20, "octets", "a body which the json extension checks (MM-28)"),
-)
-"""What extensions bound."""
 
 
 class Extension:

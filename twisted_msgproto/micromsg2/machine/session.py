@@ -30,28 +30,7 @@ from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, Table
 from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import SendWindow
-from ..wire import (
-    MIB,
-    NO_PROPERTIES,
-    PROTOCOL_ERROR,
-    BadText,
-    Command,
-    Decoder,
-    Error,
-    ExtensionFrame,
-    Handshake,
-    Messages,
-    Part,
-    Writable,
-    encode_address,
-    encode_command,
-    encode_error,
-    encode_extension,
-    encode_message,
-    write_properties,
-)
-from . import negotiation
-from .events import (
+from ..terms import (
     ACK_TIMEOUT,
     BAD_COMMAND,
     BAD_PAYLOAD,
@@ -73,9 +52,30 @@ from .events import (
     SessionEstablished,
     Side,
 )
+from ..wire import (
+    MIB,
+    NO_PROPERTIES,
+    PROTOCOL_ERROR,
+    BadText,
+    Command,
+    Decoder,
+    Error,
+    ExtensionFrame,
+    Handshake,
+    Messages,
+    Part,
+    Writable,
+    encode_address,
+    encode_command,
+    encode_error,
+    encode_extension,
+    encode_message,
+    write_properties,
+)
+from . import negotiation
 from .extensions import Ack, Acknowledging, BatchAck, Extension
-from .inbox import Broken, Inbox
 from .negotiation import Disagreement, Proposal
+from .receiving import Broken, Inbox
 
 _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 

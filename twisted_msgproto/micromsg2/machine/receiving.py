@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from ...core.limits import Limits
 from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import ReceiveWindow
+from ..terms import Counters, MessagesReceived
 from ..wire import (
     LIMIT_EXCEEDED,
     NO_PROPERTIES,
@@ -25,7 +26,6 @@ from ..wire import (
     Properties,
     read_properties,
 )
-from .events import Counters, MessagesReceived
 from .extensions import Extension
 
 REPEATS_KNOWN_MIN: Final = 1024

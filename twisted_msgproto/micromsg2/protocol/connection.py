@@ -17,12 +17,12 @@ from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, Fault, shown
-from ..core.message import MessageBatch
-from ..net.backpressure import OutputGuard, ReadControl
-from ..net.ingest import IngestConnection, IngestHooks
-from ..net.timer import MachineTimer
-from .machine import (
+from ...core.errors import ConnectionClosed, Fault, shown
+from ...core.message import MessageBatch
+from ...net.backpressure import OutputGuard, ReadControl
+from ...net.ingest import IngestConnection, IngestHooks
+from ...net.timer import MachineTimer
+from ..machine import (
     CommandReceived,
     ErrorReceived,
     Event,
@@ -35,7 +35,7 @@ from .machine import (
 from .sending import Sending
 
 if TYPE_CHECKING:
-    from .protocol import MicroMsg2Factory
+    from .sides import MicroMsg2Factory
 
 PROTOCOL: Final = "micromsg2"
 

@@ -26,23 +26,23 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from ..core.errors import Refused
-from ..core.limits import Limit, Limits
-from ..net.backpressure import OctetBudget, ReadControl
-from ..net.factory import MsgprotoServerFactory
-from ..net.ingest import INGEST_LIMITS
-from ..net.sink import IMessageSink
-from . import broker as brokers
-from . import machine, sending
-from .broker import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
+from ...core.errors import Refused
+from ...core.limits import Limit, Limits
+from ...net.backpressure import OctetBudget, ReadControl
+from ...net.factory import MsgprotoServerFactory
+from ...net.ingest import INGEST_LIMITS
+from ...net.sink import IMessageSink
+from .. import application, machine
+from ..application import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
+from ..machine import Client, Proposal, PubSub, Server
+from ..wire import Filter, Offer
+from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
-from .machine import Client, Proposal, PubSub, Server
-from .wire import Filter, Offer
 
 LIMITS: Final = (
     *machine.LIMITS,
     *sending.LIMITS,
-    *brokers.LIMITS,
+    *application.LIMITS,
     *INGEST_LIMITS,
     Limit("ack-wait", 300.0, "s", "a consumer which acks nothing for this long is left; 0 = off"),
     Limit("withheld-octets", 64 << 20, "octets", "of all senders, whose broker queue is full", 1),

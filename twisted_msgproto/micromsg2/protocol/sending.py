@@ -14,10 +14,10 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, LimitExceeded, Refused, shown
-from ..core.limits import Limit
-from .machine import ErrorReceived, Session
-from .wire import NO_PROPERTIES, Writable, encode_address, write_properties
+from ...core.errors import ConnectionClosed, LimitExceeded, Refused, shown
+from ...core.limits import Limit
+from ..machine import ErrorReceived, Session
+from ..wire import NO_PROPERTIES, Writable, encode_address, write_properties
 
 LIMITS: Final = (
     Limit("unsent-messages", 100_000, "messages", "which wait for room in the window", 1),
