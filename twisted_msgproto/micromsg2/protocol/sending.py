@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, shown
 from ...core.limits import Limit
 from ..machine import ErrorReceived, Session
-from ..wire import NO_PROPERTIES, Writable, encode_address, write_properties
+from ..wire import NO_PROPERTIES, Writable
 
 LIMITS: Final = (
     Limit("unsent-messages", 100_000, "messages", "which wait for room in the window", 1),
@@ -109,14 +109,17 @@ class Sending(Protocol):
 
         Fails as :meth:`send` does, with the first refusal if some are refused.
         """
-        try:
-            address = encode_address(destination, write_properties(properties))
-            encoded = deque(map(self._encoded, payloads))
-            self._checkUnsent(encoded)
-        except Exception:
-            return fail()
         if typeName is not None:
             notes = {**notes, "dotnet": typeName}
+        try:
+            self._inSession()
+            address = self.machine.address(destination, properties)
+            encoded = deque(map(self._encoded, payloads))
+            sizes = list(map(len, encoded))
+            self.machine.check(sizes, notes)
+            self._checkUnsent(sizes)
+        except Exception:
+            return fail()
         fired: Deferred[None] = Deferred(lambda _: self._cancelled(sent))
         sent = Sent(address, encoded, notes, fired, len(encoded))
         if not encoded:
@@ -124,7 +127,7 @@ class Sending(Protocol):
             return fired
         self._unsent.append(sent)
         self._unsentMessages += len(encoded)
-        self._unsentOctets += sum(map(len, encoded))
+        self._unsentOctets += sum(sizes)
         self._pump()
         self._write()
         return fired
@@ -132,6 +135,10 @@ class Sending(Protocol):
     def _cancelled(self, sent: Sent) -> None:
         """Nobody waits for this any more: what is in flight stays, the rest is not sent."""
         sent.over = True
+        self._drop(sent)
+
+    def _drop(self, sent: Sent) -> None:
+        """What of this waits is not sent."""
         if sent in self._unsent:
             self._unsent.remove(sent)
             self._unsentMessages -= len(sent.payloads)
@@ -146,13 +153,9 @@ class Sending(Protocol):
                 return encoded
         raise TypeError(f"a payload is octets, not {type(payload).__name__}")
 
-    def _checkUnsent(self, payloads: Iterable[bytes]) -> None:
-        if not self.machine.established or self._ended:
-            raise ConnectionClosed("there is no session to send in")
+    def _checkUnsent(self, sizes: Sequence[int]) -> None:
+        """LimitExceeded if payloads of these sizes would have to wait, and too much waits."""
         limits = self.machine.limits
-        sizes = list(map(len, payloads))
-        if max(sizes, default=0) > limits["payload-octets"]:
-            raise LimitExceeded(f"payload-octets allows {limits.integer('payload-octets')}")
         room = self.machine.room
         if room is None or len(sizes) <= room - self._unsentMessages:
             return  # it does not wait
@@ -239,7 +242,12 @@ class Sending(Protocol):
             if not sent.payloads:
                 unsent.popleft()
             now = self.factory.clock.seconds()
-            numbers = machine.send_run(sent.address, payloads, sent.notes, now=now)
+            try:
+                numbers = machine.send_run(sent.address, payloads, sent.notes, now=now)
+            except Exception as error:  # a vendor's extension could not say its note
+                self._drop(sent)
+                sent.fail(error)
+                continue
             if room is None:
                 self._write()
                 sent.done(count)

@@ -158,7 +158,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             if annotating:  # what is not said of this message was said of another sender's (MM-29)
                 notes = {name: notes.get(name, "") for name in annotating}
             # What this server took in it may pass on, whatever the limits for sending say.
-            numbers += self.machine.send_run(address, payloads, notes, limited=False, now=now)
+            numbers += self.machine.send_run(address, payloads, notes, now=now)
         self._write()
         return None if self.machine.sending is None else numbers
 
