@@ -160,7 +160,7 @@ class Both(Case):
             client.factory.proposal = Proposal(required=offers(extensions))
             client.machine = client.makeMachine()
             one.clear()
-            client._write()
+            client._settle()
             server, two = self.connect(factory)
             sides.append((client, one, server, two))
         self.carry(*sides)

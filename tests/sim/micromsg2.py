@@ -29,7 +29,7 @@ from twisted_msgproto.micromsg2 import (
     Proposal,
 )
 from twisted_msgproto.micromsg2.application import Broker
-from twisted_msgproto.micromsg2.machine import receiving, session
+from twisted_msgproto.micromsg2.machine import MessagesReceived, receiving, session
 from twisted_msgproto.micromsg2.wire import (
     LIMITS,
     Decoder,
@@ -508,7 +508,7 @@ def compared_by_size() -> AbstractContextManager[object]:
 
 def published_before_stored() -> AbstractContextManager[object]:
     """Consumers get what is not safe yet."""
-    deliver = MicroMsg2Server._deliver
+    arrive = MicroMsg2Server.actions[MessagesReceived]
 
     def early(self: Any, event: Any) -> None:
         broker = self.factory.broker
@@ -521,9 +521,9 @@ def published_before_stored() -> AbstractContextManager[object]:
                 [{}] * len(event.bodies),
                 lambda: None,
             )
-        deliver(self, event)
+        arrive(self, event)
 
-    return mock.patch.object(MicroMsg2Server, "_deliver", early)
+    return mock.patch.dict(MicroMsg2Server.actions, {MessagesReceived: early})
 
 
 def lost_with_their_consumer() -> AbstractContextManager[object]:

@@ -80,8 +80,10 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         for good, failure in await DeferredList(in_flight, consumeErrors=True):
             if not good:
                 cast(Failure, failure).raiseException()
-    finally:
-        await client.close()
+    except BaseException:
+        await client.leave()  # nothing of this is worth waiting for
+        raise
+    await client.close()
 
 
 class _Receiver(MicroMsg2Client):

@@ -109,6 +109,7 @@ class Session(Sending):
         self._idle_close_seconds = limits["idle-close"]
         # Times, by the caller's clock; None: not running.
         self._heard_at = 0.0
+        self._partial = False  # a frame or a payload is not whole yet
         self._ack_due_at: float | None = None
 
         # What the agreed extensions mean for the session.
@@ -146,6 +147,11 @@ class Session(Sending):
     def held(self) -> int:
         """Octets of what is not whole yet, is being inspected, or came behind that."""
         return self.decoder.buffered + self._inbox.held_octets + self._unread_octets
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is held, and the machine is not ``unfinished``."""
+        return not self._partial and self._inbox.inspected is None
 
     @property
     def unfinished(self) -> bool:
@@ -205,7 +211,8 @@ class Session(Sending):
                 self._write_ack()
             self._settle_refused()
             seconds = self._idle_close_seconds
-            if seconds and (self.decoder.buffered or inbox.in_parts):
+            self._partial = bool(self.decoder.buffered or inbox.in_parts)
+            if seconds and self._partial:
                 self.deadlines.no_later("idle", now + seconds)
         inbox.repeat_seen = False
         self._events = []
@@ -364,13 +371,21 @@ class Session(Sending):
         return []
 
     def not_safe(self, place: int, now: float) -> list[Event]:
-        """The messages of this event never will be safe: as ``fail`` with the first of them."""
+        """The messages of this event never will be safe: as ``fail`` with the first of them.
+
+        :meth:`blame` names another one beforehand.
+        """
         self._now = now
         sequence = self._firsts.pop(place, None)
         if sequence is None:
             raise ValueError(f"no event had the place {place!r}")
         self.fail(sequence)
         return []
+
+    def blame(self, place: int, sequence: int) -> None:
+        """If the event with this ``place`` never will be safe, it is because of this message."""
+        if place in self._firsts:
+            self._firsts[place] = sequence
 
     def refuse(self, sequence: int, text: str = "") -> None:
         """This message is refused for good; it counts as settled all the same (``MM-19``)."""
@@ -438,7 +453,7 @@ class Session(Sending):
         """The connection is read again: the peer has all its time from now on."""
         self._now = self._heard_at = now
         self._paused = False
-        if self._idle_close_seconds and (self.decoder.buffered or self._inbox.in_parts):
+        if self._idle_close_seconds and self._partial:
             self.deadlines.no_later("idle", now + self._idle_close_seconds)
         if self.in_flight:
             self._await_ack(now)
@@ -460,7 +475,7 @@ class Session(Sending):
         self._write_ack()
 
     def _idle_expired(self, now: float, events: list[Event]) -> None:
-        if self._paused or not (self.decoder.buffered or self._inbox.in_parts):
+        if self._paused or not self._partial:
             return
         if self._inbox.inspected is not None:
             self._heard_at = now  # it is we who take the time

@@ -1,31 +1,27 @@
-"""What both sides of MicroMsg2 do on Twisted: octets, timers, back-pressure, hooks, the sink.
+"""What both sides of MicroMsg2 do on Twisted, beside what every link does: hooks and messages.
 
-The machine decides everything about the protocol; this moves what it says, and :mod:`.sending` has
-the verbs.  A subclass overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived``
-or ``batchReceived``, ``errorReceived``, ``commandReceived``, ``extensionReceived``.
+The machine decides everything about the protocol; :mod:`.sending` has the verbs.  A subclass
+overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or ``batchReceived``,
+``errorReceived``, ``commandReceived``, ``extensionReceived``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred, succeed
-from twisted.internet.protocol import connectionDone
+from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, shown
 from ...core.message import MessageBatch
-from ...net.backpressure import OutputGuard, ReadControl
-from ...net.ingest import IngestConnection, IngestHooks
-from ...net.timer import MachineTimer
+from ...net.session import SessionHooks
 from ..machine import (
     CommandReceived,
     ErrorReceived,
-    Event,
     ExtensionReceived,
     MessagesAcknowledged,
     MessagesReceived,
@@ -70,7 +66,7 @@ class Arrived:
     stored: bool = False
 
 
-class MicroMsg2Protocol(IngestConnection, Sending):
+class MicroMsg2Protocol(Sending):
     """One connection, whichever side.
 
     Attributes:
@@ -83,13 +79,9 @@ class MicroMsg2Protocol(IngestConnection, Sending):
     log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.micromsg2")
     factory: MicroMsg2Factory
     readOctets = READ_OCTETS
+    answers = frozenset({MessagesAcknowledged, ErrorReceived})
 
-    machine: Session
-
-    # ── hooks for subclasses; batchReceived and messageReceived come from IngestHooks ───────────
-
-    def sessionEstablished(self) -> None:
-        """The handshake is through: messages may be sent, and may come."""
+    # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ──────────
 
     def errorReceived(self, code: str, text: str) -> None:
         """The peer sent an ERROR; it closes nothing by itself (``MM-33``).  Logged by default."""
@@ -104,60 +96,19 @@ class MicroMsg2Protocol(IngestConnection, Sending):
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def makeMachine(self) -> Session:
-        """The machine of this side."""
+        """Return the machine of this side."""
         raise NotImplementedError
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
-        super().connectionMade()
-        factory, transport = self.factory, self.transport
-        self.machine = self.makeMachine()
-        self._gone = False  # it is closed
-        self._leaving: list[Deferred[None]] = []  # who waits for that
-        self._draining = False
-        self._reading = False  # dataReceived is at work
-        self._outputPaused = False
-        self._beginSending()
+        """Begin; a subclass which overrides this calls it."""
         self._lastError: ErrorReceived | None = None
         self._arrived: deque[Arrived] = deque()  # oldest first
         self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
-        self._timer = MachineTimer(factory.clock, self.machine, self._advanced)
-        self._guard = OutputGuard(
-            transport,
-            self.guardedControl(),
-            factory.clock,
-            factory.limits["unread-seconds"],
-            self._unread,
-            self._outputChanged,
-        )
-        self.machine.connection_made(factory.clock.seconds())
-        self._write()
+        super().connectionMade()
 
-    def guardedControl(self) -> ReadControl:
-        """Whose reading pauses while the peer does not read our output."""
-        return self._control
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
-        self._ended = True
-        self.machine.lost(self.factory.clock.seconds())
-        self._timer.stop()
-        self._guard.stop()
-        self.factory.budget.forget(self._control)
-        self._hold(0)
-        counters = self.factory.counters
-        for name, count in asdict(self.machine.counters).items():
-            counters[name] += count
-        counters["replaced_texts"] += self.machine.decoder.replaced
-        self.factory.connectionClosed(self, reason)
-        self._failAll(self._closedError(reason))
-        if self._established:
-            self._established = False
-            self.sessionLost(reason)
-        self._gone = True
-        leaving, self._leaving = self._leaving, []
-        for waiting in leaving:
-            waiting.callback(None)
+    def counted(self) -> Mapping[str, int]:
+        """Return what this connection has counted so far."""
+        return {**super().counted(), "replaced_texts": self.machine.decoder.replaced}
 
     def _closedError(self, reason: Failure) -> Exception:
         fault = self.machine.fault
@@ -167,64 +118,37 @@ class MicroMsg2Protocol(IngestConnection, Sending):
             return ConnectionClosed(f"the connection ended: {fault.text}")
         return ConnectionClosed(f"the connection ended: {reason.getErrorMessage()}")
 
-    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+    # ── events ──────────────────────────────────────────────────────────────────────────────────
 
-    def dataReceived(self, data: bytes) -> None:
-        """Octets from the transport."""
-        if self._ended:
-            return
-        self._reading = True  # what is settled at once is written with the rest
-        try:
-            for event in self.machine.receive(data, self.factory.clock.seconds()):
-                self._happened(event)
-        finally:
-            self._reading = False
-        self._hold(self.machine.held)
-        if self._ended:
-            return
-        if self._unsent or self._producer is not None:
-            self._pump()
-        self._write()
-        self._closeIfDrained()
+    def _begun(self, event: SessionEstablished) -> None:
+        self.clientId = event.identity
+        self.factory.counters["sessions"] += 1
+        self.establish()
 
-    def _happened(self, event: Event) -> None:
-        if type(event) is MessagesReceived:
-            self._deliver(event)
-        elif type(event) is MessagesAcknowledged:
-            self._acknowledged(event.sequences)
-        elif type(event) is CommandReceived:
-            self.commandHappened(event.name, event.parameters)
-        elif type(event) is ExtensionReceived:
-            self.extensionReceived(event.name, event.content)
-        elif type(event) is ErrorReceived:
-            self._errorReceived(event)
-        elif type(event) is SessionEstablished:
-            self.clientId = event.identity
-            self._established = True
-            self.factory.counters["sessions"] += 1
-            self.sessionEstablished()
-        elif type(event) is Fault:
-            self._close(event)
+    def _commanded(self, event: CommandReceived) -> None:
+        self.commandReceived(event.name, event.parameters)
 
-    def commandHappened(self, name: str, parameters: Mapping[str, str]) -> None:
-        """A known command came; the server gives those of ``pub-sub`` to its broker."""
-        self.commandReceived(name, parameters)
+    def _extended(self, event: ExtensionReceived) -> None:
+        self.extensionReceived(event.name, event.content)
 
-    def _errorReceived(self, event: ErrorReceived) -> None:
+    def _toldError(self, event: ErrorReceived) -> None:
         self._lastError = event
         self.factory.counters["errors_received"] += 1
         self._refused(event)
         self.errorReceived(event.code, event.text)
 
-    def _deliver(self, event: MessagesReceived) -> None:
-        factory = self.factory
+    def _acknowledge(self, event: MessagesAcknowledged) -> None:
+        self._acknowledged(event.sequences)
+
+    def _arrive(self, event: MessagesReceived) -> None:
         count = len(event.sequences)
-        factory.counters.settled["events"] += count
-        factory.counters.settled["octets"] += event.octets
+        tally = self._tally
+        tally["events"] += count
+        tally["octets"] += event.octets
         batch = MessageBatch(
             PROTOCOL,
             "message",
-            factory.receivedAt(),
+            self.factory.receivedAt(),
             self.peer,
             self.session,
             self.clientId,
@@ -237,12 +161,19 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         )
         arrived = Arrived(event, batch)
         self._arrived.append(arrived)
-        self._delivery.deliver(batch, self._stored, arrived)
+        self._delivery.deliver(self._hooked, batch, arrived)
+
+    actions: ClassVar = {
+        Fault: Sending.faulted,
+        SessionEstablished: _begun,
+        MessagesReceived: _arrive,
+        MessagesAcknowledged: _acknowledge,
+        CommandReceived: _commanded,
+        ExtensionReceived: _extended,
+        ErrorReceived: _toldError,
+    }
 
     # ── hooks for what arrived, and the sink ────────────────────────────────────────────────────
-
-    def _hook(self) -> Callable[[MessageBatch], Deferred[Any] | None]:
-        return self._hooked
 
     def _hooked(self, batch: MessageBatch) -> Deferred[Any] | None:
         arrived = self._arrived[-1]
@@ -256,14 +187,11 @@ class MicroMsg2Protocol(IngestConnection, Sending):
 
     def _hookFailed(self, failure: Failure, arrived: Arrived) -> Failure | None:
         """A refused batch is settled; any other failure ends the session (MM-19)."""
-        sequences = arrived.event.sequences
-        if failure.check(MessageRefused):
-            for sequence in sequences:
-                self._refuse(arrived, sequence, failure)
-            return None
-        if failure.check(_Unsafe):
+        if not failure.check(MessageRefused):
             return failure
-        return Failure(_Unsafe(sequences[0], failure))
+        for sequence in arrived.event.sequences:
+            self._refuse(arrived, sequence, failure)
+        return None
 
     def _refuse(self, arrived: Arrived, sequence: int, failure: Failure) -> None:
         arrived.refused.add(sequence)
@@ -278,7 +206,7 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         MessageRefused settles the messages, any other ends the session without their ack (MM-19).
         """
         sink = self.factory.sink
-        if type(self).messageReceived is IngestHooks.messageReceived:
+        if type(self).messageReceived is SessionHooks.messageReceived:
             return None if sink is None else sink.put(batch)
         return Deferred.fromCoroutine(self._offer(batch, self._whence(batch)))
 
@@ -314,9 +242,9 @@ class MicroMsg2Protocol(IngestConnection, Sending):
         if stored is not None:
             await stored
 
-    def _stored(self, arrived: Arrived) -> None:
+    def _safe(self, place: Arrived) -> None:
         """This batch is in the sink: publish what is in order, then acknowledge."""
-        arrived.stored = True
+        place.stored = True
         while self._arrived and self._arrived[0].stored:
             self.publish(self._arrived.popleft())
 
@@ -326,117 +254,24 @@ class MicroMsg2Protocol(IngestConnection, Sending):
 
     def settled(self, arrived: Arrived) -> None:
         """Nothing stands in the way of the acknowledgement any more."""
-        if self._ended:
-            return
-        self.machine.made_safe(arrived.event.place, self.factory.clock.seconds())
-        if not self._reading:
-            self._write()
-            self._closeIfDrained()
+        super()._safe(arrived.event.place)
 
-    def _notSafe(self, failure: Failure) -> None:
+    def _notSafe(self, place: Arrived, failure: Failure) -> None:
         """A batch will never be safe: no ack for it or for what follows, close (MM-19)."""
-        error = failure.value
-        assert isinstance(error, _Unsafe)
-        self._tellNotSafe(error.failure)
-        self.factory.counters["unsafe_batches"] += 1
         self._arrived.clear()
-        if not self._ended:
-            self.machine.fail(error.sequence)
-            self._ended = True
-            self._write()
-            self._guard.close()
-
-    # ── octets out ──────────────────────────────────────────────────────────────────────────────
-
-    def _write(self) -> None:
-        """Write what the machine has to say, and arm the timer."""
-        octets = self.machine.outputs()
-        if octets and self.transport is not None:
-            self._send(octets)
-        self._timer.look()
-
-    def _outputChanged(self, paused: bool) -> None:
-        """The transport is full, or has room again."""
-        self._outputPaused = paused
-        if not paused and not self._ended:
-            self._pump()
-            self._write()
-            self.roomAgain()
-        self._lookProducer()
-
-    def roomAgain(self) -> None:
-        """The transport takes output again; the server's broker may have some."""
-
-    # ── time ────────────────────────────────────────────────────────────────────────────────────
-
-    def _advanced(self, events: list[Event]) -> None:
-        """The machine's deadline has come."""
-        if not self._ended:
-            for event in events:
-                self._happened(event)
-            self._write()
-
-    def _readingChanged(self, paused: bool) -> None:
-        now = self.factory.clock.seconds()
-        if paused:
-            self.machine.paused(now)
-        else:
-            self.machine.resumed(now)
-            self._timer.look()
+        error = failure.value
+        if isinstance(error, _Unsafe):
+            failure = error.failure
+            self.machine.blame(place.event.place, error.sequence)
+        super()._notSafe(place.event.place, failure)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
-    def readConnectionLost(self) -> None:
-        """The peer has shut its sending side: acknowledge what is whole, then close."""
-        self.drain()
-
-    def drain(self) -> None:
-        """Read no more, acknowledge what arrived once it is safe, close."""
-        if self._ended:
-            return
-        self._control.pause("draining")
-        self._draining = True
-        self.machine.drain(self.factory.clock.seconds())
-        self._write()
-        self._closeIfDrained()
-
-    def _closeIfDrained(self) -> None:
-        if self._draining and not self._ended and self.machine.finished:
-            self._ended = True
-            self._guard.close()
-
-    def close(self) -> Deferred[None]:
-        """Read no more, acknowledge what came as soon as it is safe, then end the connection.
-
-        Fires when the connection is gone.
-        """
-        self.drain()
-        return self._whenGone()
-
-    def leave(self) -> Deferred[None]:
-        """End the connection now: what is not safe yet is not acknowledged, the peer keeps it.
-
-        What was written before still goes out.  Fires when the connection is gone.
-        """
-        if not self._ended:
-            self._ended = True
-            self._guard.close()
-        return self._whenGone()
-
-    def _whenGone(self) -> Deferred[None]:
-        if self._gone:
-            return succeed(None)
-        waiting: Deferred[None] = Deferred(self._leaving.remove)
-        self._leaving.append(waiting)
-        return waiting
-
-    def _close(self, fault: Fault) -> None:
-        """The session is broken: one line, a counter, the ERROR is written, then close (MM-33)."""
-        if self._ended:
-            return
-        self._faulted(fault)
-        self._write()
-        self._guard.close()
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: whoever waits for something of it is told."""
+        self._endSending(self._closedError(reason))
+        super().ending(reason)
+        self._tellGone()
 
 
 def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:

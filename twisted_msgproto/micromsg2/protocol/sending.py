@@ -1,6 +1,7 @@
 """What a MicroMsg2 connection sends: messages which wait for room, and whose they are.
 
-:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` which an application calls.
+:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` which an application calls:
+its verbs, and its ends.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, fail
-from twisted.internet.protocol import Protocol
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, shown
 from ...core.limits import Limit
-from ..machine import ErrorReceived, Session
+from ...net.session import Session
+from .. import machine
+from ..machine import ErrorReceived
 from ..wire import NO_PROPERTIES, Writable
 
 LIMITS: Final = (
@@ -56,25 +58,24 @@ class Sent:
             self.fired.errback(Failure(error))
 
 
-class Sending(Protocol):
-    """Verbs, what waits for room in the window, and a producer's flow."""
+class Sending(Session):
+    """Verbs, what waits for room in the window, a producer's flow, and orderly ends."""
 
-    factory: Any
-    machine: Session
-    _ended: bool
-    _outputPaused: bool
+    machine: machine.Session
 
     _producer: Any = None
     _producerPaused = False
 
-    def _beginSending(self) -> None:
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it."""
         self._unsent: deque[Sent] = deque()  # sends of which messages wait for room
         self._unsentMessages = 0
         self._unsentOctets = 0
         self._inFlight: dict[int, Sent] = {}  # number → whose message it is
-
-    def _write(self) -> None:
-        raise NotImplementedError
+        self._outputPaused = False
+        self._closing: Any = None  # the call which ends an orderly end that takes too long
+        self._leaving: list[Deferred[None]] = []  # who waits until the connection is gone
+        super().connectionMade()
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
@@ -129,13 +130,14 @@ class Sending(Protocol):
         self._unsentMessages += len(encoded)
         self._unsentOctets += sum(sizes)
         self._pump()
-        self._write()
+        self._settle()
         return fired
 
     def _cancelled(self, sent: Sent) -> None:
         """Nobody waits for this any more: what is in flight stays, the rest is not sent."""
         sent.over = True
         self._drop(sent)
+        self._lookClosing()
 
     def _drop(self, sent: Sent) -> None:
         """What of this waits is not sent."""
@@ -168,22 +170,22 @@ class Sending(Protocol):
         """Send a COMMAND (``MM-15``); ConnectionClosed outside a session."""
         self._inSession()
         self.machine.send_command(name, parameters)
-        self._write()
+        self._settle()
 
     def sendExtension(self, name: str, payload: bytes) -> None:
         """Send a frame of an agreed extension (``MM-16``); ConnectionClosed outside a session."""
         self._inSession()
         self.machine.send_extension(name, payload)
-        self._write()
+        self._settle()
 
     def sendError(self, code: str, text: str) -> None:
         """Send an ERROR which ends nothing (``MM-33``); ConnectionClosed outside a session."""
         self._inSession()
         self.machine.send_error(code, text)
-        self._write()
+        self._settle()
 
     def _inSession(self) -> None:
-        if not self.machine.established or self._ended:
+        if not self.machine.established or self._ended or self._closing is not None:
             raise ConnectionClosed("there is no session to send in")
 
     def decoded(self, body: bytes) -> Any:
@@ -220,7 +222,64 @@ class Sending(Protocol):
             else:
                 self._producer.resumeProducing()
 
-    def _failAll(self, error: Exception) -> None:
+    def outputChanged(self, paused: bool) -> None:
+        """The transport is full, or has room again.
+
+        Reading goes on meanwhile: else two full sides would wait for each other.
+        """
+        self._outputPaused = paused
+        if not paused and not self._ended:
+            self._pump()
+            self._settle()
+        self._lookProducer()
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> Deferred[None]:
+        """End the connection in order; fires when it is gone.
+
+        What was sent before is still delivered and acknowledged, what came is acknowledged once it
+        is safe, and nothing more can be sent.  After the limit ``drain`` what is still in flight
+        fails with ConnectionClosed.
+        """
+        if not self._ended and self._closing is None:
+            seconds = self.factory.limits["drain"]
+            self._closing = self.factory.clock.callLater(seconds, self.leave)
+            self._lookClosing()
+        return self._whenGone()
+
+    def leave(self) -> Deferred[None]:
+        """End the connection now: what is not safe yet is not acknowledged, the peer keeps it.
+
+        What was written before still goes out.  Fires when the connection is gone.
+        """
+        if not self._ended:
+            outputs = self.machine.outputs()
+            if outputs:
+                self._write(outputs)
+            self._end(fault=False)
+        return self._whenGone()
+
+    def _lookClosing(self) -> None:
+        """All that was sent is acknowledged: the rest of an orderly end is the machine's."""
+        if self._closing is not None and not self._inFlight and not self._unsent:
+            self.drain()
+
+    def _whenGone(self) -> Deferred[None]:
+        if self._gone:
+            return succeed(None)
+        waiting: Deferred[None] = Deferred(self._leaving.remove)
+        self._leaving.append(waiting)
+        return waiting
+
+    def _tellGone(self) -> None:
+        while self._leaving:  # one by one: a callback may cancel another
+            self._leaving.pop(0).callback(None)
+
+    def _endSending(self, error: Exception) -> None:
+        """The connection is gone: what is not acknowledged fails."""
+        if self._closing is not None and self._closing.active():
+            self._closing.cancel()
         pending = {id(sent): sent for sent in (*self._inFlight.values(), *self._unsent)}
         self._inFlight.clear()
         self._unsent.clear()
@@ -249,7 +308,7 @@ class Sending(Protocol):
                 sent.fail(error)
                 continue
             if room is None:
-                self._write()
+                self._settle()
                 sent.done(count)
             else:
                 self._inFlight.update(dict.fromkeys(numbers, sent))
@@ -270,3 +329,6 @@ class Sending(Protocol):
             sent = flights.pop(sequence, None)
             if sent is not None:
                 sent.done(1)
+        if self._unsent or self._producer is not None:
+            self._pump()
+        self._lookClosing()
