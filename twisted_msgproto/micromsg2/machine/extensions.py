@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Protocol
 
 from ...core.limits import Limits
-from ...core.strict_json import check_json
+from ...core.strict_json import CHECKED_AT_ONCE_OCTETS, JsonCheck, check_json
 from ..terms import NUMBER_OF_ACKS_DEFAULT, NUMBER_OF_ACKS_MAX, TYPE_NAME_OCTETS_MAX
 from ..wire import BadText, TooLong, is_field
 
@@ -297,6 +297,12 @@ class Json(Extension):
             check_json(body)
         except ValueError as error:
             return refusal(error)
+        return None
+
+    def inspection(self, body: bytes) -> Inspection | None:
+        """A large body is checked in slices."""
+        if CHECKED_AT_ONCE_OCTETS < len(body) <= self.limits.integer("json-octets"):
+            return JsonCheck(body)
         return None
 
     def encode(self, body: Any) -> bytes:
