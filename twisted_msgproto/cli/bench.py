@@ -32,15 +32,18 @@ from .measuring import ROUNDS, Comparison, Readings, Result, Row, measure, read
 
 SUMMARY = "measure the speed of the protocols, the queue and Spark, as ratios"
 
+BENCHES = Path(__file__).parent / "benches"
 
-def _place(name: str, package: str) -> str:
-    """The module with the rows of the protocol ``name``: of this room, or of its ``package``."""
-    here = f"twisted_msgproto.cli.benches.{name}"
-    return f"{package}.bench" if find_spec(here) is None else here
+
+def rows_of(name: str) -> str:
+    """The module with the rows of the protocol ``name``: one of our benches, or its package's."""
+    if (BENCHES / f"{name}.py").exists():
+        return f"twisted_msgproto.cli.benches.{name}"
+    return f"{registry.PROTOCOLS[name].package}.bench"
 
 
 SUBJECTS: Mapping[str, str] = {
-    **{name: _place(name, row.package) for name, row in registry.PROTOCOLS.items()},
+    **{name: rows_of(name) for name in registry.PROTOCOLS},
     "queue": "twisted_msgproto.cli.benches.queue",
     "spark": "twisted_msgproto.cli.benches.spark",
     "growth": "twisted_msgproto.cli.benches.growth",
