@@ -82,8 +82,10 @@ class Authentication(MtlCase):
 
     @run
     async def test_attempts_are_limited_for_each_name(self) -> None:
-        """MT-08: then even the right password is of no use, and others are not concerned."""
-        factory = self.authenticating(limits={"login-failures": 3})
+        """MT-08, NB-05: then the right password waits, too, and others are not concerned."""
+        factory = self.authenticating(
+            limits={"login-address-failures": 3, "login-rate": 0.001, "login-wait": 0.1}
+        )
         for mechanism in (sasl.PlainClient, sasl.ScramClient):
             for password in ("no", "no", "no", "secret"):
                 client = self.client(factory.addresses[0])
@@ -91,6 +93,7 @@ class Authentication(MtlCase):
                 with self.assertRaises(Refused):
                     await client.authorize(lambda names, m=mechanism, p=password: m("me", p))
                 await client.close()
+        self.assertEqual(factory.counters["logins_not_checked"], 5)
         client = self.client(factory.addresses[0])
         await client.open("host")
         self.assertEqual(len(await client.authorize(credentials("you", "word"))), 3)

@@ -47,6 +47,7 @@ class HandShake(TestCase):
         both.close()
         for hello in ("alice:wrong", "bob:secret", "alice", ""):
             both = pair(portal=portal, hello=hello)
+            both.advance(1)
             failure = self.failureResultOf(self.established(both), SessionRefused)
             self.assertEqual(failure.value.code, 1)
             self.assertEqual(both.server_factory.counters["rejected"], 1)

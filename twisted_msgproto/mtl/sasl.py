@@ -273,17 +273,21 @@ class Authenticator:
         authentication: Authentication | None,
         *,
         reveal: bool,
+        left: Callable[[Session], float],
     ) -> None:
         """``authentication`` asks the checkers and counts failures.
 
-        ``reveal``: mechanisms are offered, too, which show the password to who can listen.
+        ``left``: the seconds in which a session still has to be answered.  ``reveal``: mechanisms
+        are offered, too, which show the password to who can listen.
         """
         self._mechanisms = {
             mechanism.name: mechanism for mechanism in mechanisms if reveal or not mechanism.reveals
         }
         self.names = tuple(self._mechanisms)
         self._authentication = authentication
+        self._left = left
         self._cycles: dict[Session, SaslCycle] = {}
+        self._asked: dict[Session, Deferred[LoggedIn]] = {}
 
     def respond(
         self, session: Session, mechanism: str, response: bytes, first: bool
@@ -301,13 +305,17 @@ class Authenticator:
     def _login(
         self, session: Session, credentials: ICredentials, name: str | None
     ) -> Deferred[LoggedIn]:
-        """Failures count for the name and the session; many share an address on this machine."""
         assert self._authentication is not None
-        return self._authentication.login(credentials, session.name, name)
+        asked = self._authentication.login(credentials, session.address, name, self._left(session))
+        self._asked[session] = asked
+        return asked
 
     def forget(self, session: Session) -> None:
-        """The session's cycle is over, or the session is."""
+        """The session's cycle is over, or the session is: nobody waits for a checker any more."""
         self._cycles.pop(session, None)
+        asked = self._asked.pop(session, None)
+        if asked is not None:
+            asked.cancel()
 
 
 def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:

@@ -202,7 +202,13 @@ class SabcServerFactory(MsgprotoServerFactory):
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.authentication: Authentication | None = None
         if portal is not None:
-            self.authentication = Authentication(portal, self.clock, self.limits)
+            self.authentication = Authentication(
+                portal,
+                self.clock,
+                self.limits,
+                counters=self.counters,
+                handShake=self.limits["connect-seconds"],
+            )
         self.lenient = lenient
         self.refuseOversize = refuseOversize
         self.newSessionId = newSessionId

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from twisted.cred.checkers import ANONYMOUS
-from twisted.cred.credentials import Anonymous, ICredentials, UsernamePassword
+from twisted.cred.credentials import Anonymous, ICredentials
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -35,6 +35,7 @@ from zope.interface import Interface, implementer
 
 from ..core.errors import ConnectionClosed, MsgprotoError, Refused
 from ..core.limits import Limits
+from ..net.authentication import Authentication, LoggedIn, Passcode
 from ..net.backpressure import OctetBudget
 from ..net.factory import MsgprotoServerFactory, SessionFactory
 from ..net.sink import IMessageSink
@@ -93,11 +94,17 @@ class UmqRealm:
 
 
 class UmqServer(UmqSession, WebSocketServerConnection):
-    """The server's side of one connection; override the hooks of :class:`UmqSession`."""
+    """The server's side of one connection; override the hooks of :class:`UmqSession`.
+
+    Attributes:
+        avatar: what the portal gave for this client, or None without one.
+    """
 
     machine: Server
     peer: Any
+    avatar: Any = None
     _deciding: Deferred[Any] | None = None
+    _logout: Callable[[], Any] | None = None
     maxMessagePayloadSize: int
     maxFramePayloadSize: int
 
@@ -112,7 +119,7 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         user, colon, password = hello.payload.partition(":")
         if not colon:
             return None
-        return UsernamePassword(user.encode(), password.encode())
+        return Passcode(user, password)
 
     def authorise(self, hello: HelloReceived) -> Any:
         """Who the client is (``UM-06``): its identity as text, or None; or a Deferred for that.
@@ -120,16 +127,21 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         Raising Refused rejects the client with ``F`` and the error's code.  What has not fired
         after ``hello-seconds`` is cancelled, and the client is told to come again.  The default
         asks the factory's portal; without a portal everybody may come in, as nobody in particular.
+
+        An ``authorise`` of one's own that asks the portal does so through
+        ``factory.authentication.login(credentials, address)``: there guesses wait and are counted.
         """
-        portal = self.factory.portal
-        if portal is None:
+        authentication = self.factory.authentication
+        if authentication is None:
             return None
         credentials = self.credentials(hello)
         if credentials is None:
             raise Refused("rejected", Code.REJECTED.value)
-        return portal.login(credentials, None, IUmqIdentity).addCallback(
-            lambda accepted: str(accepted[1]) or None
-        )
+        return authentication.login(credentials, self.address).addCallback(self._loggedIn)
+
+    def _loggedIn(self, accepted: LoggedIn) -> str | None:
+        self.avatar, self._logout = accepted.avatar, accepted.logout
+        return accepted.name
 
     def welcome(self, hello: HelloReceived) -> str | Reply:
         """The payload of our ``W``, as a :class:`~.exchange.Reply` with attachments (``UM-07``)."""
@@ -154,6 +166,13 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         deciding, self._deciding = self._deciding, None
         if deciding is not None:
             deciding.cancel()  # nobody waits for the answer any more
+        logout, self._logout = self._logout, None
+        if logout is not None:
+            maybeDeferred(logout).addErrback(
+                lambda failure: self.logger.failure(
+                    "{peer}: logout failed", failure, peer=self.peer
+                )
+            )
 
     def _onFault(self, event: UmqFault) -> None:
         if event.reason != UNDECIDED:
@@ -206,6 +225,7 @@ class UmqServerFactory(MsgprotoServerFactory, BoundedServerFactory):
     Attributes:
         methods: the methods which clients may call, or None.
         portal: who may come in, or None for everybody.
+        authentication: asks the portal; None without one.
     """
 
     protocolName = PROTOCOL
@@ -233,6 +253,17 @@ class UmqServerFactory(MsgprotoServerFactory, BoundedServerFactory):
         )
         self.methods = methods
         self.portal = portal
+        self.authentication: Authentication | None = None
+        if portal is not None:
+            self.authentication = Authentication(
+                portal,
+                self.clock,
+                self.limits,
+                counters=self.counters,
+                handShake=self.limits["hello-seconds"],
+                interface=IUmqIdentity,
+                nameOf=lambda avatar: str(avatar) or None,
+            )
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """A connection, or None (which closes it) above a limit."""

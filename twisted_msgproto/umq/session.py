@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from ..core.connection import WorkLost
 from ..core.errors import ConnectionClosed, MsgprotoError, TimedOut, shown
 from ..core.limits import Limit, Limits
+from ..net.authentication import LOGIN_LIMITS
 from ..net.backpressure import ReadControl
 from ..net.factory import peer_name
 from ..net.ingest import Delivery, tell_unread
@@ -56,6 +57,7 @@ SUBPROTOCOL: Final = "umq"
 
 LIMITS: Final = (
     *WEBSOCKET_LIMITS,
+    *LOGIN_LIMITS,
     *states.LIMITS,
     Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
     Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
@@ -104,6 +106,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         machine: where the protocol stands.
         session: the session's public name.
         peer: the peer's transport address as text.
+        address: its host alone; "" where there is none.
         clientId: the identity which was accepted at ``H``, or None (``UM-06``).
         attributes: the peer's attributes as a mapping.
         topics: the topics which the peer subscribed here, by number.
@@ -155,6 +158,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         address = self.transport.getPeer()
         super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
         self.peer = peer_name(address)
+        self.address = str(getattr(address, "host", ""))
         self.session = factory.sessionNames.next()
         self.clientId = None
         self.limits = factory.limits
@@ -189,7 +193,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
                 self._lookDrained,
             )
         self._timer: MachineTimer | None = None
-        factory.connectionOpened(self, str(getattr(address, "host", "")))
+        factory.connectionOpened(self, self.address)
 
     def webSocketOpened(self) -> None:
         """The upgrade is done: the machine begins."""

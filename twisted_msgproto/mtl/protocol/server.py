@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 
 from twisted.cred.error import LoginFailed
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -193,9 +193,18 @@ class MtlServerFactory(MsgprotoServerFactory):
     def _start(self, protected: bool) -> None:
         limits, clock, authentication = self.limits, self.clock, None
         if self._portal is not None:
-            authentication = Authentication(self._portal, clock, limits)
+            authentication = Authentication(
+                self._portal,
+                clock,
+                limits,
+                counters=self.counters,
+                handShake=limits["authentication"],
+            )
         self._authenticator = sasl.Authenticator(
-            self._offered, authentication, reveal=protected or self._force_plain
+            self._offered,
+            authentication,
+            reveal=protected or self._force_plain,
+            left=lambda session: session.opened_at + limits["authentication"] - clock.seconds(),
         )
         if self._portal is not None and not self._authenticator.names:
             raise ConfigurationError(
@@ -418,8 +427,10 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.settle(events)
 
     def _refused(self, failure: Failure, session: Session) -> None:
-        if failure.check(LoginFailed, sasl.SaslRefused) is None:
+        if failure.check(LoginFailed, sasl.SaslRefused, CancelledError) is None:
             log.failure("{session}: a checker failed", failure, session=session.name)
+        if session.ended:
+            return
         self._authenticator.forget(session)
         self.machine.refuse(session, self.clock.seconds())
         self.settle(())
