@@ -313,7 +313,7 @@ class LumberjackShipper(Service):
         self._deadline = None
         error = ConnectionClosed("stopped before every event was acknowledged")
         for client in list(self.factory.liveConnections):
-            if client.writer.unacknowledged:
+            if client.machine.unacknowledged:
                 client.leave(error)
             else:
                 client.close()
@@ -364,7 +364,7 @@ class LumberjackShipper(Service):
         missing = parcel.missing
         if parcel in self._queue:
             self._dequeue(parcel)
-        elif not any(client.writer.withdraw(parcel) for client in self.factory.liveConnections):
+        elif not any(client.machine.withdraw(parcel) for client in self.factory.liveConnections):
             return
         self.unacknowledged -= missing
         self._look()
@@ -385,7 +385,7 @@ class LumberjackShipper(Service):
 
     def give(self, client: LumberjackClient) -> None:
         """A connection may send: it takes what its next window can hold."""
-        writer = client.writer
+        writer = client.machine
         while self._queue and writer.wanted:
             parcel = next(iter(self._queue))
             self._dequeue(parcel)
