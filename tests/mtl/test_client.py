@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from twisted_msgproto.core.machine import events as events_of
-from twisted_msgproto.mtl.machine import CLIENT, Client, ClientState
-from twisted_msgproto.mtl.machine.client import (
+from twisted_msgproto.mtl.machine import Client
+from twisted_msgproto.mtl.terms.events import (
     Answered,
     LeaseGranted,
-    Opened,
-    ProfileSelected,
     RequestRefused,
     RequestTimedOut,
-    SocketChanged,
     SocketDropped,
+)
+from twisted_msgproto.mtl.terms.states import (
+    CLIENT,
+    ClientState,
+    Opened,
+    ProfileSelected,
+    SocketChanged,
     Unauthorized,
 )
 from twisted_msgproto.mtl.wire import control

@@ -11,9 +11,10 @@ from twisted.internet.defer import Deferred, succeed
 
 from tests.mtl.cases import HeldSink, MtlCase, reactor, run, taking, until
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused
-from twisted_msgproto.mtl import MtlServerFactory, sasl
-from twisted_msgproto.mtl.sasl import credentials
+from twisted_msgproto.mtl import MtlServerFactory
+from twisted_msgproto.net import sasl
 from twisted_msgproto.net.authentication import portal_over
+from twisted_msgproto.net.sasl import credentials
 
 
 def checkers() -> list[Any]:

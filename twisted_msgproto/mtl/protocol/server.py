@@ -27,30 +27,27 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError, ConnectionClosed
 from ...core.message import MessageBatch
+from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
 from ...net.ingest import Delivery, IngestHooks, tell_not_stored
 from ...net.timer import MachineTimer
-from .. import sasl
-from ..curve import CurveServer
-from ..door import Door
-from ..hooks import guarded
-from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
-from ..machine.server import Server
-from ..machine.sessions import (
-    Arrival,
+from ..application import IngestProfile, QueueProfile, TestProfile
+from ..machine import Arrival, Channel, Profile, Server, Session
+from ..machine.sessions import key_of
+from ..terms.events import (
     AuthenticationRequested,
     ContentReceived,
     ServerEvent,
-    Session,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
-    key_of,
 )
+from ..terms.limits import SERVER_LIMITS
 from ..zeromq import (
     Bounds,
+    CurveServer,
     Sockets,
     check_address,
     data_beside,
@@ -59,6 +56,8 @@ from ..zeromq import (
     port_of,
     with_port,
 )
+from ..zeromq.door import Door
+from ..zeromq.hooks import guarded
 
 PROTOCOL: Final = "mtl"
 

@@ -17,18 +17,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from ipaddress import ip_address
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import zmq
 
-from ..core.errors import ConfigurationError
+from ...core.errors import ConfigurationError
+from ..machine.sessions import bound_identity, plain_identity
 from .curve import ZAP_DOMAIN, CurveClient, CurveServer, zap_reply
 from .door import EVENTS, Door
 from .hooks import guarded
-from .machine.sessions import bound_identity, plain_identity
 
 READS_PER_TURN: Final = 256
 """Messages; measured: the reactor stands still for at most some tens of milliseconds."""
@@ -94,64 +92,6 @@ class _Backlog:
         self.octets = 0
         self.since = since
         self.full = False  # the caller knows that there should be no more now
-
-
-# ── Addresses ───────────────────────────────────────────────────────────────────────────────────
-
-
-def check_address(address: str) -> None:
-    """Raise ConfigurationError unless this is a ZeroMQ address of TCP or of this machine."""
-    parts = urlsplit(address)
-    if parts.scheme in ("ipc", "inproc") and address.partition("://")[2]:
-        return
-    host, colon, port = address.removeprefix("tcp://").rpartition(":")
-    good = port in ("*", "0") or (port.isdecimal() and int(port) < 65536)
-    if not address.startswith("tcp://") or not colon or not host or not good:
-        raise ConfigurationError(
-            f"not a ZeroMQ address: {address!r}; tcp://HOST:PORT or ipc://PATH is expected"
-        )
-
-
-def is_local(address: str) -> bool:
-    """Only this machine can reach this address."""
-    if not address.startswith("tcp://"):
-        return True
-    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    if host in ("localhost", "lo"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def port_of(address: str) -> int:
-    """The TCP port of an address; 0 where there is none."""
-    port = address.rpartition(":")[2]
-    return int(port) if address.startswith("tcp://") and port.isdecimal() else 0
-
-
-def with_port(address: str, port: int) -> str:
-    """The address on the same host with another port; the same address for port 0 or no TCP."""
-    if not port or not address.startswith("tcp://"):
-        return address
-    return f"{address.rpartition(':')[0]}:{port}"
-
-
-def data_beside(control: Sequence[str], data: str) -> list[str]:
-    """Where data listens: at ``data``, and on its port at every other host of ``control``.
-
-    A client looks for the data port at the host where it found the control port (``MT-12``).
-    """
-    if not data.startswith("tcp://"):
-        return [data]
-    port = data.rpartition(":")[2]
-    tcp = [data, *(address for address in control if address.startswith("tcp://"))]
-    hosts = list(dict.fromkeys(address.rpartition(":")[0] for address in tcp))
-    for host in hosts:
-        if host.removeprefix("tcp://") in ("*", "0.0.0.0", "[::]"):
-            return [f"{host}:{port}"]
-    return [f"{host}:{port}" for host in hosts]
 
 
 def peer_address(frame: Any) -> str:

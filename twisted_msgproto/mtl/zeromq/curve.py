@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import zmq
 
-from ..core.errors import ConfigurationError
+from ...core.errors import ConfigurationError
 
 ZAP_DOMAIN: Final = b"mtl"
 KEY_TEXT_OCTETS: Final = 40
