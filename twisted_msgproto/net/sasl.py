@@ -281,7 +281,7 @@ class Authenticator:
         authentication: Authentication | None,
         *,
         reveal: bool,
-        left: Callable[[Session], float],
+        left: Callable[[Any], float],
     ) -> None:
         """``authentication`` asks the checkers and counts failures.
 

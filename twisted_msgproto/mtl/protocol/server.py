@@ -134,6 +134,7 @@ class MtlServerFactory(MsgprotoServerFactory):
     Attributes:
         machine: decides everything; its ``snapshot()`` tells where the broker stands.
         addresses: where it listens, control first, once it does.
+        authentication: asks the portal; None without one.
     """
 
     protocolName = PROTOCOL
@@ -190,9 +191,10 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._start(protected=True)
 
     def _start(self, protected: bool) -> None:
-        limits, clock, authentication = self.limits, self.clock, None
+        limits, clock = self.limits, self.clock
+        self.authentication: Authentication | None = None
         if self._portal is not None:
-            authentication = Authentication(
+            self.authentication = Authentication(
                 self._portal,
                 clock,
                 limits,
@@ -201,7 +203,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             )
         self._authenticator = sasl.Authenticator(
             self._offered,
-            authentication,
+            self.authentication,
             reveal=protected or self._force_plain,
             left=lambda session: session.opened_at + limits["authentication"] - clock.seconds(),
         )

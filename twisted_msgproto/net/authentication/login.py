@@ -89,6 +89,11 @@ class Authentication:
         return self._counters.get("logins_not_checked", 0)
 
     @property
+    def waiting(self) -> int:
+        """How many logins wait for their check."""
+        return len(self._waiting)
+
+    @property
     def anonymous(self) -> bool:
         """Whether the portal lets anybody in who gives no password."""
         return IAnonymous in self.portal.listCredentialsInterfaces()
