@@ -38,8 +38,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, MsgprotoError
-from ..core.limits import Limit, Limits
+from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, MsgprotoError
+from ...core.limits import Limit, Limits
+from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 from .client import (
     CLIENT_LIMITS,
     LumberjackClient,
@@ -47,7 +48,6 @@ from .client import (
     ProducerControl,
     Ticket,
 )
-from .writer import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 
 SHIPPER_LIMITS: Final = (
     *CLIENT_LIMITS,
