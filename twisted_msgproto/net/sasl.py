@@ -262,10 +262,10 @@ class Attempting(Hashable, Protocol):
     """Whoever authenticates: a session of any protocol, which is the same for a whole cycle.
 
     Attributes:
-        name: what failures are counted for, beside the user's name.
+        address: its network address, which failures are counted for beside the user's name.
     """
 
-    name: str
+    address: str
 
 
 class Authenticator:
@@ -281,17 +281,21 @@ class Authenticator:
         authentication: Authentication | None,
         *,
         reveal: bool,
+        left: Callable[[Any], float],
     ) -> None:
         """``authentication`` asks the checkers and counts failures.
 
-        ``reveal``: mechanisms are offered, too, which show the password to who can listen.
+        ``left``: the seconds in which a session still has to be answered.  ``reveal``: mechanisms
+        are offered, too, which show the password to who can listen.
         """
         self._mechanisms = {
             mechanism.name: mechanism for mechanism in mechanisms if reveal or not mechanism.reveals
         }
         self.names = tuple(self._mechanisms)
         self._authentication = authentication
+        self._left = left
         self._cycles: dict[Attempting, SaslCycle] = {}
+        self._asked: dict[Attempting, Deferred[LoggedIn]] = {}
 
     def respond(
         self, session: Attempting, mechanism: str, response: bytes, first: bool
@@ -309,13 +313,17 @@ class Authenticator:
     def _login(
         self, session: Attempting, credentials: ICredentials, name: str | None
     ) -> Deferred[LoggedIn]:
-        """Failures count for the name and the session; many share an address on this machine."""
         assert self._authentication is not None
-        return self._authentication.login(credentials, session.name, name)
+        asked = self._authentication.login(credentials, session.address, name, self._left(session))
+        self._asked[session] = asked
+        return asked
 
     def forget(self, session: Attempting) -> None:
-        """The session's cycle is over, or the session is."""
+        """The session's cycle is over, or the session is: nobody waits for a checker any more."""
         self._cycles.pop(session, None)
+        asked = self._asked.pop(session, None)
+        if asked is not None:
+            asked.cancel()
 
 
 def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:

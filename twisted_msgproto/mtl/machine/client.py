@@ -93,6 +93,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         limits = Limits.of(CLIENT_LIMITS) if limits is None else limits
         self._limits = limits
         self._timeout = limits["request-timeout"]
+        self._login_timeout = max(self._timeout, limits["login-timeout"])
         self._tries_max = limits.integer("request-tries")
         self.counters = Counter()
         self.deadlines = Deadlines()
@@ -216,7 +217,8 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     def _send_request(self, request: Request, now: float) -> None:
         self._out.append([b"", *encode_request(request)])
-        self.deadlines.set("reply", now + self._timeout)
+        logs_in = type(request) is Authorize
+        self.deadlines.set("reply", now + (self._login_timeout if logs_in else self._timeout))
         self.counters["requests"] += 1
 
     def _anew(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 
 from twisted.cred.error import LoginFailed
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -134,6 +134,7 @@ class MtlServerFactory(MsgprotoServerFactory):
     Attributes:
         machine: decides everything; its ``snapshot()`` tells where the broker stands.
         addresses: where it listens, control first, once it does.
+        authentication: asks the portal; None without one.
     """
 
     protocolName = PROTOCOL
@@ -190,11 +191,21 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._start(protected=True)
 
     def _start(self, protected: bool) -> None:
-        limits, clock, authentication = self.limits, self.clock, None
+        limits, clock = self.limits, self.clock
+        self.authentication: Authentication | None = None
         if self._portal is not None:
-            authentication = Authentication(self._portal, clock, limits)
+            self.authentication = Authentication(
+                self._portal,
+                clock,
+                limits,
+                counters=self.counters,
+                handShake=limits["authentication"],
+            )
         self._authenticator = sasl.Authenticator(
-            self._offered, authentication, reveal=protected or self._force_plain
+            self._offered,
+            self.authentication,
+            reveal=protected or self._force_plain,
+            left=lambda session: session.opened_at + limits["authentication"] - clock.seconds(),
         )
         if self._portal is not None and not self._authenticator.names:
             raise ConfigurationError(
@@ -417,8 +428,10 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.settle(events)
 
     def _refused(self, failure: Failure, session: Session) -> None:
-        if failure.check(LoginFailed, sasl.SaslRefused) is None:
+        if failure.check(LoginFailed, sasl.SaslRefused, CancelledError) is None:
             log.failure("{session}: a checker failed", failure, session=session.name)
+        if session.ended:
+            return
         self._authenticator.forget(session)
         self.machine.refuse(session, self.clock.seconds())
         self.settle(())
