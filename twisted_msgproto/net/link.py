@@ -34,6 +34,14 @@ from .wires.stream import StreamWire
 Actions = Mapping[type, Callable[[Any, Any], None]]
 
 
+class SteadyLogger(Logger):
+    """A class's logger whose namespace stays, where Twisted's takes that of each subclass."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> Logger:
+        """Return this logger, whoever asks."""
+        return self
+
+
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
 class Link(Protocol):
     """One connection: the protocol of a byte stream, or what a WebSocket wire carries.
@@ -93,6 +101,15 @@ class Link(Protocol):
     def outputChanged(self, paused: bool) -> None:
         """The peer does not read what we write (True), or reads again."""
         (self._control.pause if paused else self._control.resume)("unread-output")
+
+    def outputDrained(self) -> None:
+        """The peer has read all that waited for it."""
+
+    def oversized(self) -> None:
+        """On WebSocket: a message above the limit begins, and the wire closes after this."""
+
+    def neverConnected(self, error: Exception) -> None:
+        """On WebSocket: the connection is gone before it could be used."""
 
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
@@ -218,8 +235,8 @@ class Link(Protocol):
         if machine.finished:
             self._end(fault=False)
             return
-        if self._held or not machine.whole:
-            self._hold(machine.held)
+        if self._held or self.wire.held or not machine.whole:
+            self._hold(machine.held + self.wire.held)
             if machine.unfinished:
                 self._control.pause("decoding")
                 self._lookUnfinished()
@@ -362,4 +379,4 @@ class Link(Protocol):
 
 Link.actions = {Fault: Link.faulted}
 
-__all__ = ["Actions", "Link"]
+__all__ = ["Actions", "Link", "SteadyLogger"]
