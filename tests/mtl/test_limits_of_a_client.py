@@ -114,6 +114,22 @@ class Limited(MtlCase):
         self.assertEqual(client.flows, {})
 
     @run
+    async def test_a_server_which_is_not_there_is_told_from_one_which_is_silent(self) -> None:
+        """HO-23"""
+        impatient: dict[str, object] = {"request-timeout": 0.3, "request-tries": 1}
+        with zmq.Context() as context, context.socket(zmq.DEALER) as silent:
+            port = silent.bind_to_random_port("tcp://127.0.0.1")
+            address = f"tcp://127.0.0.1:{port}"
+            failed = await self.assertFailure(
+                self.client(address, limits=impatient).open("host"), TimedOut
+            )
+            self.assertIn("it has accepted the connection, and says nothing", str(failed))
+        failed = await self.assertFailure(
+            self.client(address, limits=impatient).open("host"), TimedOut
+        )
+        self.assertIn("no connection can be made", str(failed))
+
+    @run
     async def test_a_client_ends_when_what_is_in_flight_is_answered(self) -> None:
         """HO-12: and meanwhile its verbs fail."""
         sink = HeldSink(at_once=False)

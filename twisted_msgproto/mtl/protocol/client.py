@@ -20,7 +20,7 @@ least once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 
@@ -93,6 +93,7 @@ class MtlClient:
         self._persistent = persistent
         self._renewals: dict[MtlFlow, Any] = {}
         self._control: Any = None
+        self._trouble = ""  # of the control socket which was dropped last
         self._connect()
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
@@ -269,21 +270,37 @@ class MtlClient:
         for event in events:
             if self._closed:
                 return
-            match event:
-                case SocketDropped():
-                    self._connect()
-                case Answered():
-                    waiter = self._waiting.resolve(event.number)
-                    if waiter is not None:
-                        waiter.callback(event.reply)
-                case LeaseGranted():
-                    flow = self.flows.get(event.number)
-                    if flow is not None:
-                        flow._renew(event.port, event.token)
-                case RequestRefused():
-                    self._failed(event.number, Refused(event.reason, event.code))
-                case RequestTimedOut():
-                    self._failed(event.number, TimedOut("the server does not answer"))
+            self.actions[type(event)](self, event)
+
+    def _socketDropped(self, event: SocketDropped) -> None:
+        self._trouble = self._control.trouble
+        self._connect()
+
+    def _answered(self, event: Answered) -> None:
+        waiter = self._waiting.resolve(event.number)
+        if waiter is not None:
+            waiter.callback(event.reply)
+
+    def _leaseGranted(self, event: LeaseGranted) -> None:
+        flow = self.flows.get(event.number)
+        if flow is not None:
+            flow._renew(event.port, event.token)
+
+    def _refused(self, event: RequestRefused) -> None:
+        self._failed(event.number, Refused(event.reason, event.code))
+
+    def _timedOut(self, event: RequestTimedOut) -> None:
+        text, trouble = "the server does not answer", self._trouble
+        self._failed(event.number, TimedOut(f"{text}: {trouble}" if trouble else text))
+
+    actions: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        SocketDropped: _socketDropped,
+        Answered: _answered,
+        LeaseGranted: _leaseGranted,
+        RequestRefused: _refused,
+        RequestTimedOut: _timedOut,
+    }
+    """Event class → what is done about it."""
 
     def _failed(self, number: int, error: Exception) -> None:
         waiter = self._waiting.resolve(number)
