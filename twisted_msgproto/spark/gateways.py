@@ -22,7 +22,7 @@ from ..table.landing import Failure
 from ..table.plan import Waiting
 from .crew import Crew
 
-THREADS_MAX = 128
+THREADS_MAX = 64
 """Gateways asked at once: a thousand answers of 10 ms take a tenth of a second."""
 
 ROUND_SECONDS = 0.5
@@ -105,6 +105,8 @@ class Gateways:
         self._clock = clock
         self._wall = wall
         self._crew = Crew(THREADS_MAX, "asking")
+        # Who is not known to answer has threads of its own: it may hang in each of them.
+        self._searching = Crew(THREADS_MAX, "searching")
         self._answers: queues.SimpleQueue[tuple[Gateway, Answer]] = queues.SimpleQueue()
         self.standing = Standing(consumer)
 
@@ -115,13 +117,16 @@ class Gateways:
         """
         now = self._clock()
         waiting = 0
+        for crew in (self._crew, self._searching):
+            crew.relieve(ROUND_SECONDS)
         for one in self.all:
             if one.asking:
                 # It holds up one round only; what it says later is heard then.
                 self._note_silence(one, now)
             elif one.next <= now:
                 one.asking, one.asked = True, now
-                self._crew.submit(self._asking(one, landed))
+                crew = self._crew if one.state == ANSWERS else self._searching
+                crew.submit(self._asking(one, landed))
                 waiting += one.state in (NEW, ANSWERS)
         answered = []
         deadline = time.monotonic() + seconds
