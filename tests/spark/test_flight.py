@@ -21,6 +21,7 @@ from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.endpoints import endpoints
 from tests.tools.processes import Launcher
 from tests.tools.queues import batch, put
+from tests.tools.served import Served
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     QueueAway,
@@ -34,23 +35,6 @@ from twisted_msgproto.queue.streams import Stream
 from twisted_msgproto.spark.flight import FlightQueue
 from twisted_msgproto.spark.source import Access, open_queues
 from twisted_msgproto.spark.table import LandedTable
-
-
-class Served:
-    """A server in a thread of this process."""
-
-    def __init__(self, queue: Path, location: str = "grpc://127.0.0.1:0", **options: Any) -> None:
-        self.server = QueueFlightServer(str(queue), location, **options)
-        self.location = f"{location.rpartition(':')[0]}:{self.server.port}"
-        self._thread = threading.Thread(target=self.server.serve, daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Served:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.server.shutdown()
-        self._thread.join()
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ class Table:
         clock: Callable[[], float] = time.time,
     ) -> Table:
         """Open a table for writing; make it if there is none.  Any number of programs may do so."""
-        if not _exists(storage_at(location, storage, disk)):
+        if not exists(storage_at(location, storage, disk)):
             try:
                 return cls.create(
                     location,
@@ -536,7 +536,8 @@ class Table:
             self._unconfirmed = [*self._unconfirmed[-UNCONFIRMED_MAX:], commit]
 
 
-def _exists(storage: Storage) -> bool:
+def exists(storage: Storage) -> bool:
+    """Whether there is a table, whole or not.  Raises TableError when that cannot be seen."""
     try:
         return list_log(storage).exists
     except OSError as error:
