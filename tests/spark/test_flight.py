@@ -22,6 +22,7 @@ from tests.tools.endpoints import endpoints
 from tests.tools.processes import Launcher
 from tests.tools.queues import batch, put
 from tests.tools.served import Served
+from tests.tools.sink_tables import SinkTable
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     QueueAway,
@@ -34,7 +35,6 @@ from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.queue.streams import Stream
 from twisted_msgproto.spark.flight import FlightQueue
 from twisted_msgproto.spark.source import Access, open_queues
-from twisted_msgproto.spark.table import LandedTable
 
 
 @pytest.fixture
@@ -472,7 +472,7 @@ def test_spark_lands_a_far_queue_and_a_near_one_in_one_table(
     write(near, messages(0, 40, protocol="umq"))
     query = drain(source=f"{served.location},{near}", consumer="both", maxRowsPerTrigger=1000)
     assert query.exception() is None
-    table = LandedTable(tmp_path / "table")
+    table = SinkTable(tmp_path / "table")
     assert table.offsets() == {identity(queue): [(0, 1500)], identity(near): [(0, 40)]}
     assert "both" in QueueReader(queue).consumers()
 

@@ -174,7 +174,7 @@ def test_one_which_hangs_holds_nobody_up_and_is_heard_later__TB_09(gateways: Mak
 def test_the_known_silent_take_no_part_in_the_round_of_the_others__TB_13(
     gateways: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TB-13: a tenth of a thousand took most threads, and the plan of the others waited for them."""
+    """TB-13: a tenth of a thousand took most threads, and the others' plan waited for them."""
     monkeypatch.setattr("twisted_msgproto.spark.gateways.THREADS_MAX", 2)
     silent = [FakeQueue(f"silent-{number}") for number in range(8)]
     living = [FakeQueue(f"living-{number}") for number in range(4)]
