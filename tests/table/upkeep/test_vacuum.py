@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.tools.s3 import Store, running_store
-from tests.tools.upkept import RUN, Gateway, create, expected, land, rows
+from tests.tools.upkept import RUN, Gateway, expected, land, rows
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.expire import expire
@@ -25,29 +23,6 @@ DAY = 86_400.0
 
 def tomorrow() -> float:
     return time.time() + DAY + 60
-
-
-@pytest.fixture(scope="module", autouse=True)
-def store() -> Iterator[Store]:
-    with running_store() as running:
-        yield running
-
-
-@pytest.fixture(params=["local", "s3"])
-def table(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Table:
-    if request.param == "local":
-        return create(tmp_path / "table")
-    return create(store.new_location(), storage=store.options)
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Table:
-    return create(tmp_path / "local")
-
-
-@pytest.fixture
-def a(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "a")
 
 
 def fill(table: Table, a: Gateway, batches: int = 4) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -14,8 +14,7 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from tests.tools.s3 import Store, running_store
-from tests.tools.upkept import RUN, Gateway, create, expected, land, rows
+from tests.tools.upkept import RUN, Gateway, again, create, expected, land, rows
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.table import compact as compacting
 from twisted_msgproto.table.actions import DataFile, Run
@@ -26,34 +25,6 @@ from twisted_msgproto.table.verify import verify
 
 FIRST = date(2023, 11, 15)
 SECOND = FIRST + timedelta(days=1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def store() -> Iterator[Store]:
-    with running_store() as running:
-        yield running
-
-
-@pytest.fixture(params=["local", "s3"])
-def table(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Table:
-    if request.param == "local":
-        return create(tmp_path / "table")
-    return create(store.new_location(), storage=store.options)
-
-
-@pytest.fixture
-def a(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "a")
-
-
-@pytest.fixture
-def b(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "b")
-
-
-def again(table: Table) -> Table:
-    """The same table, as another process sees it."""
-    return Table.open(table.location, dict(table.storage.options))
 
 
 def fill(table: Table, *gateways: Gateway, batches: int = 4) -> None:
