@@ -203,6 +203,22 @@ def test_what_breaks_in_the_middle_of_a_read_is_told_too(tmp_path: Path, queue: 
     assert files_in(tmp_path / "table") == []
 
 
+def test_a_fault_of_a_reading_thread_ends_the_task_and_leaves_no_file(
+    tmp_path: Path, queue: Path
+) -> None:
+    other = tmp_path / "other"
+    write(other, messages(0, 40))
+
+    def open_queue(part: Range) -> Any:
+        if part.location == str(other):
+            raise ZeroDivisionError("a fault of ours")
+        return open_directory(part)
+
+    with pytest.raises(ZeroDivisionError):
+        land_ranges(Target(str(tmp_path / "table")), [whole(queue), whole(other)], open_queue)
+    assert files_in(tmp_path / "table") == []
+
+
 class Watched(OSTableDisk):
     """Says what was synced; a file's sync can be made to fail."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable
@@ -194,6 +195,15 @@ def test_a_dry_expiry_changes_nothing(table: Table, a: Gateway) -> None:
     done = expire(table, SECOND, RUN, dry_run=True)
     assert (done.rows, done.version) == (11, None)
     assert rows(table) == expected(a, 0, 21)
+
+
+def test_rows_of_no_day_do_not_expire(local: Table, a: Gateway) -> None:
+    """Another program may append rows whose day is null."""
+    land(local, a)
+    odd = dataclasses.replace(local.files()[0], partition={"day": None})
+    local.replace(local.files(), [odd], run=RUN)
+    expire(local, date(2100, 1, 1), RUN)
+    assert [file.path for file in local.files()] == [odd.path]
 
 
 def test_a_table_without_days_cannot_expire(tmp_path: Path) -> None:

@@ -110,6 +110,17 @@ def test_what_went_out_is_known_from_a_checkpoint_too(
     assert vacuum(fresh, clock=tomorrow).paths == sorted(old)
 
 
+def test_a_torn_version_is_no_leave_to_remove(local: Table, a: Gateway) -> None:
+    fill(local, a)
+    compact(local, RUN)
+    files = sorted(Path(local.location).rglob("*.parquet"))
+    second = Path(local.location, "_delta_log", f"{2:020d}.json")
+    second.write_bytes(second.read_bytes()[:-20])
+    with pytest.raises(TableError, match=r"version 2 of .* is torn"):
+        vacuum(local, clock=tomorrow)
+    assert sorted(Path(local.location).rglob("*.parquet")) == files
+
+
 def test_a_torn_checkpoint_is_no_leave_to_remove(local: Table, a: Gateway) -> None:
     fill(local, a)
     compact(local, RUN)
