@@ -20,7 +20,6 @@ from twisted_msgproto.umq import (
     UmqClientFactory,
     UmqServer,
     UmqServerFactory,
-    wire,
 )
 from twisted_msgproto.umq.terms.events import AttachmentFailure
 
