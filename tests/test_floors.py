@@ -28,8 +28,6 @@ ADAPTER_ROOMS = {"protocol", "application"}
 """Floor 2 inside a protocol's package: where octets, hooks and Deferreds meet Twisted."""
 
 ADAPTERS_TO_MOVE = {
-    "micromsg2/connection.py",
-    "micromsg2/sending.py",
     "mtl/curve.py",
     "mtl/door.py",
     "mtl/hooks.py",

@@ -79,13 +79,13 @@ class SabcClientService(ClientService):
             kind.sessionEstablished(session)
             self._stands(session)
 
-        def ended(session: SabcClient, error: Exception) -> None:
+        def over(session: SabcClient, error: Exception) -> None:
             # Before those who wait for answers hear of it: they may ask again at once.
             if self.session is session:
                 self.session = None
-            kind._end(session, error)
+            kind.sessionOver(session, error)
 
-        hooks = {"sessionEstablished": established, "_end": ended}
+        hooks = {"sessionEstablished": established, "sessionOver": over}
         watched: Any = type("Watched", (kind,), hooks)
         factory.protocol = watched
         connecting: Any = factory if url is None else factory.webSocketFactory(url)
@@ -170,8 +170,20 @@ class SabcClientService(ClientService):
                 self._send(request)
 
     def stopService(self) -> Deferred[None]:
-        """End the session in order and come back no more; those who wait for one hear it."""
-        stopped: Deferred[None] = super().stopService()
+        """End the session in order and come back no more; those who wait for one hear it.
+
+        Requests on their way still get their answers, for at most the limit ``drain`` (HO-05).
+        """
+        session = self.session
+        if session is None:
+            stopped: Deferred[None] = super().stopService()
+        else:
+            self.running = False  # nothing is repeated any more
+            drain = self._factory.limits["drain"]
+            late = self._factory.clock.callLater(drain, session.loseSession)
+            stopped = session.disconnect()
+            stopped.addCallback(lambda _: late.active() and late.cancel())
+            stopped.addCallback(lambda _: super(SabcClientService, self).stopService())
         error = ConnectionClosed("the client was stopped")
         waiting, self._waiting = self._waiting, []
         for standing in waiting:
