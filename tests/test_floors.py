@@ -18,26 +18,17 @@ PACKAGE = PROJECT / "twisted_msgproto"
 FIVE = {"lumberjack", "micromsg2", "sabc", "umq", "mtl"}
 PROTOCOL_ROOMS = FIVE | set(PROTOCOLS)
 THIRD_PARTY_OF = {
-    "mtl": {"zmq", "txzmq", "scramp"},
+    "mtl": {"zmq", "txzmq"},
 }
 NETWORK = {"twisted", "zope", "constantly", "cryptography", "OpenSSL", "service_identity"}
-OUTER_ROOMS = {"service", "command", "bench"}
+OUTER_ROOMS = {"service", "command"}
 """Floor 3 inside a protocol's package."""
 
 ADAPTER_ROOMS = {"protocol", "application"}
 """Floor 2 inside a protocol's package: where octets, hooks and Deferreds meet Twisted."""
 
-ADAPTERS_TO_MOVE = {
-    "mtl/curve.py",
-    "mtl/door.py",
-    "mtl/hooks.py",
-    "mtl/sasl.py",
-    "mtl/zeromq.py",
-}
-"""Adapters outside those rooms: each leaves this list when it has moved; nothing is added."""
-
 ZEROMQ_ROOM = "mtl/zeromq"
-"""Sockets, door, curve and hooks, once they are a folder."""
+"""Sockets, door, curve and hooks."""
 
 WIRE_ROOMS = {"wire"}
 """The lowest floor inside a protocol's package."""
@@ -134,7 +125,6 @@ def is_pure(place: str) -> bool:
     room = room.removesuffix(".py")
     return (
         room not in OUTER_ROOMS | ADAPTER_ROOMS | {"__init__"}
-        and f"{protocol}/{room}.py" not in ADAPTERS_TO_MOVE
         and f"{protocol}/{room}" != ZEROMQ_ROOM
     )
 
@@ -170,7 +160,8 @@ def allowed(path: Path) -> tuple[set[str], set[str]] | None:
     if room == "net":
         # One room of net bounds autobahn, for the two protocols which speak WebSocket.
         websocket = {"autobahn"} if parts[1:3] == ("wires", "websocket") else set()
-        return {"core", "queue", "net"}, NETWORK | websocket
+        sasl = {"scramp"} if parts[1] == "sasl.py" else set()
+        return {"core", "queue", "net"}, NETWORK | websocket | sasl
     if room not in PROTOCOL_ROOMS or parts[1].removesuffix(".py") in OUTER_ROOMS:
         return None
     if is_pure(relative(path)):
@@ -251,10 +242,6 @@ def test_a_wrong_import_is_seen_in_every_pure_file(path: Path) -> None:
         assert len(forbidden_imports(path, text)) == 1, wrong
 
 
-def test_what_still_is_to_move_is_there() -> None:
-    assert {relative(path) for path in FILES} >= ADAPTERS_TO_MOVE
-
-
 @pytest.mark.parametrize("path", [p for p in FILES if "mtl" in p.parts], ids=relative)
 def test_zeromq_is_imported_late(path: Path) -> None:
     # Importing txzmq installs the default reactor.
@@ -331,9 +318,7 @@ def defined_names(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
 def test_every_protocol_can_be_measured(name: str) -> None:
-    # Beside the other benches, or in the folder of a protocol whose bench has not moved there.
-    places = {f"twisted_msgproto.cli.benches.{name}", f"{PROTOCOLS[name].package}.bench"}
-    assert SUBJECTS[name] in places
+    assert SUBJECTS[name] == f"twisted_msgproto.cli.benches.{name}"
 
 
 @pytest.mark.parametrize("module", sorted(SUBJECTS.values()))

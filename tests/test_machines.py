@@ -26,13 +26,8 @@ from twisted_msgproto.lumberjack.machine import Reader, Writer
 from twisted_msgproto.micromsg2.machine import Client as MicroMsg2Client
 from twisted_msgproto.micromsg2.machine import Server as MicroMsg2Server
 from twisted_msgproto.micromsg2.wire import encode_address
-from twisted_msgproto.mtl.machine import (
-    Arrival,
-    Channel,
-    ClientFlow,
-    IngestProfile,
-    QueueProfile,
-)
+from twisted_msgproto.mtl.application import IngestProfile, QueueProfile
+from twisted_msgproto.mtl.machine import Arrival, Channel, ClientFlow
 from twisted_msgproto.mtl.machine import Client as MtlClient
 from twisted_msgproto.mtl.machine import Server as MtlServer
 from twisted_msgproto.mtl.wire import control, data

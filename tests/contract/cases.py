@@ -29,8 +29,8 @@ from twisted_msgproto.micromsg2 import (
     Proposal,
 )
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
-from twisted_msgproto.mtl.sasl import PlainClient
 from twisted_msgproto.net.authentication import portal_over
+from twisted_msgproto.net.sasl import PlainClient
 from twisted_msgproto.sabc import SabcClient, SabcClientFactory, SabcServer, SabcServerFactory
 from twisted_msgproto.sabc.protocol.reconnecting import SabcClientService
 from twisted_msgproto.umq import (

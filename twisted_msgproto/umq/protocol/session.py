@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from ...core.connection import WorkLost
 from ...core.errors import ConnectionClosed, Fault, TimedOut, shown
 from ...core.limits import Limit
+from ...net.authentication import LOGIN_LIMITS
 from ...net.session import SessionHooks
 from ...net.wires.websocket import WEBSOCKET_LIMITS
 from ..terms import states
@@ -45,6 +46,7 @@ SUBPROTOCOL: Final = "umq"
 
 LIMITS: Final = (
     *WEBSOCKET_LIMITS,
+    *LOGIN_LIMITS,
     *states.LIMITS,
     Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
     Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
@@ -83,6 +85,7 @@ class UmqSession(Answering):
         machine: where the protocol stands.
         session: the session's public name.
         peer: the peer's transport address as text.
+        address: its host alone; "" where there is none.
         clientId: the identity which was accepted at ``H``, or None (``UM-06``).
         attributes: the peer's attributes as a mapping.
         topics: the topics which the peer subscribed here, by number.

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from twisted.cred.checkers import ANONYMOUS
-from twisted.cred.credentials import Anonymous, ICredentials, UsernamePassword
+from twisted.cred.credentials import Anonymous, ICredentials
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
@@ -36,6 +36,7 @@ from zope.interface import Interface, implementer
 
 from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.limits import Limits
+from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.backpressure import OctetBudget
 from ...net.factory import MsgprotoServerFactory, SessionFactory
 from ...net.sink import IMessageSink
@@ -91,10 +92,16 @@ class UmqRealm:
 
 
 class UmqServer(UmqSession):
-    """The server's side of one connection; override the hooks of :class:`UmqSession`."""
+    """The server's side of one connection; override the hooks of :class:`UmqSession`.
+
+    Attributes:
+        avatar: what the portal gave for this client, or None without one.
+    """
 
     machine: Server
+    avatar: Any = None
     _deciding: Deferred[Any] | None = None
+    _logout: Callable[[], Any] | None = None
 
     def credentials(self, hello: HelloReceived) -> ICredentials | None:
         """What ``H`` says who the client is, for the factory's portal (``UM-06``).
@@ -107,7 +114,7 @@ class UmqServer(UmqSession):
         user, colon, password = hello.payload.partition(":")
         if not colon:
             return None
-        return UsernamePassword(user.encode(), password.encode())
+        return Passcode(user, password)
 
     def authorise(self, hello: HelloReceived) -> Any:
         """Who the client is (``UM-06``): its identity as text, or None; or a Deferred for that.
@@ -115,16 +122,21 @@ class UmqServer(UmqSession):
         Raising Refused rejects the client with ``F`` and the error's code.  What has not fired
         after ``hello-seconds`` is cancelled, and the client is told to come again.  The default
         asks the factory's portal; without a portal everybody may come in, as nobody in particular.
+
+        An ``authorise`` of one's own that asks the portal does so through
+        ``factory.authentication.login(credentials, address)``: there guesses wait and are counted.
         """
-        portal = self.factory.portal
-        if portal is None:
+        authentication = self.factory.authentication
+        if authentication is None:
             return None
         credentials = self.credentials(hello)
         if credentials is None:
             raise Refused("rejected", Code.REJECTED.value)
-        return portal.login(credentials, None, IUmqIdentity).addCallback(
-            lambda accepted: str(accepted[1]) or None
-        )
+        return authentication.login(credentials, self.address).addCallback(self._loggedIn)
+
+    def _loggedIn(self, accepted: LoggedIn) -> str | None:
+        self.avatar, self._logout = accepted.avatar, accepted.logout
+        return accepted.name
 
     def welcome(self, hello: HelloReceived) -> str | Reply:
         """The payload of our ``W``, as a :class:`~.exchange.Reply` with attachments (``UM-07``)."""
@@ -143,6 +155,11 @@ class UmqServer(UmqSession):
         deciding, self._deciding = self._deciding, None
         if deciding is not None:
             deciding.cancel()  # nobody waits for the answer any more
+        logout, self._logout = self._logout, None
+        if logout is not None:
+            maybeDeferred(logout).addErrback(
+                lambda failure: self.log.failure("{peer}: logout failed", failure, peer=self.peer)
+            )
 
     def faulted(self, fault: Fault) -> None:
         """The peer broke the protocol, or our own application let it wait too long (HO-07)."""
@@ -191,6 +208,7 @@ class UmqServerFactory(MsgprotoServerFactory):
     Attributes:
         methods: the methods which clients may call, or None.
         portal: who may come in, or None for everybody.
+        authentication: asks the portal; None without one.
         webSocket: the factory of the connections.
     """
 
@@ -218,6 +236,17 @@ class UmqServerFactory(MsgprotoServerFactory):
         self.webSocket.first_octets = _hello_octets(self.limits)
         self.methods = methods
         self.portal = portal
+        self.authentication: Authentication | None = None
+        if portal is not None:
+            self.authentication = Authentication(
+                portal,
+                self.clock,
+                self.limits,
+                counters=self.counters,
+                handShake=self.limits["hello-seconds"],
+                interface=IUmqIdentity,
+                nameOf=lambda avatar: str(avatar) or None,
+            )
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """A connection with a session in it, or None (which closes it) above a limit."""

@@ -47,6 +47,7 @@ SERVER_LIMITS: Final = (
 CLIENT_LIMITS: Final = (
     *SHARED_LIMITS,
     Limit("request-timeout", 2.5, "s", "for a reply; then on a new socket again (MT-28)", 0.001),
+    Limit("login-timeout", 12.0, "s", "for the reply to Authorize: servers let logins wait", 0.001),
     Limit("request-tries", 3, "tries", "before a request fails (MT-28)", 1),
     Limit("window", 1000, "contents", "sent by a writer and not confirmed yet", 1),
     Limit("waiting", 10_000, "contents", "which a writer holds back for room in its window", 1),

@@ -1,7 +1,7 @@
 """What a broker does with the content of writers: take it, make it safe, confirm or reject it.
 
-:class:`Writers` stands between :class:`.Sessions` and :class:`.Server`: the duties of a caller are
-those of :mod:`.server`.
+:class:`Writers` stands above :class:`.Sessions`; the duties of a caller are those of
+:mod:`.server`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+from ..terms.events import ContentReceived, ServerEvent
+from ..terms.states import FLOW, ContentLost
 from ..wire import data
 from ..wire.data import CONTENT_HEADER_OCTETS_MIN, SEQUENCE_OCTETS, IllFormed
 from ..wire.fields import EMPTY
-from .flows import (
-    FLOW,
-    NAMES_REMEMBERED,
-    ContentLost,
-    Flow,
-    Slice,
-    Stored,
-    WritingFlow,
-)
-from .sessions import ContentReceived, Place, ServerEvent, Sessions
+from .flows import NAMES_REMEMBERED, Flow, Slice, Stored, WritingFlow
+from .sessions import Place, Sessions
 
 
 class Writers(Sessions):

@@ -16,11 +16,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ..cli.measuring import Comparison, Figures, Subject, answer_usage, usage
+from ..measuring import Comparison, Figures, Subject, answer_usage, usage
 
 MESSAGES = 200_000
 BODY_OCTETS = 100
-MODULE = "twisted_msgproto.mtl.bench"
+MODULE = "twisted_msgproto.cli.benches.mtl"
 STALL_LOOK_SECONDS = 0.005
 
 
@@ -73,10 +73,10 @@ def serve() -> None:
     from twisted.internet.defer import Deferred, succeed
     from zope.interface import implementer
 
-    from ..core.message import MessageBatch
-    from ..net.sink import IMessageSink
-    from .protocol import MtlServerFactory
-    from .zeromq import port_of
+    from ...core.message import MessageBatch
+    from ...mtl import MtlServerFactory
+    from ...mtl.zeromq import port_of
+    from ...net.sink import IMessageSink
 
     reactor: Any = installed
     run = {"began": 0.0, "ended": 0.0, "looked": 0.0, "spent": 0.0, "stall": 0.0, "turn": 0.0}

@@ -1,4 +1,4 @@
-"""SASL for MTL, over twisted.cred (``MT-08``).
+"""SASL over twisted.cred, for every protocol which carries its responses (``MT-08``).
 
 The server offers what its checkers can check: PLAIN for passwords, SCRAM-SHA-256 for checkers which
 hand the stored password to the credentials (``IUsernameHashedPassword``: Twisted's memory and plain
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from twisted.cred.credentials import (
     Anonymous,
@@ -31,9 +31,7 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from zope.interface import implementer
 
 from ..core.errors import ConfigurationError
-from ..net.authentication import Authentication, LoggedIn, Passcode
-from .machine.client import Credentials, SaslClient
-from .machine.sessions import Session
+from .authentication import Authentication, LoggedIn, Passcode
 
 USER_OCTETS_MAX: Final = 255
 """Of a user's name; failed attempts are remembered with it."""
@@ -260,6 +258,16 @@ def _text(octets: bytes) -> str:
 # ── What a server offers ────────────────────────────────────────────────────────────────────────
 
 
+class Attempting(Hashable, Protocol):
+    """Whoever authenticates: a session of any protocol, which is the same for a whole cycle.
+
+    Attributes:
+        address: its network address, which failures are counted for beside the user's name.
+    """
+
+    address: str
+
+
 class Authenticator:
     """A server's mechanisms, and the cycles which are under way.
 
@@ -273,41 +281,49 @@ class Authenticator:
         authentication: Authentication | None,
         *,
         reveal: bool,
+        left: Callable[[Any], float],
     ) -> None:
         """``authentication`` asks the checkers and counts failures.
 
-        ``reveal``: mechanisms are offered, too, which show the password to who can listen.
+        ``left``: the seconds in which a session still has to be answered.  ``reveal``: mechanisms
+        are offered, too, which show the password to who can listen.
         """
         self._mechanisms = {
             mechanism.name: mechanism for mechanism in mechanisms if reveal or not mechanism.reveals
         }
         self.names = tuple(self._mechanisms)
         self._authentication = authentication
-        self._cycles: dict[Session, SaslCycle] = {}
+        self._left = left
+        self._cycles: dict[Attempting, SaslCycle] = {}
+        self._asked: dict[Attempting, Deferred[LoggedIn]] = {}
 
     def respond(
-        self, session: Session, mechanism: str, response: bytes, first: bool
+        self, session: Attempting, mechanism: str, response: bytes, first: bool
     ) -> Deferred[Challenge | Authenticated]:
         """A client's response within its cycle; fails with SaslRefused or UnauthorizedLogin."""
         return maybeDeferred(self._respond, session, mechanism, response, first)
 
     def _respond(
-        self, session: Session, mechanism: str, response: bytes, first: bool
+        self, session: Attempting, mechanism: str, response: bytes, first: bool
     ) -> Deferred[Challenge | Authenticated]:
         if first:
             self._cycles[session] = self._mechanisms[mechanism].begin(partial(self._login, session))
         return self._cycles[session].respond(response)
 
     def _login(
-        self, session: Session, credentials: ICredentials, name: str | None
+        self, session: Attempting, credentials: ICredentials, name: str | None
     ) -> Deferred[LoggedIn]:
-        """Failures count for the name and the session; many share an address on this machine."""
         assert self._authentication is not None
-        return self._authentication.login(credentials, session.name, name)
+        asked = self._authentication.login(credentials, session.address, name, self._left(session))
+        self._asked[session] = asked
+        return asked
 
-    def forget(self, session: Session) -> None:
-        """The session's cycle is over, or the session is."""
+    def forget(self, session: Attempting) -> None:
+        """The session's cycle is over, or the session is: nobody waits for a checker any more."""
         self._cycles.pop(session, None)
+        asked = self._asked.pop(session, None)
+        if asked is not None:
+            asked.cancel()
 
 
 def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
@@ -391,9 +407,13 @@ class ScramClient:
         return b""
 
 
+SaslClient = PlainClient | AnonymousClient | ScramClient
+"""A cycle of one of our mechanisms."""
+
+
 def credentials(
     user: str | None = None, password: str | None = None, *, reveal: bool = False
-) -> Credentials:
+) -> Callable[[Sequence[str]], SaslClient | None]:
     """How a client authenticates: with a password, or anonymously without a user.
 
     ``reveal`` allows PLAIN; use it where nobody can listen to the transport.
