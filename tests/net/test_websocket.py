@@ -529,6 +529,24 @@ class Closing(TestCase):
         self.assertTrue(transport.disconnected)
         lose(connection)
 
+    def test_a_peer_which_still_reads_what_stands_before_our_close_is_not_dropped(self):
+        """HO-04: it can answer only when it has read all of it."""
+        connection, transport, clock = server(websocket_ping_seconds=0)
+        connection.output.pauseProducing()
+        connection.session.wire.write([b"x" * 400_000])
+        connection.session.wire.close()
+        while connection.output.octets:
+            clock.advance(20)
+            connection.output.resumeProducing()
+            if connection.output.octets:
+                connection.output.pauseProducing()
+        self.assertFalse(transport.disconnected)
+        self.assertEqual([kind for kind, _ in frames(after_head(transport))], [2, 8])
+        clock.pump([2] * 6)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
     def test_closing_while_paused_reads_the_answer(self):
         connection, transport, _ = server()
         connection.session.wire.pauseProducing()

@@ -197,6 +197,11 @@ class UmqSession(Answering):
         if self._over and (self._inbox or self.wire.waiting > waiting):
             self._control.pause("unread-output")
 
+    def oversized(self) -> None:
+        """A message above the limit begins: the peer is told before the WebSocket closes."""
+        if not self._ended:
+            self._follow(self.machine.oversized(self._now()))
+
     def _settle(self) -> None:
         """As a link's; before it all that was gathered goes to the sink."""
         if self._gathered.runs and not self._following:

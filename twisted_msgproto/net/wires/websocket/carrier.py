@@ -360,14 +360,27 @@ class Carrier(_Mixin):
 
         What it took counts as well: our ping may stand far behind in what it has not read.
         """
-        output, now = self.output, self.factory.reactor.seconds()
-        took = output.moved_at and now < output.moved_at + self.autoPingTimeout
-        if self._reading_paused or output.full or took:
+        if self._reading_paused or self._takes(self.autoPingTimeout):
             self.autoPingTimeoutCall = self.factory.reactor.callLater(
                 self.autoPingTimeout, self.onAutoPingTimeout
             )
         else:
             super().onAutoPingTimeout()
+
+    def onCloseHandshakeTimeout(self) -> None:
+        """No Close of the peer: it is dropped, unless it still reads what stands before ours."""
+        self.closeHandshakeTimeoutCall = None
+        if self.state == _CLOSING and self._takes(self.factory.close_seconds):
+            self.closeHandshakeTimeoutCall = self.factory.reactor.callLater(
+                self.factory.close_seconds, self.onCloseHandshakeTimeout
+            )
+        else:
+            super().onCloseHandshakeTimeout()
+
+    def _takes(self, seconds: float) -> bool:
+        """Whether something waits for the peer, or it took some of it within ``seconds``."""
+        output, now = self.output, self.factory.reactor.seconds()
+        return output.full or (output.moved_at > 0 and now < output.moved_at + seconds)
 
     def onCloseFrame(self, code: int, reasonRaw: bytes) -> bool | None:
         """The peer's close; a client gives the server some time to drop the connection."""
