@@ -29,10 +29,10 @@ from twisted_msgproto.micromsg2 import (
     Proposal,
 )
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
-from twisted_msgproto.mtl.sasl import PlainClient
 from twisted_msgproto.net.authentication import portal_over
+from twisted_msgproto.net.sasl import PlainClient
 from twisted_msgproto.sabc import SabcClient, SabcClientFactory, SabcServer, SabcServerFactory
-from twisted_msgproto.sabc.reconnecting import SabcClientService
+from twisted_msgproto.sabc.protocol.reconnecting import SabcClientService
 from twisted_msgproto.umq import (
     UmqClient,
     UmqClientFactory,
@@ -198,7 +198,8 @@ class Endpoint:
     def connect(self, factory: Any) -> Deferred[Any]:
         peer = self._case.connected(self._world, factory, FULL_OCTETS, "192.0.2.7")
         self._world.peers.append(peer)
-        return succeed(peer.client)
+        assert peer.line is not None
+        return succeed(peer.line.client.protocol)
 
 
 class Lumberjack(Case):
@@ -329,6 +330,9 @@ class Umq(Case):
         )
         factory.protocol = self.client_class
         return factory
+
+    def session_in(self, protocol: Any) -> Any:
+        return None if protocol is None else protocol.session
 
     def portal(self, checkers: Sequence[Any]) -> Any:
         return Portal(UmqRealm(), list(checkers))

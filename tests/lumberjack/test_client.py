@@ -31,7 +31,7 @@ from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
     LumberjackShipper,
 )
-from twisted_msgproto.lumberjack.shipper import SHIPPER_LIMITS, Backoff
+from twisted_msgproto.lumberjack.protocol import SHIPPER_LIMITS, Backoff
 from twisted_msgproto.lumberjack.wire import (
     VERSION_1,
     Decoder,
@@ -310,7 +310,8 @@ class Ending(Case):
         error = self.failureResultOf(sent, ProtocolViolation).value
         self.assertEqual(str(error), "an ack of 2 of a window of 1")
         self.assertEqual(
-            self.lines, ["192.0.2.9:5044: left: an ack of 2 of a window of 1 (32 41 00 00 00 02)"]
+            self.lines,
+            ["192.0.2.9:5044: left: an ack of 2 of a window of 1 (starts with 32 41 00 00 00 02)"],
         )
         self.assertEqual(self.factory.counters["fault:ack"], 1)
 

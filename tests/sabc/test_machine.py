@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.core.machine import events as table_events
-from twisted_msgproto.sabc.events import (
+from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc.terms.events import (
+    REQUEST,
+    SEND_ONLY,
     ConnectReceived,
     ConnectRefused,
     DisconnectingReceived,
@@ -15,13 +18,14 @@ from twisted_msgproto.sabc.events import (
     DrainTimedOut,
     ErrorReceived,
     MessageAbandoned,
+    MessagesReceived,
+    MessagesSafe,
     RequestFailed,
     ResponsesReceived,
     SessionExpired,
     SessionGranted,
 )
-from twisted_msgproto.sabc.machine import Client, Server
-from twisted_msgproto.sabc.tables import CLIENT, SERVER, Connecting, Serving
+from twisted_msgproto.sabc.terms.tables import CLIENT, SERVER, Connecting, Serving
 from twisted_msgproto.sabc.wire import (
     Connect,
     Connected,
@@ -47,9 +51,10 @@ from .sides import (
     open_server,
     part,
     requests,
+    sent,
     server_in,
 )
-from .vectors import SESSION, crlf
+from .vectors import SESSION, Read, crlf
 
 # ── The tables ──────────────────────────────────────────────────────────────────────────────────
 
@@ -182,7 +187,8 @@ def test_a_client_connects_and_sees_its_session() -> None:
     client = Client()
     client.connect("me", "secret", now=NOW, headers={"x": "y"})
     assert client.data_to_send() == crlf(
-        "CONNECT\nclient-id::me\nclient-passcode::secret\nframing::length\nx::y\n\n^@"
+        "CONNECT\nclient-id::me\nclient-passcode::secret\nframing::length\n"
+        "message-octets::1048576\nx::y\n\n^@"
     )
     (event,) = client.receive_data(
         crlf(
@@ -204,7 +210,7 @@ def test_lengths_need_both_sides_and_a_stream(ours: bool, framed: bool) -> None:
     assert open_server(lengths=ours, framed=framed).lengths is (ours and not framed)
     assert open_client(lengths=ours, framed=framed).lengths is (ours and not framed)
     server = Server(framed=True)
-    server.receive_frame(vectors.CONNECT, NOW)
+    server.receive([vectors.CONNECT], NOW)
     server.accept(SESSION)
     assert b"framing" not in server.data_to_send()
     client = Client(framed=True)
@@ -518,3 +524,70 @@ def test_a_client_which_will_send_no_more_is_answered_if_it_can_be(state: Servin
     server.ended(NOW)
     kept = state in (Serving.OPEN, Serving.DRAINING) and bool(server.unanswered)
     assert server.finished is not kept
+
+
+def test_what_no_hook_looks_at_is_answered_when_it_is_safe() -> None:
+    # SA-16, SA-12: the caller has nothing more to do with it, and an orderly end does not wait
+    leave = encode(Disconnect({"session-id": SESSION}))
+    for unhooked in ((), (REQUEST,), (SEND_ONLY,), (REQUEST, SEND_ONLY)):
+        server = open_server(unhooked=unhooked)
+        octets = msg(b"a", msg_id="1") + msg(b"b", msg_id="2", send_only="yes") + leave
+        for event in server.receive(octets, NOW):
+            if isinstance(event, MessagesReceived):
+                told = server.made_safe(event.place, NOW)
+                assert told == ([] if event.kind in unhooked else [MessagesSafe(event)])
+        answered = [dict(r.headers).get("ref-msg-id") for r in sent(server) if isinstance(r, Read)]
+        assert ("1" in answered) is (REQUEST in unhooked)
+        assert server.finished is (len(unhooked) == 2)
+
+
+def test_what_is_not_whole_is_held() -> None:
+    # NB-02: octets of frames, and of messages whose other parts have not come
+    server = open_server()
+    assert server.whole
+    assert server.held == 0
+    server.receive(msg(b"x" * 50_000, final=False, msg_id="1", msg_more="yes"), NOW)
+    assert not server.whole
+    assert 50_000 <= server.held < 51_000
+    server.receive(NUDGE[:-1], NOW)
+    assert 50_000 <= server.held < 51_000
+    server.receive(NUDGE[-1:] + msg(b"y", msg_id="1"), NOW)
+    assert server.whole
+    assert server.held == 0
+    server.receive(msg(b"z" * (3 << 19), msg_id="2")[:-1], NOW)
+    assert (1 << 20) - 20_000 < server.held < (1 << 20) + 20_000  # what is above the limit is not
+    server.receive(b"\0", NOW)
+    assert server.held == 0
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_both_sides_say_how_much_they_take(framed: bool) -> None:
+    # HO-01: so nothing is sent which would be cut, and nothing refused which would be taken
+    client = Client(limits(message_octets=5000), framed=framed)
+    server = Server(limits(message_octets=300), framed=framed)
+    client.connect("me", now=NOW)
+    (asked,) = server.receive(client.outputs(), NOW)
+    assert asked == ConnectReceived("me", None, {})
+    server.accept(SESSION)
+    (granted,) = client.receive(server.outputs(), NOW)
+    assert granted == SessionGranted(SESSION, None, {})
+    with pytest.raises(LimitExceeded, match="message-octets=300"):
+        client.send_only(b"x" * 300)
+    client.send_only(b"x" * 100)
+    server.send_only(b"x" * 4000)
+    with pytest.raises(LimitExceeded, match="message-octets=5000"):
+        server.send_only(b"x" * 5000)
+    assert flat(client.receive(server.outputs(), NOW)) == [(SEND_ONLY, "1", {}, b"x" * 4000, False)]
+
+
+@pytest.mark.parametrize("said", ["", "x", "-1", "1" * 19, "\N{ARABIC-INDIC DIGIT FIVE}", None])
+def test_who_says_nothing_of_it_is_taken_to_be_like_us(said: str | None) -> None:
+    # HO-01: and a terminal is not answered with headers which nobody asked for
+    server = Server(limits(message_octets=300))
+    own = {} if said is None else {"message-octets": said}
+    (asked,) = server.receive(encode(Connect({"client-id": "me", **own})), NOW)
+    assert asked == ConnectReceived("me", None, {})
+    server.accept(SESSION)
+    assert b"message-octets" not in server.outputs()
+    with pytest.raises(LimitExceeded, match="message-octets=300"):
+        server.send_only(b"x" * 300)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,61 @@ def test_what_is_sent_on_both_transports_is_on_disk(launch: Launcher, tmp_path: 
     assert len({row["session"] for row in landed}) == 2
     assert [row["message_id"] for row in landed[:500]] == [str(n) for n in range(1, 501)]
     assert {row["client_id"] for row in landed} == {"anonymous"}
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+@pytest.mark.parametrize("message_octets", [4000, 1 << 20, 4 << 20])
+def test_a_line_which_the_server_does_not_take_whole_is_no_success(
+    launch: Launcher, tmp_path: Path, transport: str, message_octets: int
+) -> None:
+    # HO-01: acknowledged means whole
+    server, tcp, ws = serve(
+        launch, "--queue", tmp_path / "queue", "--limit", f"message-octets={message_octets}"
+    )
+    where = tcp if transport == "tcp" else ws
+    line = "x" * 1_500_000
+    sent = launch.run("send", "sabc", where, "--json", stdin=f"good\n{line}\n")
+    server.end()
+    landed = [(row["body"], row["truncated"]) for row in rows(tmp_path / "queue")]
+    if message_octets > len(line):
+        assert sent.returncode == 0, sent.stderr
+        assert landed == [(b"good", False), (line.encode(), False)]
+        return
+    assert sent.returncode == 1, sent.stdout
+    assert json.loads(sent.stdout)["acknowledged"] < 2
+    assert sent.stderr.startswith("msgproto send: ")
+    assert sent.stderr.count("\n") == 1
+    assert landed == [(b"good", False)]
+
+
+def test_a_server_which_ignores_disconnect_does_not_keep_send(launch: Launcher) -> None:
+    # HO-05: everything is acknowledged, so nothing is waited for but the end
+    heard = bytearray()
+
+    def serve(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            answered = 0
+            while octets := connection.recv(65536):
+                heard.extend(octets)
+                if not answered and heard.count(b"\0"):
+                    connection.sendall(b"CONNECTED\r\nsession-id::s\r\n\r\n\0")
+                    answered = 1
+                for id in re.findall(rb"\r\nmsg-id::(\d+)\r\n", bytes(heard))[answered - 1 :]:
+                    head = b"MESSAGE\r\nsession-id::s\r\nref-msg-id::" + id
+                    connection.sendall(head + b"\r\n\r\n\0")
+                    answered += 1
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, args=(listening,))
+        serving.start()
+        where = f"tcp:127.0.0.1:{listening.getsockname()[1]}"
+        sent = launch.run("send", "sabc", where, "--count", "3", "--json")
+        serving.join()
+    assert sent.returncode == 0, sent.stderr
+    assert '"sent": 3, "acknowledged": 3' in sent.stdout
+    assert b"DISCONNECT\r\n" in heard
+    assert heard.endswith(b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0")
 
 
 def test_sigterm_under_load_loses_nothing(launch: Launcher, tmp_path: Path) -> None:

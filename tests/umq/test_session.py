@@ -2,7 +2,7 @@
 
 from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.internet.defer import CancelledError, Deferred, inlineCallbacks, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
@@ -13,6 +13,7 @@ from twisted_msgproto.core.errors import (
     ConnectionClosed,
     Refused,
 )
+from twisted_msgproto.net.authentication import Passcode
 from twisted_msgproto.umq import (
     SessionRefused,
     UmqClient,
@@ -20,7 +21,23 @@ from twisted_msgproto.umq import (
     UmqClientService,
     UmqRealm,
     UmqServerFactory,
+    connect,
 )
+
+
+class At:
+    """An endpoint which has connected already."""
+
+    def __init__(self, protocol):
+        self.protocol = protocol
+
+    def connect(self, factory):
+        return succeed(self.protocol)
+
+
+def never(server, hello):
+    """Nobody decides."""
+    return Deferred()
 
 
 class HandShake(TestCase):
@@ -47,12 +64,54 @@ class HandShake(TestCase):
         both.close()
         for hello in ("alice:wrong", "bob:secret", "alice", ""):
             both = pair(portal=portal, hello=hello)
+            both.advance(1)
             failure = self.failureResultOf(self.established(both), SessionRefused)
             self.assertEqual(failure.value.code, 1)
             self.assertEqual(both.server_factory.counters["rejected"], 1)
             self.assertEqual(both.server.seen, [])
             self.assertTrue(both.ends["server"].gone)
             both.close()
+
+    def test_an_authorise_of_ones_own_asks_the_portal_through_the_same_door(self):
+        """UM-06, NB-04: its guesses wait and are counted, and its failures take the same time."""
+
+        class Tokens(Echo):
+            def authorise(self, hello):
+                credentials = Passcode("alice", hello.payload.removeprefix("token="))
+                asked = self.factory.authentication.login(credentials, self.address)
+                return asked.addCallback(lambda login: login.name.upper())
+
+        checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")
+        portal = Portal(UmqRealm(), [checker])
+        both = pair(Tokens, portal=portal, hello="token=secret")
+        self.successResultOf(self.established(both))
+        self.assertEqual(both.server.clientId, "ALICE")
+        both.close()
+        both = pair(Tokens, portal=portal, hello="token=guess")
+        standing = self.established(both)
+        both.advance(0.9)
+        self.assertNoResult(standing)
+        both.advance(0.1)
+        self.failureResultOf(standing, SessionRefused)
+        self.assertEqual(both.server_factory.counters["login_failures"], 1)
+        both.close()
+
+    def test_the_avatar_is_logged_out(self):
+        """UM-06."""
+        out = []
+
+        class Realm(UmqRealm):
+            def requestAvatar(self, *arguments):
+                interface, avatar, _ = super().requestAvatar(*arguments)
+                return interface, avatar, lambda: out.append(avatar) or 1 / 0
+
+        checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")
+        both = pair(portal=Portal(Realm(), [checker]), hello="alice:secret")
+        self.successResultOf(self.established(both))
+        self.assertEqual((both.server.avatar, out), ("alice", []))
+        both.close()
+        self.assertEqual(out, ["alice"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_anonymous_clients_have_no_name(self):
         """UM-06."""
@@ -124,9 +183,9 @@ class HandShake(TestCase):
         self.addCleanup(globalLogPublisher.removeObserver, lines.append)
 
         def begin(self):
-            self.sendMessages([(b"h1:alice:secret", False)])
+            self.wire.write(["h1:alice:secret"])
 
-        both = pair(client=type("Typo", (UmqClient,), {"_begin": begin}))
+        both = pair(client=type("Typo", (UmqClient,), {"secured": begin}))
         self.failureResultOf(self.established(both), SessionRefused)
         told = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]
         self.assertIn("closed with F 3: ", told[0])
@@ -217,7 +276,7 @@ class HandShake(TestCase):
 
     def test_no_hello_in_time(self):
         """UM-20: hello time-out, F and close."""
-        mute = type("Mute", (UmqClient,), {"_begin": lambda self: None})
+        mute = type("Mute", (UmqClient,), {"secured": lambda self: None})
         both = pair(connect=False, client=mute, client_limits={"hello-seconds": 60})
         both.pump()
         both.advance(10.1)
@@ -248,9 +307,7 @@ class HandShake(TestCase):
 
 class Faults(TestCase):
     def raw(self, both, *messages):
-        both.client.sendMessages(
-            [(m.encode(), False) if isinstance(m, str) else (m, True) for m in messages]
-        )
+        both.client.wire.write(messages)
         both.pump()
 
     def test_a_fault_fails_everything_on_both_sides_and_closes(self):
@@ -271,7 +328,7 @@ class Faults(TestCase):
         self.assertTrue(topic.ended)
         self.assertEqual(both.server.reason, ["lost"])
         self.assertTrue(both.ends["server"].gone and both.ends["client"].gone)
-        self.assertEqual(both.client.remoteCloseCode, 1002)
+        self.assertEqual(both.ends["client"].protocol.remoteCloseCode, 1002)
         self.assertEqual(both.server.seen[-1], "lost")
         self.assertEqual(both.server_factory.counters["fault:id"], 1)
         both.server.later[0].callback("too late")
@@ -294,12 +351,26 @@ class Faults(TestCase):
             both.pump()
             self.raw(both, *messages)
             self.assertEqual(self.failureResultOf(pending, SessionRefused).value.code, code)
-            self.assertEqual(both.client.remoteCloseCode, close)
+            self.assertEqual(both.ends["client"].protocol.remoteCloseCode, close)
             both.close()
+
+    def test_a_message_above_its_limit_is_told_and_closes_with_1009(self):
+        """UM-19, UM-20"""
+        both = pair(limits={"websocket-message-octets": 1000})
+        pending = both.client.call("later")
+        both.pump()
+        self.raw(both, "S:a=b", "C9:" + "x" * 1000, "C10:y")
+        self.assertEqual(self.failureResultOf(pending, SessionRefused).value.code, 3)
+        self.assertEqual(both.ends["client"].protocol.remoteCloseCode, 1009)
+        self.assertEqual(both.server_factory.counters["fault:websocket-message-octets"], 1)
+        self.assertEqual(both.server.seen, ["established", ("a", "b"), "lost"])
+        both.close()
 
     def test_text_before_hello_is_fatal(self):
         """UM-07, the issue: text before H."""
-        both = pair(connect=False, client=type("Rude", (UmqClient,), {"_begin": lambda self: None}))
+        both = pair(
+            connect=False, client=type("Rude", (UmqClient,), {"secured": lambda self: None})
+        )
         both.pump()
         self.raw(both, "C1:x")
         failure = self.failureResultOf(both.client.whenEstablished(), SessionRefused)
@@ -337,6 +408,22 @@ class Faults(TestCase):
         self.failureResultOf(both.client.whenEstablished(), ConnectionClosed)
         both.close()
 
+    def test_who_cancels_while_connecting_leaves_nothing(self):
+        """Before the upgrade, and while the server decides."""
+        for upgraded in (False, True):
+            both = pair(connect=False, protocol=type("Slow", (Echo,), {"authorise": never}))
+            if upgraded:
+                both.pump()
+            endpoint = At(both.ends["client"].protocol)
+            joining = Deferred.fromCoroutine(
+                connect(both.clock, "ws://x", endpoint=endpoint, factory=both.client_factory)
+            )
+            joining.cancel()
+            both.pump()
+            self.failureResultOf(joining, CancelledError)
+            self.assertTrue(both.ends["client"].gone and both.ends["server"].gone)
+            both.close()
+
     def test_a_connection_which_is_cut_fails_everything(self):
         """UM-19."""
         both = pair()
@@ -364,7 +451,7 @@ class Reconnecting(TestCase):
             def connect(self, factory):
                 both = Pair(server_factory, factory, clock=clock, connect=False)
                 pairs.append(both)
-                return succeed(both.client)
+                return succeed(both.ends["client"].protocol)
 
         factory = UmqClientFactory("ws://server/", clock=clock)
         service = UmqClientService(Endpoint(), factory, retryPolicy=lambda attempt: 1.0)

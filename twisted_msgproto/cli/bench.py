@@ -33,12 +33,8 @@ from .measuring import ROUNDS, Comparison, Readings, Result, Row, measure, read
 SUMMARY = "measure the speed of the protocols, the queue and Spark, as ratios"
 
 SUBJECTS: Mapping[str, str] = {
-    **{name: f"{row.package}.bench" for name, row in registry.PROTOCOLS.items()},
-    "queue": "twisted_msgproto.cli.benches.queue",
-    "spark": "twisted_msgproto.cli.benches.spark",
-    "growth": "twisted_msgproto.cli.benches.growth",
-    "idle": "twisted_msgproto.cli.benches.idle",
-    "scale": "twisted_msgproto.cli.benches.scale",
+    name: f"twisted_msgproto.cli.benches.{name}"
+    for name in (*registry.PROTOCOLS, "queue", "spark", "growth", "idle", "scale")
 }
 """Subject → the module with its rows, in the order in which they are measured.
 

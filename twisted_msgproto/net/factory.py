@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from ..core.errors import shown
 from ..core.limits import Limit, Limits
 from .backpressure import OctetBudget
+from .counters import Counters
 from .sink import IMessageSink
 
 COMMON_LIMITS: Final = (
@@ -35,6 +36,13 @@ COMMON_LIMITS: Final = (
         64 << 20,
         "octets",
         "of all connections of the process, not safe yet: reading pauses; the least of all servers",
+        1,
+    ),
+    Limit(
+        "process-held-octets",
+        256 << 20,
+        "octets",
+        "of all connections, in what is not whole yet: who holds most is cut off",
         1,
     ),
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
@@ -55,6 +63,11 @@ class SessionNames:
         """The name of the next session."""
         self._count += 1
         return f"{self._prefix}{self._count}"
+
+
+def host_of(address: IAddress | None) -> str:
+    """A peer's host as text; "" where its transport address has none."""
+    return str(getattr(address, "host", ""))
 
 
 def peer_name(address: IAddress | None) -> str:
@@ -84,7 +97,8 @@ class SessionFactory:
     Attributes:
         sink: where received batches go, or None: then only the hooks of a subclass see them.
         limits: the limits in force.
-        counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
+        counters: plain integers by name, for metrics, with those of live connections; faults stand
+            under ``fault:REASON``.
     """
 
     protocolName: ClassVar[str]
@@ -119,8 +133,7 @@ class SessionFactory:
             self.limits["process-octets"], self.limits.get("process-held-octets", inf)
         )
         self.sessionNames = SessionNames(self.protocolName, wallClock())
-        # Each read is counted, and an addition in a Counter costs several times as much.
-        self.counters: dict[str, int] = defaultdict(int)
+        self.counters = Counters()
 
     @classmethod
     def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:
@@ -167,14 +180,15 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.liveConnections: dict[Any, str] = {}
         self._perAddress: Counter[str] = Counter()
+        self._taken = 0  # connections: the live ones, and those which have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """A protocol for a new connection; None (the connection is closed) above a limit."""
-        host = str(getattr(addr, "host", ""))
+        host = host_of(addr)
         per_address = self.limits.integer("connections-per-address")
-        if self.draining or len(self.liveConnections) >= self.limits.integer("connections"):
+        if self.draining or self._taken >= self.limits.integer("connections"):
             self._turnedAway("connections")
             return None
         if per_address and host and self._perAddress[host] >= per_address:
@@ -197,7 +211,19 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             transport.setTcpKeepAlive(True)
         super().connectionOpened(protocol, host)
         self.liveConnections[protocol] = host
+        self.addressTaken(host)
+
+    def addressTaken(self, host: str) -> None:
+        """One more connection from ``host``."""
+        self._taken += 1
         self._perAddress[host] += 1
+
+    def addressFreed(self, host: str) -> None:
+        """One connection less from ``host``."""
+        self._taken -= 1
+        self._perAddress[host] -= 1
+        if not self._perAddress[host]:
+            del self._perAddress[host]
 
     def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
         """A protocol says that its connection is lost, and what its ``connectionLost`` was told.
@@ -207,9 +233,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.lookTls(getattr(protocol, "transport", None), reason)
         host = self.liveConnections.pop(protocol, None)
         if host is not None:
-            self._perAddress[host] -= 1
-            if not self._perAddress[host]:
-                del self._perAddress[host]
+            self.addressFreed(host)
         self._lookDrained()
 
     def lookTls(self, transport: Any, reason: Failure) -> None:

@@ -1,11 +1,12 @@
 """UMQ: symmetric calls, callbacks, topics and attributes with attachments, over WebSocket.
 
-Read in this order: wire, states, speaking, peer, machine, session, protocol, service; codec is
-optional.
+Read in this order: wire, terms, machine, protocol, application, service.
 """
 
-from .codec import MethodRegistry, Remote, RemoteError, call_method
-from .exchange import (
+from .application.hub import Hub
+from .application.methods import MethodRegistry, Remote, RemoteError, call_method
+from .machine.sides import Client, Server
+from .protocol.exchange import (
     AttachmentLost,
     AttachmentStream,
     CallFailed,
@@ -17,9 +18,9 @@ from .exchange import (
     Update,
     refusal,
 )
-from .hub import Hub
-from .machine import Client, Server
-from .protocol import (
+from .protocol.reconnecting import UmqClientService
+from .protocol.session import UmqSession
+from .protocol.sides import (
     IUmqIdentity,
     UmqClient,
     UmqClientFactory,
@@ -28,9 +29,7 @@ from .protocol import (
     UmqServerFactory,
     connect,
 )
-from .reconnecting import UmqClientService
-from .session import UmqSession
-from .topics import Subscription, Topic
+from .protocol.topics import Subscription, Topic
 
 __all__ = [
     "AttachmentLost",

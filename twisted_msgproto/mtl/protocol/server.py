@@ -21,36 +21,33 @@ from typing import Any, ClassVar, Final
 
 from twisted.cred.error import LoginFailed
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError, ConnectionClosed
 from ...core.message import MessageBatch
+from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
 from ...net.ingest import Delivery, IngestHooks, tell_not_stored
 from ...net.timer import MachineTimer
-from .. import sasl
-from ..curve import CurveServer
-from ..door import Door
-from ..hooks import guarded
-from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
-from ..machine.server import Server
-from ..machine.sessions import (
-    Arrival,
+from ..application import IngestProfile, QueueProfile, TestProfile
+from ..machine import Arrival, Channel, Profile, Server, Session
+from ..machine.peers import Peer
+from ..terms.events import (
     AuthenticationRequested,
     ContentReceived,
     ServerEvent,
-    Session,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
-    key_of,
 )
+from ..terms.limits import SERVER_LIMITS
 from ..zeromq import (
     Bounds,
+    CurveServer,
     Sockets,
     check_address,
     data_beside,
@@ -59,6 +56,8 @@ from ..zeromq import (
     port_of,
     with_port,
 )
+from ..zeromq.door import Door
+from ..zeromq.hooks import guarded
 
 PROTOCOL: Final = "mtl"
 
@@ -92,7 +91,7 @@ class MtlServer(IngestHooks):
     def clientId(self) -> str | None:
         """The authenticated user; else the name of the client's key, where CURVE is on; or None."""
         session = self.machineSession
-        return session.user or self.factory.keyName(session.peer)
+        return session.user or self.factory.keyName(session.key)
 
     @property
     def virtualHost(self) -> str:
@@ -135,6 +134,7 @@ class MtlServerFactory(MsgprotoServerFactory):
     Attributes:
         machine: decides everything; its ``snapshot()`` tells where the broker stands.
         addresses: where it listens, control first, once it does.
+        authentication: asks the portal; None without one.
     """
 
     protocolName = PROTOCOL
@@ -191,11 +191,21 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._start(protected=True)
 
     def _start(self, protected: bool) -> None:
-        limits, clock, authentication = self.limits, self.clock, None
+        limits, clock = self.limits, self.clock
+        self.authentication: Authentication | None = None
         if self._portal is not None:
-            authentication = Authentication(self._portal, clock, limits)
+            self.authentication = Authentication(
+                self._portal,
+                clock,
+                limits,
+                counters=self.counters,
+                handShake=limits["authentication"],
+            )
         self._authenticator = sasl.Authenticator(
-            self._offered, authentication, reveal=protected or self._force_plain
+            self._offered,
+            self.authentication,
+            reveal=protected or self._force_plain,
+            left=lambda session: session.opened_at + limits["authentication"] - clock.seconds(),
         )
         if self._portal is not None and not self._authenticator.names:
             raise ConfigurationError(
@@ -209,8 +219,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             session_names=self.sessionNames.next,
             mechanisms=self._authenticator.names,
             virtual_hosts=self._virtual_hosts,
-            automatic_identities=self._curve is None,
-            counters=self.counters,
+            counters=self.counters.settled,
         )
         self._timer = MachineTimer(clock, self.machine, self._advanced)
 
@@ -251,7 +260,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         options: dict[str, Any] = {
             "lost": self._peerLost,
             "prepare": sockets.admit(self._door, self._curve),
-            "with_keys": self._curve is not None,
+            "leaving": self._leaving,
+            "left": self._left,
         }
         content_octets = limits.integer("content-octets")
         bounds: dict[str, Any] = {
@@ -302,17 +312,17 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._lookStopped,
         )
 
-    def keyName(self, peer: bytes) -> str | None:
+    def keyName(self, key: bytes) -> str | None:
         """The name of a client's CURVE key; None without CURVE."""
-        return None if self._curve is None else self._curve.authorized.get(key_of(peer))
+        return None if self._curve is None else self._curve.authorized.get(key)
 
     # ── frames in ───────────────────────────────────────────────────────────────────────────────
 
     def _receive(
-        self, channel: Channel, messages: list[list[bytes]], addresses: Mapping[bytes, str]
+        self, channel: Channel, messages: list[list[bytes]], peers: Mapping[bytes, Peer]
     ) -> None:
         now = self.clock.seconds()
-        self.settle(self.machine.receive(Arrival(channel, messages, addresses), now))
+        self.settle(self.machine.receive(Arrival(channel, messages, peers), now))
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
         """Do what the machine's events ask for, and send what it has to say."""
@@ -418,8 +428,10 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.settle(events)
 
     def _refused(self, failure: Failure, session: Session) -> None:
-        if failure.check(LoginFailed, sasl.SaslRefused) is None:
+        if failure.check(LoginFailed, sasl.SaslRefused, CancelledError) is None:
             log.failure("{session}: a checker failed", failure, session=session.name)
+        if session.ended:
+            return
         self._authenticator.forget(session)
         self.machine.refuse(session, self.clock.seconds())
         self.settle(())
@@ -462,6 +474,13 @@ class MtlServerFactory(MsgprotoServerFactory):
     def _lose(self, peer: bytes) -> None:
         if not self._stopped:
             self.settle(self.machine.peer_lost(peer, self.clock.seconds()))
+
+    def _leaving(self, peer: bytes) -> None:
+        self.machine.leaving(peer)
+
+    def _left(self, peers: list[bytes]) -> None:
+        if not self._stopped:
+            self.settle(self.machine.left(peers, self.clock.seconds()))
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,447 @@
+"""Both sides of a Lumberjack connection as machines: octets in, events out.  No I/O, no clock.
+
+How the protocol works
+----------------------
+The **writer** connects, announces a window (``W``), sends so many data frames and waits.  The
+**reader** makes the frames safe and acknowledges the last one of the window, which covers all
+before it.  Sequence numbers only name frames: writers restart them with every window, let them run
+over windows and reconnects, or begin at 0, so neither side ever compares their size (``LJ-11``).
+
+The reader counts frames in the order in which they arrive.  It hands them to the sink at once, long
+before a window is full, because *safe* and *acknowledged* are two states (``LJ-13``): what the sink
+has made safe is acknowledged when the window's last frame is among it.
+
+The duties of the caller of a :class:`Reader` are those of :mod:`twisted_msgproto.core.connection`.
+A C frame may take several calls to decode: finish what is ``unfinished`` before ``ended``.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, ClassVar, Final, cast
+
+from ...core.connection import Connection, WorkLost
+from ...core.deadlines import Deadlines
+from ...core.errors import Fault
+from ...core.limits import Limits
+from ...core.machine import Machine
+from ...core.window import ReceiveWindow
+from ..terms import (
+    READER,
+    READER_LIMITS,
+    ConnectionLost,
+    DataReceived,
+    EmptyWindow,
+    HalfClosed,
+    JsonReceived,
+    ReaderCounters,
+    ReaderEvent,
+    Reading,
+    Stopped,
+    TailAcknowledged,
+    WindowCompleted,
+)
+from ..wire import (
+    ACK_OCTETS,
+    VERSION_1,
+    VERSION_2,
+    Ack,
+    Compressed,
+    Data,
+    Decoder,
+    Json,
+    Window,
+    encode_ack,
+)
+
+_OPEN: Final = (Reading.EMPTY, Reading.FILLING)
+_SILENT: Final = (Reading.FAILED, Reading.CLOSED)
+
+_OtherFrame = Window | Ack | Compressed | Fault
+
+
+def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
+    """The table refuses a frame: it is an ack, which only readers send (``LJ-05``, ``LJ-16``)."""
+    assert type(frame) is Ack
+    octets = encode_ack(frame.sequence, frame.version)
+    return Fault("wrong-role", f"a frame 'A' from a writer ({refusal})", octets)
+
+
+class Reader(Connection[bytes, bytes, ReaderEvent]):
+    """The receiving side (server): counts windows, owes acks, reports faults as the last event.
+
+    Serves ``LJ-02`` … ``LJ-08``, ``LJ-11``, ``LJ-13``, ``LJ-14``, ``LJ-16``, ``LJ-17``, ``LJ-19``
+    and ``LJ-20``.
+
+    Attributes:
+        counters: plain integers for metrics.
+        fault: what the writer did wrong, or None.
+        decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities which are no faults.
+    """
+
+    counters: ReaderCounters
+    deadlines: Deadlines
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        """``limits`` holds at least :data:`READER_LIMITS`; their defaults where it is None."""
+        limits = Limits.of(READER_LIMITS) if limits is None else limits
+        self._idle_ack = limits["idle-ack"]
+        self._keepalive = limits["keepalive"]
+        self._idle_close = limits["idle-close"]
+
+        times = (self._idle_ack, self._keepalive, self._idle_close)
+        # Whatever happens, nothing is due sooner after it; the deadline is not later than that, and
+        # the exact time is looked for when it comes, not with every message.
+        self._shortest = min(filter(None, times), default=inf)
+        self.deadlines = Deadlines()
+
+        self.counters = ReaderCounters()
+        self.decoder = Decoder(limits)
+        self.fault: Fault | None = None
+
+        self._machine = Machine(READER, Reading.EMPTY)
+        # Its marks are acks as they stand on the wire, those of one run of frames in one: they are
+        # due together, and there may be as many as frames.
+        self._window = ReceiveWindow[bytearray]()
+        self._size = 1  # of the window in force; before any W it is 1 (LJ-07)
+        self._count = 0  # data frames of the current window so far
+        # What would acknowledge all data frames so far, in the last one's version (LJ-02).
+        self._last = encode_ack(0, VERSION_2)
+        self._held: list[tuple[int, bytearray]] = []  # acks within a C frame which has not ended
+        self._out: list[bytes | bytearray] = []
+        self._paused = False
+        self._now = 0.0  # when the last call began
+        self._heard_at = 0.0  # when octets came last, or reading was resumed
+        self._waiting_since: float | None = None  # an ack waits for the sink; last keep-alive
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> Reading:
+        """Where the reader stands."""
+        return self._machine.state
+
+    @property
+    def unfinished(self) -> bool:
+        """More can be decoded without more octets: call ``receive(b"", now)`` soon."""
+        return self.decoder.unfinished
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many events arrived and are not acknowledged yet."""
+        return self._window.unacknowledged
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is read any more, and every ack which was owed has been given out (``LJ-19``)."""
+        state = self._machine.state
+        return state in _SILENT or (state is Reading.DRAINING and not self._window.waiting)
+
+    @property
+    def held(self) -> int:
+        """Octets of frames which are not whole yet."""
+        return self.decoder.held_octets
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is ``held`` and the reader is not ``unfinished``."""
+        return self.decoder.clean
+
+    def snapshot(self) -> dict[str, object]:
+        """The reader's state as plain values, for status pages and for people."""
+        return {
+            "state": self.state.name,
+            "window": self._size,
+            "received": self._window.received,
+            "safe": self._window.safe,
+            "acknowledged": self._window.acknowledged,
+            "held_octets": self.decoder.held_octets,
+            "paused": self._paused,
+        }
+
+    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, inputs: bytes, now: float) -> list[ReaderEvent]:
+        """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
+        machine = self._machine
+        if machine.state not in _OPEN:
+            return []
+        self._now = self._heard_at = now
+        events: list[ReaderEvent] = []
+        runs: list[Any] = []  # not given out yet: the next one may join them
+        for frame in self.decoder.feed(inputs):
+            kind = type(frame)
+            if kind is Json or kind is Data:
+                run: Any = frame
+                if runs and (runs[-1].long or run.long or kind is not type(runs[-1])):
+                    events.append(self._give_out(runs))
+                    runs = []
+                runs.append(run)
+                self._receive(run, kind)
+            elif not self._follow(cast(_OtherFrame, frame)):
+                break
+        if runs:
+            events.append(self._give_out(runs))
+        if self.fault is not None:
+            events.append(self.fault)
+        waiting = self._window.waiting
+        if waiting and waiting[0][0] <= self._window.safe:  # of what had come before this read
+            self._give_acks(self._window.due())
+        due = self.deadlines.next
+        if due is None or due > now + self._shortest:  # once in a while, and not for each message
+            self._look_soon(now)
+        return events
+
+    def _follow(self, frame: _OtherFrame) -> bool:
+        """Do what a frame without data asks for; False for a fault."""
+        machine = self._machine
+        event = EmptyWindow if type(frame) is Window and not frame.size else type(frame)
+        if not machine.try_step(event):
+            frame = _wrong_role(frame, machine.refusal(event))
+            machine.step(Fault)
+        if type(frame) is Window:
+            if frame.size:
+                self._announce(frame.size, frame.compressed)
+            else:
+                self._answer_empty(frame)
+        elif type(frame) is Compressed:
+            self._release_held()
+        else:
+            assert type(frame) is Fault
+            self.fault = frame
+            return False
+        return True
+
+    def _receive(self, run: Json | Data, kind: type) -> None:
+        """Count a run of data frames, with the windows which are announced in it.
+
+        Each window is acknowledged where it ends: where it is full, or cut short by the next one
+        (``LJ-07``, ``LJ-13``).
+        """
+        self._machine.step(kind)
+        version, sequence, total = run.version, run.sequences.value, len(run.sequences)
+        place = self._window.received  # of the run's first frame
+        self._window.receive(total)
+        if version != self._last[0] and self._waiting_since is not None:
+            self._waiting_since = self._now  # version 1 knows no keep-alives: they begin anew
+        acks: list[bytes] = []
+        size, count, start = self._size, self._count, 0
+        for end, announced in (*run.windows, (total, 0)):
+            # Windows follow each other without further W frames: all which are full by ``end``.
+            full = start - count + size
+            while full <= end:
+                acks.append(encode_ack(sequence(full - 1), version))
+                self.counters.windows += 1
+                full += size
+            count = end - full + size
+            if announced:
+                if count and end:
+                    acks.append(encode_ack(sequence(end - 1), version))
+                elif count and place > self._covered:  # all that it has came before this run
+                    self._mark(bytearray(self._last), place, run.compressed)
+                size, count = announced, 0
+            start = end
+        if acks:
+            self._mark(bytearray().join(acks), place + total - count, run.compressed)
+        self._size, self._count = size, count
+        self._last = encode_ack(sequence(total - 1), version)
+        self.counters.events += total
+        if not count:  # of the last window all has come, or none
+            self._machine.step(WindowCompleted)
+
+    def _give_out(self, runs: list[Any]) -> ReaderEvent:
+        """Runs of one kind which followed each other as one event."""
+        place = self._window.slice()
+        run = runs[0]
+        kind = type(run)
+        if len(runs) > 1:
+            run = kind.joined(runs)
+        if kind is Json:
+            return JsonReceived(run.sequences, run.bodies, run.octets, place)
+        return DataReceived(run.sequences, run.pairs, run.octets, place)
+
+    def _mark(self, acks: bytearray, place: int, held: bool) -> None:
+        """``acks`` wait for the sink, or first for the end of the C frame (``LJ-08``)."""
+        marks = self._held if held else self._window.waiting
+        if marks and marks[-1][0] == place:
+            marks[-1][1].extend(acks)
+        elif held:
+            self._held.append((place, acks))
+        else:
+            self._window.mark(acks, place)
+            if self._waiting_since is None:
+                self._waiting_since = self._now
+
+    def _release_held(self) -> None:
+        """A C frame ended well: what it completed may be acknowledged (``LJ-08``)."""
+        for place, acks in self._held:
+            self._mark(acks, place, held=False)
+        self._held.clear()
+
+    @property
+    def _covered(self) -> int:
+        """Data frames which an ack (given, waiting or held) covers."""
+        return self._held[-1][0] if self._held else self._window.marked
+
+    def _acknowledge_tail(self, held: bool) -> None:
+        """Give a window which stays short its own ack, unless all of it has one (``LJ-13``)."""
+        if self._window.received > self._covered:
+            self._mark(bytearray(self._last), self._window.received, held)
+
+    def _announce(self, size: int, compressed: bool) -> None:
+        """A W frame: it ends a short window, and starts a new one (``LJ-07``)."""
+        if self._count:
+            self._acknowledge_tail(held=compressed)
+        self._size, self._count = size, 0
+
+    def _answer_empty(self, frame: Window) -> None:
+        """``W`` 0: its ack stands in line behind those which are owed already (``LJ-07``)."""
+        if frame.version == VERSION_2:
+            acks = bytearray(encode_ack(0, VERSION_2))
+            self._mark(acks, self._covered, held=frame.compressed)
+
+    def ended(self, now: float) -> list[ReaderEvent]:
+        """The writer has shut its sending side: ack what is whole, forget what is not (LJ-19).
+
+        Finish what is ``unfinished`` first.  Close the connection once ``finished``.
+        """
+        self._now = now
+        if self.state in _OPEN:
+            self._acknowledge_tail(held=False)
+            self._machine.step(HalfClosed)
+            self._give_acks(self._window.due())
+            self._look_soon(now)
+        return []
+
+    def drain(self, now: float) -> list[ReaderEvent]:
+        """Nothing is read any more, because this side ends: close the connection once ``finished``.
+
+        What is owed is acknowledged, and no more.  The writer may be in mid-window, and one which
+        takes any ack for that of its whole window would lose the rest of it (``LJ-13``); nor has
+        a C frame ended well of which the rest is not looked at (``LJ-08``).
+        """
+        self._now = now
+        if self.state in _OPEN:
+            self._machine.step(Stopped)
+        return []
+
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def made_safe(self, place: int, now: float) -> list[ReaderEvent]:
+        """The events up to ``place`` (of one event given out before) are safe (``LJ-13``)."""
+        self._now = now
+        self._give_acks(self._window.made_safe(place))
+        return []
+
+    def not_safe(self, place: int, now: float) -> list[ReaderEvent]:
+        """The events up to ``place`` never will be safe: no ack for them or for what follows.
+
+        Nothing more is read; what is due before them is acknowledged when it is safe (``LJ-13``).
+        """
+        self._now = now
+        self._window.never_safe(place)
+        return self.drain(now)
+
+    def _give_acks(self, acks: list[bytearray]) -> None:
+        if not acks or self._machine.state in _SILENT:
+            return
+        self._out += acks
+        self.counters.acks += sum(map(len, acks)) // ACK_OCTETS
+        self._waiting_since = None
+        if self._window.waiting:
+            self._waiting_since = self._now
+            self._look_soon(self._now)
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def paused(self, now: float) -> list[ReaderEvent]:
+        """The connection is not read any more: the writer's silence means nothing (LJ-13)."""
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[ReaderEvent]:
+        """The connection is read again: the writer has all its time from now on."""
+        self._paused = False
+        self._heard_at = now
+        self._look_soon(now)
+        return []
+
+    def _look_soon(self, now: float) -> None:
+        """Something happened which may make something due."""
+        deadlines, soon = self.deadlines, now + self._shortest
+        if (deadlines.next is None or soon < deadlines.next) and soon < inf:
+            deadlines.set("look", soon)
+
+    def _look(self, now: float, events: list[ReaderEvent]) -> None:
+        """Do what is due at ``now``, and come back when something will be (LJ-13, LJ-14, LJ-17)."""
+        self._now = now
+        self._look_at_silence(now, events)
+        self._look_at_waiting(now)
+        deadlines = (self._idle_deadline(), self._keepalive_deadline())
+        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        if due is not None:
+            self.deadlines.set("look", due)
+
+    timely: ClassVar = {"look": _look}
+
+    def _idle_deadline(self) -> float | None:
+        if self._paused or self.state not in _OPEN:
+            return None
+        tail = self._window.received > self._covered
+        incomplete = self.decoder.incomplete
+        if tail and not incomplete and self._idle_ack:
+            return self._heard_at + self._idle_ack
+        if (tail or incomplete) and self._idle_close:
+            return self._heard_at + self._idle_close
+        return None
+
+    def _look_at_silence(self, now: float, events: list[ReaderEvent]) -> None:
+        deadline = self._idle_deadline()
+        if deadline is None or now < deadline:
+            return
+        if self.decoder.incomplete or not self._idle_ack:
+            seconds = self._idle_close
+            text = f"no octet for {seconds:g} s, and a frame or window is open"
+            self.fault = Fault("idle", text, self.decoder.first_octets)
+            self._machine.step(Fault)
+            events.append(self.fault)
+        else:
+            self._acknowledge_tail(held=False)
+            self._machine.step(TailAcknowledged)
+            self._give_acks(self._window.due())
+
+    def _keepalive_deadline(self) -> float | None:
+        if not self._keepalive or not self._window.waiting or self._waiting_since is None:
+            return None
+        if self.state in _SILENT:
+            return None
+        _, waiting = self._window.waiting[0]
+        # A v1 writer would take a keep-alive for the ack of its batch (LJ-14).
+        if VERSION_1 in (waiting[0], self._last[0]):
+            return None
+        return self._waiting_since + self._keepalive
+
+    def _look_at_waiting(self, now: float) -> None:
+        deadline = self._keepalive_deadline()
+        if deadline is not None and now >= deadline:
+            self._out.append(encode_ack(0, VERSION_2))
+            self.counters.keepalives += 1
+            self._waiting_since = now
+
+    # ── octets out ──────────────────────────────────────────────────────────────────────────────
+
+    def outputs(self) -> bytes:
+        """Take the octets which are to be written now: every ack that is due, in one write."""
+        if not self._out:
+            return b""
+        octets = b"".join(self._out)
+        self._out.clear()
+        return octets
+
+    def lost(self, now: float) -> list[ReaderEvent | WorkLost]:
+        """The connection is gone.  Events which were given out stay; their acks do not matter."""
+        if self.state is not Reading.CLOSED:
+            self._machine.step(ConnectionLost)
+            self._out.clear()
+            self.deadlines.clear_all()
+        return []

@@ -1,0 +1,415 @@
+"""The writer's side of a Lumberjack connection as a machine.  No I/O, no clock.
+
+How a writer works
+------------------
+Events are handed in as **parcels**: what was handed in together is reported together.  What is
+queued when the writer may send forms a **window** (``LJ-18``): a ``W`` frame which announces so
+many events, then their data frames, all in one ``C`` frame unless compression is off.  Sequence
+numbers begin at 1 in each window, so the number which an ack carries *is* the count of events it
+covers and never wraps (``LJ-12``).  Then the writer waits for the window's ack (``LJ-09``).
+
+With ``pipelining`` above 1 so many windows are in flight at a time.  An ack belongs to the oldest
+of them, which is only right with readers that acknowledge every window.
+
+Duties of the caller of a :class:`Writer`, beside those of :mod:`twisted_msgproto.core.connection`:
+
+1. ``send(events)`` or ``submit(parcel)``, as often as it likes;
+2. ``flush(now)`` after these and after ``receive``: what is queued forms windows, as far as the
+   writer may send;
+3. ``paused(now)`` and ``resumed(now)`` around times in which the transport has not written our
+   octets: the reader cannot have answered;
+4. ``lost(now)`` at the end gives back all parcels which are not acknowledged, in order, for
+   ``submit`` to the writer of the next connection (``LJ-15``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final
+
+from ...core.connection import Connection, WorkLost
+from ...core.deadlines import Deadlines
+from ...core.errors import Fault, LimitExceeded
+from ...core.limits import Limits
+from ...core.machine import Machine
+from ...core.window import SendWindow
+from .. import wire
+from ..terms import (
+    COMPRESS_DEFAULT,
+    FRAME_OCTETS,
+    WINDOW_DEFAULT,
+    WRITER,
+    WRITER_LIMITS,
+    AllAcknowledged,
+    ConnectionLost,
+    DrainBegun,
+    Event,
+    EventsQueued,
+    KeptAlive,
+    Parcel,
+    PartAcknowledged,
+    WindowAcknowledged,
+    WindowSent,
+    WindowsFilled,
+    WriterCounters,
+    WriterEvent,
+    Writing,
+)
+from ..wire import (
+    VERSION_1,
+    VERSION_2,
+    Ack,
+    AckDecoder,
+    encode_compressed,
+    encode_data_around,
+    encode_json,
+    encode_window,
+)
+from .parcels import Flight, Packer
+
+_SENDING: Final = (Writing.IDLE, Writing.FLOWING)
+_SILENT: Final = (Writing.FAILED, Writing.CLOSED)
+_HEARING: Final = (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED, Writing.DRAINING)
+
+
+class Writer(Connection[bytes, bytes, WriterEvent]):
+    """The sending side (client): forms windows, waits for acks, gives back what is unacknowledged.
+
+    Serves ``LJ-02``, ``LJ-05`` … ``LJ-09``, ``LJ-12``, ``LJ-15``, ``LJ-17``, ``LJ-18`` and
+    ``LJ-21``.
+
+    Attributes:
+        counters: plain integers for metrics.
+        fault: what the reader did wrong, or None.
+        capacity: events which may be unacknowledged before the writer must wait (``LJ-09``).
+        unsent: events which are queued and not in flight.
+        unsent_octets: their frames, not compressed.
+        in_flight: events which were given out and are not acknowledged.
+    """
+
+    counters: WriterCounters
+    deadlines: Deadlines
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        version: int = 2,
+        window: int = WINDOW_DEFAULT,
+        compress: int = COMPRESS_DEFAULT,
+        pipelining: int = 1,
+    ) -> None:
+        """Make a writer for one connection.
+
+        ``limits`` holds at least :data:`WRITER_LIMITS` (their defaults where it is None).
+        ``version`` 2 writes ``J`` frames only, 1 ``D`` frames only (``LJ-21``).  ``window`` is in
+        events, ``compress`` is zlib's level (0 = off), ``pipelining`` is in windows.  ValueError
+        for what cannot be.
+        """
+        limits = Limits.of(WRITER_LIMITS) if limits is None else limits
+        window_max = limits.integer("window")
+        if not 1 <= window <= window_max:
+            raise ValueError(f"a window of 1 to {window_max} events, not {window}")
+        if not 0 <= compress <= 9:
+            raise ValueError(f"a compression level of 0 to 9, not {compress}")
+        self._packer = Packer(limits, version)
+        self._version = VERSION_2 if version == 2 else VERSION_1
+        self._window = window
+        self._level = compress
+        self._window_octets = limits.integer("window-octets")
+        self._compressed_octets_max = limits.integer("compressed-octets")
+        self._inflated_octets_max = limits.integer("inflated-octets")
+        self._unsent_max = limits.integer("unsent-events")
+        self._unsent_octets_max = limits.integer("unsent-octets")
+        self._timeout = limits["timeout"]
+        self.deadlines = Deadlines()
+
+        self.counters = WriterCounters()
+        self.fault: Fault | None = None
+        self.capacity = window * pipelining
+        self.unsent = 0
+        self.unsent_octets = 0
+        self.in_flight = 0
+
+        self._machine = Machine(WRITER, Writing.IDLE)
+        self._decoder = AckDecoder()
+        self._queue: OrderedDict[Parcel, None] = OrderedDict()
+        self._flights = SendWindow[Flight](pipelining)  # of windows; numbered as they were formed
+        self._out: list[bytes] = []
+        self._heard_at = 0.0  # the last sign of life, or when the oldest window was formed
+        self._paused = False  # our octets wait in the transport: silence means nothing
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> Writing:
+        """Where the writer stands."""
+        return self._machine.state
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many events were handed in and are not acknowledged."""
+        return self.unsent + self.in_flight
+
+    @property
+    def full(self) -> bool:
+        """The window is full: whoever makes events had better wait (``LJ-09``)."""
+        return self.unacknowledged >= self.capacity
+
+    @property
+    def wanted(self) -> int:
+        """How many events more would go out with the next window, if it were formed now."""
+        return max(0, self._window - self.unsent) if self.state in _SENDING else 0
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is in flight after ``drain``, or the reader broke the protocol."""
+        return self.state in _SILENT or (self.state is Writing.DRAINING and not len(self._flights))
+
+    def snapshot(self) -> dict[str, object]:
+        """The writer's state as plain values, for status pages and for people."""
+        return {
+            "state": self.state.name,
+            "window": self._window,
+            "windows_in_flight": len(self._flights),
+            "in_flight": self.in_flight,
+            "unsent": self.unsent,
+            "unsent_octets": self.unsent_octets,
+            "acknowledged": self.counters.acknowledged,
+        }
+
+    # ── events in ───────────────────────────────────────────────────────────────────────────────
+
+    def send(self, events: Iterable[Event], token: Any = None) -> Parcel:
+        """Queue ``events`` as one parcel, acknowledged together; ``token`` comes back with it.
+
+        Raises LimitExceeded (and queues nothing) if an event is above a limit or too much waits
+        already; TypeError and ValueError as :meth:`Packer.pack`; IllegalTransition when the writer
+        is draining, has failed or is closed.
+        """
+        parcel = self._packer.pack(events, token)
+        if (
+            self.unsent + len(parcel.payloads) > self._unsent_max
+            or self.unsent_octets + parcel.octets > self._unsent_octets_max
+        ):
+            raise LimitExceeded(f"{self.unsent} events wait to be sent already; nothing sent")
+        self.submit(parcel)
+        return parcel
+
+    def submit(self, parcel: Parcel) -> None:
+        """Queue a parcel which was made before, perhaps for a connection which is lost.
+
+        What is acknowledged of it is not written again.  IllegalTransition as with ``send``.
+        """
+        self._machine.step(EventsQueued)
+        parcel.written = parcel.acknowledged
+        self._queue[parcel] = None
+        self.unsent += parcel.missing
+        self.unsent_octets += _octets_left(parcel)
+
+    def withdraw(self, parcel: Parcel) -> bool:
+        """Take a parcel out of the queue; False if any of it is in flight (or it is not here)."""
+        if parcel not in self._queue or parcel.written > parcel.acknowledged:
+            return False
+        del self._queue[parcel]
+        self.unsent -= parcel.missing
+        self.unsent_octets -= _octets_left(parcel)
+        return True
+
+    def flush(self, now: float) -> int:
+        """Let what is queued form windows, as far as the writer may send (``LJ-18``).
+
+        Returns how many windows were formed.
+        """
+        before = self.counters.windows
+        while self._queue and self.state in _SENDING:
+            if not len(self._flights):
+                self._heard_at = now
+            self._form_window()
+        idle = self.deadlines.next is None
+        if idle and self._timeout and len(self._flights) and not self._paused:
+            self.deadlines.set("timeout", self._heard_at + self._timeout)
+        return self.counters.windows - before
+
+    def _form_window(self) -> None:
+        flight, payloads = self._take()
+        self._flights.sent(self.counters.windows, flight)
+        self.counters.windows += 1
+        self.counters.events += flight.size
+        self.unsent -= flight.size
+        self.in_flight += flight.size
+        self._encode(payloads)
+        self._machine.step(WindowSent)
+        if self._flights.full:
+            self._machine.step(WindowsFilled)
+
+    def _take(self) -> tuple[Flight, list[bytes]]:
+        """Take the next window's events from the queue: at least one, however large it is."""
+        payloads: list[bytes] = []
+        portions: list[tuple[Parcel, int]] = []
+        octets = 0
+        while self._queue and len(payloads) < self._window:
+            parcel = next(iter(self._queue))
+            start = parcel.written
+            end = min(len(parcel.payloads), start + self._window - len(payloads))
+            if start or end < len(parcel.payloads) or octets + parcel.octets > self._window_octets:
+                end = self._end_of_room(parcel, end, octets)
+                if end == start and not payloads:
+                    end = start + 1
+                if end == start:
+                    break
+            taken = parcel.payloads[start:end]
+            octets += sum(map(len, taken)) + FRAME_OCTETS * len(taken)
+            payloads += taken
+            portions.append((parcel, end - start))
+            parcel.written = end
+            if end < len(parcel.payloads):
+                break
+            del self._queue[parcel]
+        self.unsent_octets -= octets
+        return Flight(portions, len(payloads)), payloads
+
+    def _end_of_room(self, parcel: Parcel, end: int, octets: int) -> int:
+        """How far ``parcel`` can be taken before the window has too many octets."""
+        for index in range(parcel.written, end):
+            octets += len(parcel.payloads[index]) + FRAME_OCTETS
+            if octets > self._window_octets:
+                return index
+        return end
+
+    def _encode(self, payloads: list[bytes]) -> None:
+        sequences = range(1, len(payloads) + 1)
+        version = self._version
+        encode = encode_json if version == VERSION_2 else encode_data_around
+        frames = encode(sequences, payloads, version)
+        announcement = encode_window(len(payloads), version)
+        self.counters.octets_uncompressed += len(announcement) + len(frames)
+        if self._level and len(frames) <= self._inflated_octets_max:
+            compressed = encode_compressed(frames, self._level, version)
+            # A document near its own limit, and not compressible: plain, it is within the limits.
+            if len(compressed) - wire.HEADER_OCTETS <= self._compressed_octets_max:
+                frames = compressed
+        self.counters.octets += len(announcement) + len(frames)
+        self._out += (announcement, frames)
+
+    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, inputs: bytes, now: float) -> list[WriterEvent]:
+        """Read what the reader sent at ``now``."""
+        if self.state not in _HEARING:
+            return []
+        events: list[WriterEvent] = []
+        for frame in self._decoder.feed(inputs):
+            event = self._acknowledge(frame) if type(frame) is Ack else frame
+            if type(event) is Fault:
+                self._fail(event)
+            else:
+                self._heard_at = now
+                self._machine.step(type(event))
+            events.append(event)  # type: ignore[arg-type]
+            if self.fault is not None:
+                break
+            if type(event) is WindowAcknowledged and not len(self._flights):
+                self._machine.step(AllAcknowledged)
+        return events
+
+    def _acknowledge(self, ack: Ack) -> WriterEvent:
+        sequence = ack.sequence
+        if sequence == 0:
+            self.counters.keepalives += 1
+            return KeptAlive()
+        flights = self._flights.messages()
+        if not flights or sequence > flights[0].size:
+            sent = f"of a window of {flights[0].size}" if flights else "and nothing is in flight"
+            return Fault("ack", f"an ack of {sequence} {sent}", wire.encode_ack(sequence))
+        flight = flights[0]
+        count = sequence - flight.acknowledged
+        if count <= 0:
+            self.counters.keepalives += 1
+            return KeptAlive()
+        self.counters.acks += 1
+        self.counters.acknowledged += count
+        self.in_flight -= count
+        parcels = flight.acknowledge(count)
+        if flight.acknowledged < flight.size:
+            return PartAcknowledged(count, parcels)
+        self._flights.acknowledge_one(self._flights.sequences()[0])
+        return WindowAcknowledged(count, parcels)
+
+    def _fail(self, fault: Fault) -> None:
+        self.fault = fault
+        self._machine.step(Fault)
+        self._out.clear()
+        self.deadlines.clear_all()
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def paused(self, now: float) -> list[WriterEvent]:
+        """The transport has not written our octets yet: the reader cannot have answered."""
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[WriterEvent]:
+        """The transport has written all: the reader has all its time from now on."""
+        self._paused = False
+        self._heard_at = now
+        if self._timeout and len(self._flights) and self.state in _HEARING:
+            self.deadlines.set("timeout", now + self._timeout)
+        return []
+
+    def _look_for_life(self, now: float, events: list[WriterEvent]) -> None:
+        """The reader fails if it gave no sign of life for too long (``LJ-15``)."""
+        if not len(self._flights) or self._paused:
+            return
+        deadline = self._heard_at + self._timeout
+        if now < deadline:
+            self.deadlines.set("timeout", deadline)
+            return
+        fault = Fault("timeout", f"no ack for {self._timeout:g} s")
+        self._fail(fault)
+        events.append(fault)
+
+    timely: ClassVar = {"timeout": _look_for_life}
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def drain(self, now: float) -> list[WriterEvent]:
+        """Form no further window; close the connection once ``finished``.
+
+        What is queued comes back from ``lost``.  IllegalTransition when the writer has failed or is
+        closed.
+        """
+        self._machine.step(DrainBegun)
+        return []
+
+    def outputs(self) -> bytes:
+        """Take the octets which are to be written now."""
+        if not self._out:
+            return b""
+        octets = b"".join(self._out)
+        self._out.clear()
+        return octets
+
+    def lost(self, now: float) -> list[WriterEvent | WorkLost]:
+        """The connection is gone: every parcel which is not acknowledged, in order (``LJ-15``)."""
+        if self.state is Writing.CLOSED:
+            return []
+        self._machine.step(ConnectionLost)
+        self._out.clear()
+        self.deadlines.clear_all()
+        parcels: dict[Parcel, None] = {}  # one may stand in two windows and in the queue
+        for flight in self._flights.drain():
+            parcels.update((parcel, None) for parcel, _ in flight.portions)
+        parcels.update(self._queue)
+        self._queue.clear()
+        self.unsent = self.unsent_octets = self.in_flight = 0
+        return [WorkLost(list(parcels))] if parcels else []
+
+
+def _octets_left(parcel: Parcel) -> int:
+    """The frames of what is not written of a parcel."""
+    if not parcel.written:
+        return parcel.octets
+    rest = parcel.payloads[parcel.written :]
+    return sum(map(len, rest)) + FRAME_OCTETS * len(rest)

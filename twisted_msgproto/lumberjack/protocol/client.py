@@ -1,0 +1,490 @@
+"""The writer's side on Twisted: one connection which sends events and tells when they are safe.
+
+    client = await endpoint.connect(LumberjackClientFactory())
+    await client.send(b'{"message": "hello"}')          # fires when it is acknowledged
+    await client.sendBatch(documents)                   # fires when the last of them is
+
+A connection which is lost fails what was not acknowledged; :class:`~.shipper.LumberjackShipper`
+keeps it, connects again and sends it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
+from typing import Protocol as TypingProtocol
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IAddress, IConsumer, IPushProducer, ITCPTransport
+from twisted.internet.protocol import ClientFactory, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from ...core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    Fault,
+    LimitExceeded,
+    MsgprotoError,
+    ProtocolViolation,
+    TimedOut,
+)
+from ...core.limits import Limit, Limits
+from ...core.machine import IllegalTransition
+from ...net.factory import COMMON_LIMITS, SessionFactory
+from ...net.link import Link
+from ..machine import Packer, Writer
+from ..terms import (
+    COMPRESS_DEFAULT,
+    WINDOW_DEFAULT,
+    WRITER_LIMITS,
+    Event,
+    KeptAlive,
+    Parcel,
+    PartAcknowledged,
+    WindowAcknowledged,
+    Writing,
+)
+
+CLIENT_LIMITS: Final = (
+    *COMMON_LIMITS,
+    *WRITER_LIMITS,
+    Limit("handshake", 10.0, "s", "for the TLS hand-shake"),
+    Limit("unread-seconds", 30.0, "s", "a reader which does not take our octets is left"),
+    Limit("ttl", 0.0, "s", "a connection is replaced after this; 0 = never (LJ-15)"),
+    Limit("drain", 10.0, "s", "for the acks which are awaited, when the writer stops"),
+)
+"""What a client bounds."""
+
+log: Final = Logger(namespace="twisted_msgproto.lumberjack")
+
+
+class Ticket:
+    """Who waits for parcels: a Deferred which fires when the last of them is acknowledged.
+
+    Attributes:
+        deferred: what the caller of ``send`` got; cancelling it withdraws what is unsent.
+        parcels: those which are not acknowledged yet.
+    """
+
+    __slots__ = ("deferred", "parcels")
+
+    def __init__(self, withdraw: Callable[[Parcel], object]) -> None:
+        self.parcels: dict[Parcel, None] = {}
+
+        def cancelled(deferred: Deferred[None]) -> None:
+            for parcel in list(self.parcels):
+                withdraw(parcel)
+
+        self.deferred: Deferred[None] = Deferred(cancelled)
+
+    def add(self, parcel: Parcel) -> None:
+        """One more parcel to wait for."""
+        parcel.token = self
+        self.parcels[parcel] = None
+
+    def acknowledged(self, parcel: Parcel) -> None:
+        """``parcel`` is safe."""
+        del self.parcels[parcel]
+        if not self.parcels and not self.deferred.called:
+            self.deferred.callback(None)
+
+    def failed(self, error: BaseException) -> None:
+        """It is not known of all parcels that they are safe, and nobody will try again."""
+        if not self.deferred.called:
+            self.deferred.errback(error)
+
+
+class ProducerControl:
+    """Pauses a push producer while there is no room for more (``LJ-09``)."""
+
+    __slots__ = ("_paused", "_producer")
+
+    def __init__(self) -> None:
+        self._producer: IPushProducer | None = None
+        self._paused = False
+
+    def register(self, producer: Any, streaming: bool) -> None:
+        """As IConsumer.registerProducer; ValueError for a pull producer: events have no pace."""
+        if self._producer is not None:
+            raise RuntimeError("a producer is registered already")
+        if not streaming:
+            raise ValueError("push producers only")
+        self._producer = producer
+        self._paused = False
+
+    def unregister(self) -> None:
+        """As IConsumer.unregisterProducer."""
+        self._producer = None
+
+    def look(self, full: bool) -> None:
+        """Pause or resume the producer, if that is a change."""
+        producer = self._producer
+        if producer is None or full is self._paused:
+            return
+        self._paused = full
+        if full:
+            producer.pauseProducing()
+        else:
+            producer.resumeProducing()
+
+    def stop(self) -> None:
+        """Nobody will take events any more."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.stopProducing()
+
+
+class Owner(TypingProtocol):
+    """Who has the events when a connection only carries them."""
+
+    def clientWants(self, client: LumberjackClient) -> None:
+        """``client`` may send: submit parcels while its ``machine.wanted`` is not 0."""
+
+    def clientProgressed(self, client: LumberjackClient, count: int) -> None:
+        """A sign of life: ``count`` (or 0) more events are acknowledged, as their tickets know."""
+
+    def clientLost(
+        self, client: LumberjackClient, parcels: list[Parcel], error: MsgprotoError
+    ) -> None:
+        """``client`` has ended, for ``error``; ``parcels`` are unacknowledged, in order."""
+
+
+@implementer(IConsumer)
+class LumberjackClient(Link):
+    """The writer's side of one connection.
+
+    Attributes:
+        machine: the writer; its ``snapshot()`` tells where the connection stands.
+        peer: the reader's transport address as text.
+        established: events may be written (on TLS: the hand-shake is done).
+        expired: the connection ended because its time (``ttl``) was over.
+        owner: who gives us parcels and takes them back; None: those who wait get errors.
+    """
+
+    log: ClassVar[Logger] = log
+    factory: LumberjackClientFactory
+    machine: Writer
+    readsWhileDraining = True  # an end in order waits for acks
+    faultEnds = "left"
+
+    established = False
+    expired = False
+    owner: Owner | None = None
+
+    _error: MsgprotoError | None  # what ended the connection, if we ended it
+    _stopping: list[Deferred[None]]  # who waits for the end of close()
+    _deadline: Any  # of close()
+    _unanswered: list[Parcel]
+    _progress: int  # events acknowledged since the owner was told; -1: no sign of life
+
+    @property
+    def writer(self) -> Writer:
+        """The older name of ``machine``."""
+        return self.machine
+
+    # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
+
+    def sessionEstablished(self) -> None:
+        """The connection stands; what waits is written after this."""
+
+    def sessionLost(self, reason: Failure) -> None:
+        """The session has ended; ``reason`` is what Twisted gave to ``connectionLost``."""
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, event: Event) -> Deferred[None]:
+        """Send one event; fires when it is acknowledged (``LJ-09``).
+
+        ``event`` is a JSON document as octets (version 2), carried as it is, or a mapping of text
+        (version 1); TypeError for the wrong one.  The Deferred fails with LimitExceeded when the
+        event is above a limit or too many wait (nothing was sent), with ConnectionClosed,
+        ProtocolViolation or TimedOut when the connection ends first.  Cancelling it withdraws an
+        event which is not written yet.
+        """
+        return self.sendBatch((event,))
+
+    def sendBatch(self, events: Iterable[Event]) -> Deferred[None]:
+        """Send many events, in order; fires when the last is acknowledged.  As ``send``.
+
+        If one of them is above a limit none is sent.
+        """
+        events = list(events)
+        if not events:
+            return succeed(None)
+        if self._stopping or self._gone:
+            return fail(ConnectionClosed("the connection has ended or is ending; nothing sent"))
+        ticket = Ticket(self._withdraw)
+        try:
+            parcel = self.machine.send(events, ticket)
+        except LimitExceeded as error:
+            return fail(error)
+        except IllegalTransition:
+            return fail(ConnectionClosed("the connection is ending; nothing sent"))
+        ticket.add(parcel)
+        self.look()
+        return ticket.deferred
+
+    def close(self) -> Deferred[None]:
+        """Send what waits, await its acks (until the limit ``drain``), close; fires at the end.
+
+        What is unacknowledged by then fails with ConnectionClosed.
+        """
+        stopped: Deferred[None] = Deferred()
+        self._stopping.append(stopped)
+        if self._gone:
+            self._tellStopped()
+        elif self._deadline is None:
+            seconds = self.factory.limits["drain"]
+            self._deadline = self.factory.clock.callLater(seconds, self._late)
+            self.look()
+        return stopped
+
+    stop = close  # the older name
+
+    def _tellStopped(self) -> None:
+        stopping, self._stopping = self._stopping, []
+        for stopped in stopping:
+            stopped.callback(None)
+
+    def _late(self) -> None:
+        self._deadline = None
+        self.leave(ConnectionClosed("stopped before every event was acknowledged"))
+
+    def retire(self) -> None:
+        """Send no further window, await the acks of those in flight, close (``LJ-15``, ttl)."""
+        if self.machine.state in (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED):
+            self.drain()
+
+    def leave(self, error: MsgprotoError) -> None:
+        """End the connection at once; ``error`` is what those get who wait for acks."""
+        self._error = self._error or error
+        self._abort()
+
+    # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """Let a push producer write events; it is paused while the window is full (``LJ-09``)."""
+        self._producers.register(producer, streaming)
+        self.look()
+
+    def unregisterProducer(self) -> None:
+        """The producer has no more events."""
+        self._producers.unregister()
+
+    def write(self, data: Event) -> None:
+        """Send one event and wait for nothing; what becomes of it is only logged."""
+        self.send(data).addErrback(_unheard, self.peer)
+
+    # ── the connection's life ───────────────────────────────────────────────────────────────────
+
+    def makeMachine(self) -> Writer:
+        """Return a writer with the factory's settings."""
+        return self.factory.buildWriter()
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it first."""
+        self._producers = ProducerControl()
+        self._error = None
+        self._stopping = []
+        self._deadline = None
+        self._ttl: Any = None
+        self._progress = -1
+        self._unanswered = []
+        super().connectionMade()
+
+    def secured(self) -> None:
+        """The connection can be used."""
+        self.established = True
+        ttl = self.factory.limits["ttl"]
+        if ttl:
+            self._ttl = self.factory.clock.callLater(ttl, self._expired)
+        with self._gathering():
+            self.sessionEstablished()
+        self.look()
+
+    def _handshakeExpired(self) -> None:
+        self._error = TimedOut("no TLS hand-shake in time")
+        super()._handshakeExpired()
+
+    def _expired(self) -> None:
+        self._ttl = None
+        self.expired = True
+        self.retire()
+
+    def workLost(self, work: list[Any], reason: Failure) -> None:
+        """These parcels were not acknowledged."""
+        self._unanswered = work
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: its parcels go back, or those who wait for them are told."""
+        for call in (self._ttl, self._deadline):
+            if call is not None:
+                call.cancel()
+        self._ttl = self._deadline = None
+        error = self._error or ConnectionClosed(f"the connection was lost: {_why(reason)}")
+        if self.owner is not None:
+            self.owner.clientLost(self, self._unanswered, error)
+        else:
+            for parcel in self._unanswered:
+                parcel.token.failed(error)
+        self._producers.stop()
+        if self.established:
+            self.sessionLost(reason)
+        self._tellStopped()
+
+    # ── what the reader says ────────────────────────────────────────────────────────────────────
+
+    def _acknowledged(self, event: PartAcknowledged | WindowAcknowledged) -> None:
+        self._progress = max(self._progress, 0) + event.count
+        for parcel in event.parcels:
+            parcel.token.acknowledged(parcel)
+
+    def _keptAlive(self, event: KeptAlive) -> None:
+        self._progress = max(self._progress, 0)
+
+    def faulted(self, fault: Fault) -> None:
+        """The reader broke the protocol or fell silent: one line, a counter, and the end."""
+        kind = TimedOut if fault.reason == "timeout" else ProtocolViolation
+        self._error = self._error or kind(fault.text)
+        self._tell(fault, self.faultEnds)
+        self._abort()
+
+    def unread(self) -> None:
+        """The reader takes nothing of what we write."""
+        seconds = self.factory.limits["unread-seconds"]
+        self._error = self._error or TimedOut(f"the reader took no octets for {seconds:g} s")
+        super().unread()
+
+    def outputChanged(self, paused: bool) -> None:
+        """Our octets wait in the transport: the reader cannot have answered them."""
+        if paused:
+            self.machine.paused(self._now())
+        else:
+            self.machine.resumed(self._now())
+            self.look()
+
+    # ── octets out ──────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _gathering(self) -> Iterator[None]:
+        """What is sent within the block goes out after it, in one window."""
+        within, self._following = self._following, True
+        try:
+            yield
+        finally:
+            self._following = within
+
+    def look(self) -> None:
+        """Something has changed: take more events in, write what may be written, set timers."""
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._following or self._ended or not self.established:
+            return
+        writer, owner = self.machine, self.owner
+        progress, self._progress = self._progress, -1
+        now = self._now()
+        with self._gathering():
+            if owner is not None and progress >= 0:
+                owner.clientProgressed(self, progress)
+            self._producers.look(writer.full)  # what it sends now shares the next window
+            if owner is not None:
+                owner.clientWants(self)
+            while writer.flush(now) and owner is not None:
+                owner.clientWants(self)
+        self._producers.look(writer.full)
+        super()._settle()
+        if self._stopping and not self._ended and not writer.unacknowledged:
+            self._end(fault=False)
+
+    actions: ClassVar = {
+        Fault: faulted,
+        KeptAlive: _keptAlive,
+        PartAcknowledged: _acknowledged,
+        WindowAcknowledged: _acknowledged,
+    }
+
+    def _withdraw(self, parcel: Parcel) -> None:
+        if self.machine.withdraw(parcel):
+            self.look()
+
+
+def _why(reason: Failure) -> str:
+    return " ".join(reason.getErrorMessage().split()) or "no reason given"
+
+
+def _unheard(failure: Failure, peer: str) -> None:
+    log.warn("{peer}: an event was not sent: {text}", peer=peer, text=failure.getErrorMessage())
+
+
+class LumberjackClientFactory(SessionFactory, ClientFactory):
+    """Builds a :class:`LumberjackClient` for each connection to a reader.
+
+    Attributes:
+        limits: the limits in force.
+        counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
+        liveConnections: the protocols which are connected now.
+    """
+
+    protocolName = "lumberjack"
+    protocol = LumberjackClient  # type: ignore[assignment]
+
+    LIMITS: ClassVar[tuple[Limit, ...]] = CLIENT_LIMITS
+
+    def __init__(
+        self,
+        *,
+        version: int = 2,
+        window: int = WINDOW_DEFAULT,
+        compress: int = COMPRESS_DEFAULT,
+        pipelining: int = 1,
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+    ) -> None:
+        """Make a factory; the arguments are those of :class:`~.writer.Writer`.
+
+        ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
+        ``callLater()``; the global reactor if None.
+
+        Raises ConfigurationError for a value which makes no sense.
+        """
+        super().__init__(limits=limits, clock=clock)
+        self.liveConnections: set[LumberjackClient] = set()
+        self._settings: dict[str, int] = {
+            "version": version,
+            "window": window,
+            "compress": compress,
+            "pipelining": pipelining,
+        }
+        try:
+            self.capacity = self.buildWriter().capacity
+            self.packer = Packer(self.limits, version)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        self.window = window
+
+    def connectionOpened(self, protocol: Any, host: str) -> None:
+        """A connection is made; the system looks now and then whether its reader is still there."""
+        if ITCPTransport.providedBy(protocol.transport):
+            protocol.transport.setTcpKeepAlive(True)
+        super().connectionOpened(protocol, host)
+        self.liveConnections.add(protocol)
+
+    def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
+        """A connection is lost."""
+        self.liveConnections.discard(protocol)
+        super().connectionClosed(protocol, reason)
+
+    def buildWriter(self) -> Writer:
+        """The machine for a new connection."""
+        return Writer(self.limits, **self._settings)
+
+    def buildProtocol(  # type: ignore[override]
+        self, addr: IAddress | None
+    ) -> LumberjackClient | None:
+        """A protocol for a new connection."""
+        built: Any = super().buildProtocol(addr)
+        return built  # type: ignore[no-any-return]

@@ -1,0 +1,225 @@
+"""The two loops in which a reader spends its time: runs of ``J`` and of ``D`` frames in octets.
+
+Each stands here in Python.  The compiled module ``_scan`` does the same work several times as
+fast and is used where it was built; :data:`COMPILED` tells.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, repeat
+from typing import Any, Final, NamedTuple
+
+from ...core.compiled import compiled
+from ...core.packed import PackedMaps, PackedNumbers, PackedOctets
+
+FORM: Final = 4
+"""Of what ``_scan`` takes and gives; see :func:`~twisted_msgproto.core.compiled.compiled`."""
+
+_compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
+
+COMPILED: Final = _compiled is not None
+"""Whether the compiled form is in use."""
+
+_HEADER = struct.Struct(">HII")  # version and type as one number, sequence, length or count
+_LENGTH = struct.Struct(">I")
+_JSON: Final = ord("J")
+_WINDOW: Final = ord("W")
+_WINDOW_SIZE: Final = 6
+
+KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
+"""A key as it stands in a D frame, length first; the size of that; the key as text."""
+
+_NO_KEY: Final[KnownKey] = ((), 0, "")
+"""Stands where no key is known: no octets ever start with an empty tuple."""
+
+
+# ── J frames, and the windows they stand in ─────────────────────────────────────────────────────
+
+JsonRun = tuple[int, PackedNumbers, PackedOctets, list[tuple[int, int]], int]
+"""J frames of one version which follow each other, and the W frames which stand among them:
+
+* the position behind them,
+* the J frames' sequence numbers,
+* and documents,
+* of each W frame: how many J frames stand before it, and the window it announces,
+* so many octets has the next J frame, whose header stands at the position and whose end is not
+  here; 0 if there is none.
+"""
+
+
+def json_run_python(
+    octets: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
+) -> JsonRun:
+    """The run of J and W frames which begins at ``position``.
+
+    They are whole, at most ``count_max`` J and ``windows_max`` W frames, and none of them begins at
+    or after ``stop``.  A W frame which announces 0 or more than ``window_max`` is not for a run.
+    """
+    unpack, header_size, end = _HEADER.unpack_from, _HEADER.size, len(octets)
+    json_head = octets[position] << 8 | _JSON
+    window_head = octets[position] << 8 | _WINDOW
+    sequences: list[int] = []
+    bodies: list[bytes] = []
+    windows: list[tuple[int, int]] = []
+    needed = 0
+    while len(bodies) < count_max and position < stop and position + header_size <= end:
+        head, number, length = unpack(octets, position)
+        if head == json_head:
+            start = position + header_size
+            after = start + length
+            if after > end:
+                needed = after - position
+                break
+            sequences.append(number)
+            bodies.append(octets[start:after])
+            position = after
+        elif head == window_head and 0 < number <= window_max and len(windows) < windows_max:
+            windows.append((len(bodies), number))
+            position += _WINDOW_SIZE
+        else:
+            break
+    bounds = array("i", accumulate(map(len, bodies), initial=0))
+    columns = PackedNumbers("q", sequences), PackedOctets(b"".join(bodies), bounds)
+    return position, *columns, windows, needed
+
+
+def json_run_compiled(
+    octets: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
+) -> JsonRun:
+    """See :func:`json_run_python`."""
+    position, sequences, bounds, bodies, windows, needed = _compiled.json_columns(
+        octets, position, stop, count_max, window_max, windows_max
+    )
+    columns = PackedNumbers("q", sequences), PackedOctets(bodies, array("i", bounds))
+    return position, *columns, windows, needed
+
+
+# ── D frames ────────────────────────────────────────────────────────────────────────────────────
+
+
+class DataLimits(NamedTuple):
+    """What bounds one D frame: pairs, and octets of a key, of a value, of all."""
+
+    pairs: int
+    key_octets: int
+    value_octets: int
+    octets: int
+
+
+class DataRun(NamedTuple):
+    """D frames of one version which follow each other, up to ``position``.
+
+    ``unusual``: the next frame's header stands there, and the frame is not one for a run.
+    """
+
+    position: int
+    sequences: PackedNumbers
+    pairs: Sequence[dict[str, str]]
+    unusual: bool
+
+
+def data_run_python(
+    octets: bytes,
+    position: int,
+    stop: int,
+    count_max: int,
+    limits: DataLimits,
+    keys: list[KnownKey],
+) -> DataRun:
+    """The run of D frames which begins at ``position``.
+
+    They are at most ``count_max``, and none of them begins at or after ``stop``.
+
+    Frames which are cut short, above a limit or not UTF-8 are not for a run.  Frames which follow
+    each other mostly have the same keys in the same order, so the keys of the last frame are
+    compared, lengths and all, before anything is decoded; ``keys`` holds them from call to call.
+    """
+    end = len(octets)
+    unpack, unpack_header, header_size = _LENGTH.unpack_from, _HEADER.unpack_from, _HEADER.size
+    pairs_max, key_max, value_max, size_max = limits
+    run_head = octets[position] << 8 | octets[position + 1]
+    sequences: list[int] = []
+    all_pairs: list[dict[str, str]] = []
+    known_keys = keys
+    unusual = False
+    try:
+        for _ in repeat(None, count_max):
+            if position >= stop:
+                break
+            head, sequence, count = unpack_header(octets, position)
+            if head != run_head:
+                break
+            unusual = True  # until this frame has been read to its end
+            if len(known_keys) != count:
+                if count > pairs_max:
+                    break
+                known_keys = [_NO_KEY] * count
+            pairs: dict[str, str] = {}
+            known = True
+            at = position + header_size
+            for key_octets, key_size, key in known_keys:
+                if octets.startswith(key_octets, at):
+                    at += key_size
+                else:
+                    known = False
+                    (size,) = unpack(octets, at)
+                    if size > key_max:
+                        raise ValueError
+                    text_start = at + 4
+                    at = text_start + size
+                    key = octets[text_start:at].decode()
+                (size,) = unpack(octets, at)
+                if size > value_max:
+                    raise ValueError
+                text_start = at + 4
+                at = text_start + size
+                pairs[key] = octets[text_start:at].decode()
+            if at > end or at - position > size_max:
+                break
+            unusual = False
+            if not known:
+                known_keys = [_known_key(key) for key in pairs]
+            position = at
+            sequences.append(sequence)
+            all_pairs.append(pairs)
+    except (struct.error, ValueError):
+        pass  # cut short, above a limit, or not UTF-8: UnicodeDecodeError is a ValueError
+    keys[:] = known_keys
+    return DataRun(position, PackedNumbers("q", sequences), all_pairs, unusual)
+
+
+def _known_key(key: str) -> KnownKey:
+    """A key as it stands in a D frame, length first; the size of that; and the key."""
+    octets = key.encode()
+    return _LENGTH.pack(len(octets)) + octets, 4 + len(octets), key
+
+
+def data_run_compiled(
+    octets: bytes,
+    position: int,
+    stop: int,
+    count_max: int,
+    limits: DataLimits,
+    keys: list[KnownKey],
+) -> DataRun:
+    """See :func:`data_run_python`.  Its pairs are packed; repeated keys are not for a run."""
+    position, sequences, pairs, key_bounds, key_octets, value_bounds, value_octets, unusual = (
+        _compiled.data_columns(octets, position, stop, count_max, *limits)
+    )
+    return DataRun(
+        position,
+        PackedNumbers("q", sequences),
+        PackedMaps(
+            array("i", pairs),
+            PackedOctets(key_octets, array("i", key_bounds)),
+            PackedOctets(value_octets, array("i", value_bounds)),
+        ),
+        unusual,
+    )
+
+
+json_run = json_run_compiled if COMPILED else json_run_python
+data_run = data_run_compiled if COMPILED else data_run_python

@@ -1,0 +1,430 @@
+"""Messages as they arrive: new or repeated, in parts or whole, refused or good.
+
+Serves ``MM-12`` … ``MM-14``, ``MM-22``, ``MM-28`` and ``MM-31``.
+
+The session's receiving half.  It knows the window and which numbers are expected; it writes
+nothing and knows no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ...core.limits import Limits
+from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
+from ...core.window import ReceiveWindow
+from ..terms import Counters, MessagesReceived
+from ..wire import (
+    LIMIT_EXCEEDED,
+    NO_PROPERTIES,
+    PROTOCOL_ERROR,
+    BadText,
+    Messages,
+    Part,
+    Properties,
+    read_properties,
+)
+from .extensions import Extension, refusal
+
+REPEATS_KNOWN_MIN: Final = 1024
+"""At least so many of the last numbers are known as repeats when they come again (``MM-13``)."""
+
+PROPERTY_TEXTS_KEPT: Final = 64
+"""So many texts of properties are remembered with what they say."""
+
+INSPECTION_STEPS: Final = 16_000
+"""What one call of ``receive`` may spend on the inspection of bodies: about 30 ms (``MM-28``)."""
+
+OBJECTION_OCTETS: Final = 24
+"""So much of a body which is judged at once counts as one step."""
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+
+class Broken(Exception):
+    """The peer broke the protocol inside a frame which was whole."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class _Read(NamedTuple):
+    """What a text of properties says."""
+
+    properties: Properties
+    fields: Mapping[str, str]
+    untyped: int
+
+
+class _Said(NamedTuple):
+    """What annotating extensions say about a message: for the table, and by their names."""
+
+    fields: Mapping[str, str]
+    notes: Mapping[str, str]
+
+
+_SILENCE: Final = _Said(_NOTHING, _NOTHING)
+_EMPTY: Final = _Read(NO_PROPERTIES, _NOTHING, 0)
+_ALL_EMPTY: Final[list[_Read]] = []
+
+
+@dataclass(slots=True)
+class _Payload:
+    """A payload of which at least one part has come (``MM-31``)."""
+
+    first: Part
+    read: _Read
+    said: _Said
+    repeat: bool
+    parts: list[bytes] = field(default_factory=list)
+    count: int = 0
+    octets: int = 0
+    last: int = 0  # number of the last part
+    numbered: bool | None = None  # each part has its own number; None: only one part has come
+
+
+class _Inspected(NamedTuple):
+    """A whole payload whose inspection by extensions goes on (``MM-28``)."""
+
+    verdict: Generator[None, None, str | None]
+    message: Part
+    read: _Read
+    said: _Said
+    numbers: int
+
+
+def _with(fields: Mapping[str, str], said: _Said) -> Mapping[str, str]:
+    return {**fields, **said.fields} if said.fields else fields
+
+
+class Inbox:
+    """What has arrived in a session, up to the events which are given out.
+
+    Attributes:
+        window: numbers of whole payloads by place, and which of them are safe.
+        count: the agreed number of messages in flight; None: numbers are not looked at (MM-13).
+        annotating: extensions which say something about each message, with their indexes.
+        objecting: extensions which may refuse a body (MM-28).
+        repeat_seen: a repeat came which the newest ack covers.
+        inspected: the body which is being inspected; nothing behind it is looked at meanwhile.
+        steps: what inspections may still spend in this call.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        counters: Counters,
+        annotating: Sequence[tuple[int, Extension]],
+        refused: Callable[[int, str], None],
+    ) -> None:
+        """``annotating`` is filled when extensions are agreed.
+
+        ``refused(sequence, why)`` is called for each body which an extension refuses."""
+        self.window: ReceiveWindow[None] = ReceiveWindow()
+        self.count: int | None = None
+        self.annotating = annotating
+        self.objecting: list[Extension] = []
+        self.repeat_seen = False
+        self.inspected: _Inspected | None = None
+        self.steps = INSPECTION_STEPS
+        self._behind: Iterator[Part] = iter(())  # frames of the same run, behind that body
+        self._parts_max = limits.integer("payload-parts")
+        self._octets_max = limits.integer("payload-octets")
+        self._counters = counters
+        self._refused = refused
+        self._sliced = 0  # place up to which slices reach
+        self._last = 0  # number which came last
+        self._batch = MessagesReceived()  # messages which are not in an event yet
+        self._payload: _Payload | None = None
+        self._texts: dict[bytes, _Read] = {}
+
+    @property
+    def held_octets(self) -> int:
+        """Octets of a payload of which parts are missing, or which is being inspected."""
+        if self.inspected is not None:
+            return len(self.inspected.message.payload)
+        return 0 if self._payload is None else self._payload.octets
+
+    @property
+    def in_parts(self) -> bool:
+        """Parts of a payload are missing."""
+        return self._payload is not None
+
+    def take(self) -> MessagesReceived | None:
+        """The messages which have come so far, as one slice of the window; None for none."""
+        batch = self._batch
+        if not batch.sequences:
+            return None
+        batch.place = self._sliced = self.window.slice()
+        self._batch = MessagesReceived()
+        return batch
+
+    def slice_refused(self) -> int | None:
+        """The place of refused bodies behind the last slice; None if there are none (MM-28)."""
+        if self.window.received == self._sliced:
+            return None
+        self._sliced = self.window.slice()
+        return self._sliced
+
+    def receive_run(self, run: Messages) -> None:
+        """Whole frames.  Plain new ones are taken as columns, anything else one by one."""
+        reads = None
+        if self._payload is None and (not self.objecting or self._all_good(run.payloads)):
+            reads = self._read_all(run.properties)
+        if reads is None or (self.count is not None and not self._follow(run.sequences)):
+            columns = (run.sequences, run.destinations, run.properties, run.payloads)
+            self._receive_rows(map(Part, *columns))
+            return
+        self._receive(len(run.sequences))
+        batch = self._batch
+        if batch.sequences:
+            batch.sequences += run.sequences
+            batch.destinations += run.destinations
+            batch.bodies += run.payloads
+            batch.texts += run.properties
+        else:  # as nearly always: the columns are nobody else's
+            batch.sequences, batch.destinations = run.sequences, run.destinations
+            batch.bodies, batch.texts = run.payloads, run.properties
+        batch.octets += run.octets
+        if reads is _ALL_EMPTY:
+            reads = [_EMPTY] * len(run.sequences)
+            batch.properties += [NO_PROPERTIES] * len(reads)
+        else:
+            self._counters.untyped += sum([read.untyped for read in reads])
+            batch.properties += [read.properties for read in reads]
+        if self.annotating:
+            # Asked for each message: what an extension says may hold for one only.
+            said = [self._say() for _ in reads]
+            batch.fields += [
+                _with(*row) for row in zip([r.fields for r in reads], said, strict=True)
+            ]
+            batch.notes += [each.notes for each in said]
+        else:
+            batch.fields += [read.fields for read in reads]
+
+    def _all_good(self, bodies: list[bytes]) -> bool:
+        """Whether all these can be judged now, and no extension refuses one."""
+        self.steps -= sum(map(len, bodies)) // OBJECTION_OCTETS
+        return self.steps > 0 and all(
+            extension.inspection(body) is None and extension.objection(body) is None
+            for extension in self.objecting
+            for body in bodies
+        )
+
+    def _receive_rows(self, rows: Iterator[Part]) -> None:
+        """Frames one by one, until one of them takes longer."""
+        for row in rows:
+            self._receive_whole(row)
+            if self.inspected is not None:
+                self._behind = rows
+                return
+
+    def _read_all(self, texts: list[bytes]) -> list[_Read] | None:
+        """What all these texts say; None if one of them says nothing."""
+        if not any(texts):
+            return _ALL_EMPTY
+        try:
+            return [self._read(text) for text in texts]
+        except Broken:
+            return None
+
+    def _read(self, text: bytes) -> _Read:
+        """What a text of properties says; Broken if it does not parse (``MM-22``)."""
+        if not text:
+            return _EMPTY
+        known = self._texts.get(text)
+        if known is None:
+            try:
+                properties = read_properties(text)
+            except BadText as error:
+                raise Broken(PROTOCOL_ERROR, str(error)) from None
+            fields = {key: value.text for key, value in properties.items()}
+            untyped = sum(not value.typed for value in properties.values())
+            known = _Read(properties, fields, untyped)
+            if len(self._texts) >= PROPERTY_TEXTS_KEPT:
+                del self._texts[next(iter(self._texts))]
+            self._texts[text] = known
+        return known
+
+    def _say(self) -> _Said:
+        """What annotating extensions say about the message which comes now."""
+        if not self.annotating:
+            return _SILENCE
+        fields: dict[str, str] = {}
+        notes: dict[str, str] = {}
+        for _, extension in self.annotating:
+            added = extension.fields()
+            fields.update(added)
+            note = extension.note(added)
+            if note is not None:
+                notes[extension.name] = note
+        return _Said(fields, notes)
+
+    def _follow(self, sequences: Sequence[int]) -> bool:
+        """Whether these are the numbers which have to come next, without a wrap among them."""
+        first = sequences[0]
+        last = first + len(sequences) - 1
+        if first != self._last + 1 or last > SPACE.last:  # after a wrap they come one by one
+            return False
+        if sequences != list(range(first, last + 1)):
+            return False
+        self._last = last
+        return True
+
+    def _is_repeat(self, sequence: int) -> bool:
+        """True for one of the last numbers, False for the next; Broken for any other (MM-13)."""
+        following = SPACE.after(self._last)
+        if sequence == following:
+            return False
+        assert self.count is not None
+        back = SPACE.steps(sequence, self._last)
+        known = min(self.window.received, max(self.count, REPEATS_KNOWN_MIN))
+        if sequence not in SPACE or back >= known:
+            raise Broken(PROTOCOL_ERROR, f"message {sequence}, expected {following}")
+        self._counters.repeats += 1
+        self.repeat_seen |= self.window.received - back <= self.window.acknowledged
+        return True
+
+    def _receive_whole(self, message: Part) -> None:
+        """A frame without CONTINUED: a payload of its own, or the last part of one."""
+        if self._payload is not None:
+            self.receive_part(message, last=True)
+        elif self.count is None or not self._is_repeat(message.sequence):
+            read = self._read(message.properties)
+            self._last = message.sequence
+            self._take(message, read, self._say(), 1)
+
+    def _receive(self, numbers: int, messages: int | None = None) -> None:
+        self.window.receive(numbers)
+        self._counters.received += numbers if messages is None else messages
+        if self.count is not None:
+            over = self.window.unacknowledged - self.count
+            self._counters.over_window += max(0, min(numbers, over))
+
+    def _take(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
+        """A new and whole payload, which extensions may want to inspect."""
+        if not self.objecting:
+            self._keep(message, read, said, numbers)
+            return
+        self.inspected = _Inspected(self._verdict(message.payload), message, read, said, numbers)
+        self._inspect(self.inspected)
+
+    def _verdict(self, body: bytes) -> Generator[None, None, str | None]:
+        """Why ``body`` is refused, or None; it yields whenever this call has had its share."""
+        for extension in self.objecting:
+            while self.steps <= 0:
+                yield
+            inspection = extension.inspection(body)
+            if inspection is None:
+                self.steps -= len(body) // OBJECTION_OCTETS
+                objection = extension.objection(body)
+                if objection is not None:
+                    return objection
+                continue
+            try:
+                while not inspection.done:
+                    self.steps = inspection.go_on(self.steps)
+                    if self.steps <= 0:
+                        yield
+            except ValueError as error:
+                return refusal(error)
+        return None
+
+    def _inspect(self, inspected: _Inspected) -> None:
+        """Inspect on; a body which an extension refuses counts as settled (``MM-28``)."""
+        try:
+            next(inspected.verdict)
+        except StopIteration as judged:
+            self.inspected = None
+            if judged.value is None:
+                self._keep(*inspected[1:])
+            else:
+                self._receive(inspected.numbers, 1)
+                self._counters.untyped += inspected.read.untyped
+                self._counters.bad_payloads += 1
+                self._refused(inspected.message.sequence, judged.value)
+
+    def resume(self) -> None:
+        """Inspect on, and go on behind that body once there is a verdict."""
+        if self.inspected is not None:
+            self._inspect(self.inspected)
+            if self.inspected is None:
+                behind, self._behind = self._behind, iter(())
+                self._receive_rows(behind)
+
+    def forget(self) -> None:
+        """The session is over: what has no verdict yet gets none."""
+        self.inspected = None
+        self._behind = iter(())
+
+    def _keep(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
+        """A good payload."""
+        self._receive(numbers, 1)
+        self._counters.untyped += read.untyped
+        batch = self._batch
+        batch.sequences.append(message.sequence)
+        batch.destinations.append(message.destination)
+        batch.bodies.append(message.payload)
+        batch.texts.append(message.properties)
+        batch.octets += len(message.payload) + len(message.properties)
+        batch.properties.append(read.properties)
+        batch.fields.append(_with(read.fields, said))
+        if self.annotating:
+            batch.notes.append(said.notes)
+
+    # ── parts ───────────────────────────────────────────────────────────────────────────────────
+
+    def receive_part(self, part: Part, *, last: bool) -> None:
+        """A frame of a payload which has several (``MM-14``, ``MM-31``)."""
+        payload = self._payload
+        if payload is None:
+            repeat = self.count is not None and self._is_repeat(part.sequence)
+            read = self._read(part.properties)
+            payload = self._payload = _Payload(part, read, self._say(), repeat)
+        else:
+            self._check_number(payload, part.sequence)
+        payload.last = part.sequence
+        payload.count += 1
+        payload.octets += len(part.payload)
+        self._check_bounds(payload, last)
+        if not payload.repeat:
+            payload.parts.append(part.payload)
+        if last:
+            self._payload = None
+            if not payload.repeat:
+                self._finish(payload)
+
+    @staticmethod
+    def _check_number(payload: _Payload, sequence: int) -> None:
+        """The second part decides for its payload: the same number for all, or one for each."""
+        same, following = payload.last, SPACE.after(payload.last)
+        if payload.numbered is None and sequence in (same, following):
+            payload.numbered = sequence == following
+        if sequence != (following if payload.numbered else same):
+            raise Broken(PROTOCOL_ERROR, f"message {sequence} between the parts of {same}")
+
+    def _check_bounds(self, payload: _Payload, last: bool) -> None:
+        parts_max, octets_max = self._parts_max, self._octets_max
+        if payload.count > parts_max:
+            raise Broken(LIMIT_EXCEEDED, f"more parts than payload-parts={parts_max}")
+        if payload.octets > octets_max:
+            raise Broken(LIMIT_EXCEEDED, f"more octets than payload-octets={octets_max}")
+        if self.count is None or last or payload.repeat or not payload.numbered:
+            return
+        if payload.count >= self.count:
+            text = f"{payload.count} parts of a payload fill the window, and it is not complete"
+            raise Broken(LIMIT_EXCEEDED, text)
+
+    def _finish(self, payload: _Payload) -> None:
+        """The last part has come: destination, properties and type are the first part's."""
+        self._last = payload.last
+        whole = Part(
+            payload.first.sequence,
+            payload.first.destination,
+            payload.first.properties,
+            b"".join(payload.parts),
+        )
+        self._take(whole, payload.read, payload.said, payload.count if payload.numbered else 1)

@@ -1,0 +1,344 @@
+"""MicroMsg2 on Twisted: a server with its broker, and a client whose verbs return Deferreds.
+
+::
+
+    class MyServer(MicroMsg2Server):
+        def messageReceived(self, message):      # None, or a Deferred which delays the ack
+            print(message.destination, message.body)
+
+    factory = MicroMsg2ServerFactory(sink)
+    factory.protocol = MyServer
+    serverEndpoint.listen(factory)
+
+    client = await clientEndpoint.connect(MicroMsg2ClientFactory())
+    await client.whenEstablished()
+    await client.send("orders", b"...", {"amount": 3})
+    client.subscribe("topic/prices", "market=Teu;amount>=N100")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, ClassVar, Final
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.python.failure import Failure
+
+from ...core.errors import Refused
+from ...core.limits import Limit, Limits
+from ...net.backpressure import OctetBudget
+from ...net.factory import MsgprotoServerFactory
+from ...net.sink import IMessageSink
+from .. import application, machine
+from ..application import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
+from ..machine import Client, CommandReceived, MessagesAcknowledged, Proposal, PubSub, Server
+from ..wire import Filter, Offer
+from . import sending
+from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
+
+LIMITS: Final = (
+    *machine.LIMITS,
+    *sending.LIMITS,
+    *application.LIMITS,
+    Limit("ack-wait", 300.0, "s", "a consumer which acks nothing for this long is left; 0 = off"),
+    Limit("withheld-octets", 64 << 20, "octets", "of all senders, whose broker queue is full", 1),
+)
+"""What a server takes as limits."""
+
+UNLIMITED_ROOM: Final = 256
+"""Messages handed at a time to a consumer which does not acknowledge."""
+
+
+class MicroMsg2Factory(MsgprotoServerFactory):
+    """What the factories of both sides share."""
+
+    protocolName = PROTOCOL
+    LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
+
+    proposal: Proposal
+    broker: Broker | None = None
+
+
+class MicroMsg2Server(MicroMsg2Protocol):
+    """The side which accepts: it takes messages in and serves subscriptions."""
+
+    factory: MicroMsg2ServerFactory
+
+    def makeMachine(self) -> Server:
+        """A server's machine."""
+        return Server(self.factory.proposal, self.factory.limits)
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it."""
+        self._subscribed = False  # the broker was told of subscriptions, and has not looked yet
+        super().connectionMade()
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: what the broker handed to it goes back."""
+        if self.factory.broker is not None:
+            self.factory.broker.lost(self)
+        self.factory.withheld.forget(self._control)
+        super().ending(reason)
+
+    def outputChanged(self, paused: bool) -> None:
+        """The transport is full, and nothing is read then; or it has room again."""
+        if paused:
+            self._control.pause("unread-output")
+        else:
+            self._control.resume("unread-output")
+        super().outputChanged(paused)
+        if not paused and self.factory.broker is not None:
+            self.factory.broker.ready(self)
+
+    # ── the broker ──────────────────────────────────────────────────────────────────────────────
+
+    def _commanded(self, event: CommandReceived) -> None:
+        """SUBSCRIBE and UNSUBSCRIBE are for the broker, the rest for the application (MM-25)."""
+        broker = self.factory.broker
+        if broker is None or event.name not in PubSub.commands:
+            super()._commanded(event)
+            return
+        try:
+            broker.obey(self, event.name, event.parameters)
+        except SubscriptionRefused as refusal:
+            self.machine.send_error(refusal.code, str(refusal))
+        self._subscribed = True
+
+    def _follow(self, events: list[Any]) -> None:
+        super()._follow(events)
+        if self._subscribed and not self._following:
+            self._subscribed = False
+            if self.factory.broker is not None:
+                self.factory.broker.look()
+
+    def publish(self, arrived: Arrived) -> None:
+        """What is safe goes to subscribers; the ack waits until their queues take it."""
+        broker, event = self.factory.broker, arrived.event
+        if broker is None or not broker.concerns(event.destinations):
+            self.settled(arrived)
+            return
+        rows = [row for row, number in enumerate(event.sequences) if number not in arrived.refused]
+        withheld = self.factory.withheld
+        state = {"accepted": False, "withheld": False}
+
+        def accepted() -> None:
+            state["accepted"] = True
+            if state["withheld"]:
+                withheld.remove(event.octets)
+            self.settled(arrived)
+
+        broker.publish(
+            [event.destinations[row] for row in rows],
+            [event.properties[row] for row in rows],
+            [event.texts[row] for row in rows],
+            [event.bodies[row] for row in rows],
+            [event.notes[row] for row in rows] if event.notes else [NO_NOTES] * len(rows),
+            accepted,
+        )
+        if not state["accepted"]:
+            state["withheld"] = True
+            withheld.add(event.octets, self._control)
+
+    def _acknowledge(self, event: MessagesAcknowledged) -> None:
+        super()._acknowledge(event)
+        if self.factory.broker is not None:
+            self.factory.broker.acknowledged(self, event.sequences)
+
+    actions: ClassVar = {
+        **MicroMsg2Protocol.actions,
+        CommandReceived: _commanded,
+        MessagesAcknowledged: _acknowledge,
+    }
+
+    # What the broker asks of a consumer.
+
+    def room(self) -> int:
+        """How many messages the broker may push now; what was sent by hand goes first."""
+        if self._ended or self._outputPaused or self._unsent:
+            return 0
+        room = self.machine.room
+        return UNLIMITED_ROOM if room is None else room
+
+    def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
+        """Write messages of the broker."""
+        numbers: list[int] = []
+        annotating = [one.name for one in self.machine.extensions if one.annotates]
+        now = self.factory.clock.seconds()
+        # Neighbours mostly have the same address: they are encoded as one run.
+        for (address, _), run in groupby(messages, lambda m: (m.address, id(m.notes))):
+            routed = list(run)
+            payloads = [message.payload for message in routed]
+            notes = routed[0].notes
+            if annotating:  # what is not said of this message was said of another sender's (MM-29)
+                notes = {name: notes.get(name, "") for name in annotating}
+            # What this server took in it may pass on, whatever the limits for sending say.
+            numbers += self.machine.send_run(address, payloads, notes, now=now)
+        self._settle()
+        return None if self.machine.sending is None else numbers
+
+    def too_slow(self) -> None:
+        """More waits for this subscriber than may (MM-32)."""
+        if not self._ended:
+            self.machine.break_off(SLOW_CONSUMER, "too many messages wait for this subscriber")
+            assert self.machine.fault is not None
+            self.faulted(self.machine.fault)
+
+
+NO_NOTES: Final[Mapping[str, str]] = {}
+
+
+class MicroMsg2ServerFactory(MicroMsg2Factory):
+    """Builds a :class:`MicroMsg2Server` for each client which connects.
+
+    Attributes:
+        proposal: what the server requires, suggests and knows; by default it requires nothing.
+        broker: topics and queues; None: SUBSCRIBE is an unknown command.
+        withheld: octets of messages whose broker queue is full.
+    """
+
+    protocol = MicroMsg2Server  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        sink: IMessageSink | None = None,
+        *,
+        proposal: Proposal | None = None,
+        broker: bool = True,
+        brokerQueues: Iterable[str] = (),
+        limits: Mapping[str, object] | Limits | None = None,
+        **shared: Any,
+    ) -> None:
+        """``brokerQueues`` are queues from the start; ``shared`` as MsgprotoServerFactory has it.
+
+        ValueError for a queue which is a topic.
+        """
+        super().__init__(sink, limits=limits, **shared)
+        self.proposal = Proposal() if proposal is None else proposal
+        if not broker:
+            known = self.proposal.known.without(PubSub.name)
+            self.proposal = Proposal(
+                self.proposal.identity, self.proposal.required, self.proposal.optional, known
+            )
+        self.broker = Broker(self.limits, brokerQueues) if broker else None
+        self.withheld = OctetBudget(self.limits.integer("withheld-octets"), "broker-queues")
+
+
+class MicroMsg2Client(MicroMsg2Protocol):
+    """The side which connects."""
+
+    factory: MicroMsg2ClientFactory
+    _unfit: Exception | None = None  # why there is no session (any more)
+
+    def makeMachine(self) -> Client:
+        """A client's machine, which has opened the handshake."""
+        client = Client(self.factory.proposal, self.factory.limits)
+        client.open()
+        return client
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it first."""
+        self._awaiting: list[Deferred[MicroMsg2Client]] = []
+        super().connectionMade()
+
+    def whenEstablished(self) -> Deferred[MicroMsg2Client]:
+        """Fires with this protocol when the handshake is through, or if it is already.
+
+        Fails with Refused when the server refuses it, with ConnectionClosed when the connection
+        ends first or has ended.
+        """
+        if self._unfit is not None:
+            return fail(self._unfit)
+        if self._established:
+            return succeed(self)
+        waiting: Deferred[MicroMsg2Client] = Deferred(self._awaiting.remove)
+        self._awaiting.append(waiting)
+        return waiting
+
+    def establish(self) -> None:
+        """The session stands: whoever waits for that is told."""
+        super().establish()
+        while self._awaiting:  # one by one: a callback may cancel another
+            self._awaiting.pop(0).callback(self)
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: whoever waits for a session gets none."""
+        self._unfit = self._closedError(reason)
+        if not self._established and self._lastError is not None:
+            self._unfit = Refused(self._lastError.text, self._lastError.code)
+        super().ending(reason)
+        while self._awaiting:
+            self._awaiting.pop(0).errback(Failure(self._unfit))
+
+    def subscribe(self, destination: str, filter: str | Filter | None = None) -> None:
+        """Ask for messages to ``destination`` (``MM-25``).
+
+        ``filter`` is an expression like ``amount>=N100;market=Teu``.  The protocol has no answer to
+        this; the server's objection comes as an ERROR (:meth:`errorReceived`).  Raises BadText for
+        a filter which cannot be, ConnectionClosed outside a session, ValueError if ``pub-sub`` was
+        not agreed.
+        """
+        parameters = {"destination": destination}
+        if filter is not None:
+            parameters["filter"] = str(Filter.read(filter) if isinstance(filter, str) else filter)
+        self._pubSub("subscribe", parameters)
+
+    def unsubscribe(self, destination: str) -> None:
+        """Ask for no further messages to ``destination`` (``MM-25``); raises as ``subscribe``."""
+        self._pubSub("unsubscribe", {"destination": destination})
+
+    def _pubSub(self, command: str, parameters: Mapping[str, str]) -> None:
+        self._inSession()
+        if not self.machine.has(PubSub.name):
+            raise ValueError("pub-sub was not agreed")
+        self.machine.send_command(command, parameters)
+        self._settle()
+
+
+class MicroMsg2ClientFactory(MicroMsg2Factory):
+    """Builds a :class:`MicroMsg2Client` for each connection; fit for ``ClientService``.
+
+    Attributes:
+        proposal: what the client requires and offers.
+    """
+
+    protocol = MicroMsg2Client  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        sink: IMessageSink | None = None,
+        *,
+        proposal: Proposal | None = None,
+        limits: Mapping[str, object] | Limits | None = None,
+        **shared: Any,
+    ) -> None:
+        """By default the client offers ``batch-ack`` (100 in flight) and ``pub-sub``.
+
+        Towards the reference implementation offer only ``ack`` (``MM-07``): it agrees to options
+        which it does not have.  ``sink`` takes what the server pushes; hooks see it as well.
+        """
+        changes: Mapping[str, object] | Limits = {"ack-wait": 0} if limits is None else limits
+        if not isinstance(changes, Limits):
+            changes = {"ack-wait": 0, **changes}
+        super().__init__(sink, limits=changes, **shared)
+        self.proposal = default_proposal() if proposal is None else proposal
+
+
+def default_proposal(count: int = 100) -> Proposal:
+    """What a client offers when nobody says: ``batch-ack`` with ``count``, and ``pub-sub``."""
+    return Proposal(
+        optional=(Offer("batch-ack", {"max-count": str(count)}), Offer("pub-sub")),
+    )
+
+
+__all__ = [
+    "LIMITS",
+    "PROTOCOL",
+    "MessageRefused",
+    "MicroMsg2Client",
+    "MicroMsg2ClientFactory",
+    "MicroMsg2Factory",
+    "MicroMsg2Server",
+    "MicroMsg2ServerFactory",
+    "default_proposal",
+]

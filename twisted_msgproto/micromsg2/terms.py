@@ -1,0 +1,212 @@
+"""The terms of MicroMsg2: limits, error codes, events, states, tables, counters.  Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import auto
+from typing import Any, Final
+
+from ..core.errors import Fault
+from ..core.limits import Limit
+from ..core.machine import State, Table
+from . import wire
+from .wire import Command, Error, ExtensionFrame, Handshake, Messages, Part, Properties
+
+NUMBER_OF_ACKS_DEFAULT: Final = 10
+"""``batch-ack`` without a number (``MM-20``)."""
+
+NUMBER_OF_ACKS_MAX: Final = 32767
+"""No number above this may be agreed (``MM-20``): half of the sequence space."""
+
+TYPE_NAME_OCTETS_MAX: Final = 512
+"""``MM-29``."""
+
+LIMITS: Final = (
+    *wire.LIMITS,
+    Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
+    Limit("json-octets", 16 << 20, "octets", "a body which the json extension checks (MM-28)"),
+    Limit("handshake", 10.0, "s", "until the three handshake messages are through (MM-32)"),
+    Limit("idle-ack", 0.5, "s", "what is safe is acked after this, though N are not full (MM-19)"),
+    Limit("idle-close", 120.0, "s", "no octet for this long in mid-payload ends it; 0 = off"),
+    Limit("ack-wait", 0.0, "s", "a peer which acks nothing for this long is left; 0 = off"),
+    Limit("payload-octets", 16 << 20, "octets", "a payload of several parts (MM-31)", 1),
+    Limit("payload-parts", 64, "parts", "a payload of several parts (MM-31)", 1),
+)
+"""What the machines of both sides take as limits (``MM-19``, ``MM-31``, ``MM-32``)."""
+
+HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
+IDLE_TIMEOUT: Final = "idle-timeout"
+ACK_TIMEOUT: Final = "ack-timeout"
+REFUSED_BY_PEER: Final = "refused-by-peer"
+UNKNOWN_COMMAND: Final = "unknown-command"
+BAD_COMMAND: Final = "bad-command"
+BAD_PAYLOAD: Final = "bad-payload"
+REFUSED: Final = "refused"
+FAILED: Final = "failed"
+
+ERROR_CHARACTERS_MAX: Final = 200
+"""Errors which we send are not longer."""
+
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True, frozen=True)
+class SessionEstablished:
+    """The handshake is through: who the peer is, and the agreed extensions by index from 1."""
+
+    identity: str
+    extensions: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class MessagesReceived:
+    """Messages arrived: columns, and the place to give to ``made_safe``.
+
+    ``fields`` are what the table shows: properties as text, and what extensions add.
+    ``properties`` are the same with their types, for filters; ``texts`` as they came.  ``notes``
+    are what annotating extensions say, by their names: a row a message, or empty without any.
+    """
+
+    sequences: list[int] = field(default_factory=list)
+    destinations: list[str] = field(default_factory=list)
+    fields: list[Mapping[str, str]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+    properties: list[Properties] = field(default_factory=list)
+    octets: int = 0
+    place: int = 0
+    notes: list[Mapping[str, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True, frozen=True)
+class MessagesAcknowledged:
+    """Our messages with these numbers are acknowledged, oldest first (``MM-21``)."""
+
+    sequences: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class CommandReceived:
+    """A command which one of the agreed extensions brings along (``MM-15``)."""
+
+    name: str
+    parameters: Mapping[str, str]
+
+
+@dataclass(slots=True, frozen=True)
+class ExtensionReceived:
+    """A frame of an extension, as the extension read it (``MM-16``)."""
+
+    name: str
+    content: Any
+
+
+@dataclass(slots=True, frozen=True)
+class ErrorReceived:
+    """The peer sent an ERROR; it closes nothing by itself (``MM-33``)."""
+
+    code: str
+    text: str
+
+
+Event = (
+    SessionEstablished
+    | MessagesReceived
+    | MessagesAcknowledged
+    | CommandReceived
+    | ExtensionReceived
+    | ErrorReceived
+    | Fault
+)
+
+# ── Tables ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Opened:
+    """The client has sent its opening handshake."""
+
+
+class ConnectionLost:
+    """The connection is gone."""
+
+
+class Side(State):
+    """Where one side of a connection stands."""
+
+    IDLE = auto()  # client: nothing sent yet
+    OPENING = auto()  # server: waits for the first handshake; client: for the answer to its own
+    ANSWERED = auto()  # server: waits for the final handshake
+    ESTABLISHED = auto()
+    FAILED = auto()  # closing: nothing is read or acknowledged any more
+    CLOSED = auto()
+
+
+_SESSION: Final[Mapping[type, Side]] = {
+    Messages: Side.ESTABLISHED,
+    Part: Side.ESTABLISHED,
+    Command: Side.ESTABLISHED,
+    ExtensionFrame: Side.ESTABLISHED,
+    Error: Side.ESTABLISHED,
+    Fault: Side.FAILED,
+    ConnectionLost: Side.CLOSED,
+}
+
+CLIENT: Final[Table[Side]] = {
+    Side.IDLE: {Opened: Side.OPENING, ConnectionLost: Side.CLOSED},
+    Side.OPENING: {
+        Handshake: Side.ESTABLISHED,
+        Error: Side.FAILED,
+        Fault: Side.FAILED,
+        ConnectionLost: Side.CLOSED,
+    },
+    Side.ANSWERED: {},
+    Side.ESTABLISHED: _SESSION,
+    Side.FAILED: {ConnectionLost: Side.CLOSED},
+    Side.CLOSED: {},
+}
+"""A client is never ANSWERED: the server's answer leads straight into the session."""
+
+SERVER: Final[Table[Side]] = {
+    Side.IDLE: {},
+    Side.OPENING: {
+        Handshake: Side.ANSWERED,
+        Error: Side.FAILED,
+        Fault: Side.FAILED,
+        ConnectionLost: Side.CLOSED,
+    },
+    Side.ANSWERED: {
+        Handshake: Side.ESTABLISHED,
+        Error: Side.FAILED,
+        Fault: Side.FAILED,
+        ConnectionLost: Side.CLOSED,
+    },
+    Side.ESTABLISHED: _SESSION,
+    Side.FAILED: {ConnectionLost: Side.CLOSED},
+    Side.CLOSED: {},
+}
+"""A server is never IDLE: it waits for the first handshake as soon as it is connected."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What one side has seen, as plain integers.
+
+    ``untyped`` counts properties without a type (``MM-22``), ``stray_acks`` acks for what is not
+    in flight (``MM-21``), ``over_window`` messages beyond the agreed number (``MM-13``),
+    ``ignored_frames`` frames of extensions which have none (``MM-33``).
+    """
+
+    received: int = 0
+    repeats: int = 0
+    sent: int = 0
+    acknowledged: int = 0
+    acks: int = 0
+    stray_acks: int = 0
+    over_window: int = 0
+    bad_payloads: int = 0
+    refused: int = 0
+    untyped: int = 0
+    unknown_commands: int = 0
+    ignored_frames: int = 0
+    errors: int = 0

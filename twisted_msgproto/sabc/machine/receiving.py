@@ -1,0 +1,521 @@
+"""The half of an sABC machine which listens: octets to frames, frames to messages and answers.
+
+:class:`Listener` adds it to :class:`.sending.Speaker` and is the base of the two roles in
+:mod:`.sides`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hmac import compare_digest
+from typing import Any, Final
+
+from ...core.errors import Fault
+from ...core.limits import Limits
+from .. import wire
+from ..terms.events import (
+    REQUEST,
+    SEND_ONLY,
+    DisconnectingReceived,
+    ErrorReceived,
+    Event,
+    FrameDiscarded,
+    FrameRefused,
+    MessagesReceived,
+    RequestFailed,
+    ResponsesReceived,
+)
+from ..terms.tables import BAD_REQUEST, MISPLACED, TOO_LARGE, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
+from ..wire import (
+    ERROR_CODE,
+    MSG_ID,
+    MSG_MORE,
+    REF_MSG_ID,
+    RESERVED,
+    SESSION_ID,
+    TRUNCATED,
+    YES,
+    Connect,
+    Connected,
+    Disconnecting,
+    Error,
+    Frame,
+    Message,
+)
+from ..wire.framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
+from .incoming import Incoming, whole_characters
+from .sending import S, Speaker
+
+_PIECES_A_MESSAGE = 16  # how finely a message which is still coming is measured against its limit
+
+_CUT: Final = "the peer has cut the message to what it takes"
+_MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
+
+_NO_FIELDS: Final[Mapping[str, str]] = {}
+
+
+class Listener(Speaker[S]):
+    """What is heard: frames of the peer, joined to messages and bounded (``SA-01`` … ``SA-27``).
+
+    Attributes:
+        expires: when the session ends (seconds since 1970-01-01 UTC), or None (``SA-11``).
+    """
+
+    _open: tuple[S, ...]
+    _draining: S
+
+    def __init__(
+        self,
+        initial: S,
+        limits: Limits | None,
+        *,
+        framed: bool,
+        lenient: bool,
+        refuse_oversize: bool,
+    ) -> None:
+        super().__init__(initial, limits, framed=framed)
+        limits = self._limits
+        self._unfinished_seconds = limits["unfinished-seconds"]
+        self._unanswered_max = limits.integer("outstanding-requests")
+        self._lenient = lenient
+        self._refuse_oversize = refuse_oversize
+
+        self.expires: float | None = None
+
+        piece = max(1, min(65536, self.message_octets // _PIECES_A_MESSAGE))
+        self._decoder = Decoder(self.bounds, part_octets=piece, lenient=lenient)
+        self._request_prefix = b""  # of a request's id
+        self._places = 0  # of the last event with messages
+        self._unsafe: dict[int, MessagesReceived] = {}  # by place: what the sink has not answered
+        self._current = Incoming(None, None, 0.0)  # the message of the frame being received
+        self._more = False  # that frame says msg-more
+        self._receiving = False  # there is one
+        self._unfinished: dict[tuple[bool, str], Incoming] = {}
+
+    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, inputs: Any, now: float) -> list[Event]:
+        """Read what came at ``now``: octets, or WebSocket messages of one frame each (SA-25)."""
+        events: list[Event] = []
+        if self._machine.state is self._closed:
+            return events
+        if self._framed:
+            self._read_frames(inputs, now, events)
+        else:
+            self._read_octets(inputs, now, events)
+        if self._receiving or self._unfinished:
+            self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
+        for event in events:
+            if type(event) is MessagesReceived:
+                event.place = self._places = self._places + 1
+                self._unsafe[event.place] = event
+        return events
+
+    def _read_octets(self, octets: bytes, now: float, events: list[Event]) -> None:
+        decoder = self._decoder
+        decoder.feed(octets)
+        looked = False  # for many at once: when the frame of which a part came before is through
+        while True:
+            if not looked and decoder.at_head:
+                looked = True
+                self._quickest(now, events)
+            piece = decoder.next()
+            if piece is None:
+                break
+            if type(piece) is not Message or not self._quick(piece, now, events):
+                self._take(piece, now, events)
+                if self.closed:
+                    break
+
+    def _read_frames(self, messages: Iterable[bytes], now: float, events: list[Event]) -> None:
+        for octets in messages:
+            if self.closed:
+                break
+            piece = read_frame(octets, self.bounds, lenient=self._lenient)
+            if type(piece) is not Message or not self._quick(piece, now, events):
+                self._take(piece, now, events)
+
+    def _quickest(self, now: float, events: list[Event]) -> None:
+        """Deal with requests in one frame each, if nothing else has come, all together."""
+        if (
+            self._machine.state is not self._open[0]
+            or self._unfinished
+            or self._receiving
+            or (self.expires is not None and now >= self.expires)
+        ):
+            return
+        unanswered = self._unanswered
+        found = self._decoder.plain(
+            self._request_prefix, self.message_octets, unanswered, self._unanswered_max
+        )
+        if found is None:
+            return
+        ids, bodies = found
+        unanswered.update(dict.fromkeys(ids, False))
+        self.counters.requests += len(ids)
+        octets = sum(map(len, bodies))
+        events.append(MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets))
+
+    def _quick(self, frame: Message, now: float, events: list[Event]) -> bool:
+        """Deal with a request or an answer in one frame, with no header but the two it needs.
+
+        False (and nothing is done) for all others.
+        """
+        headers = frame.headers
+        if (
+            len(headers) != 2
+            or not frame.final
+            or self._unfinished
+            or self._machine.state is not self._open[0]
+            or (self.expires is not None and now >= self.expires)
+            or frame.head_octets + len(frame.body) + frame.end_octets > self.message_octets
+            or not compare_digest(headers.get(SESSION_ID, "").encode(), self._session_id)
+        ):
+            return False
+        id = headers.get(MSG_ID)
+        last = events[-1] if events else None
+        if id is not None:
+            unanswered = self._unanswered
+            if id in unanswered or len(unanswered) >= self._unanswered_max:
+                return False
+            unanswered[id] = False
+            self.counters.requests += 1
+            if type(last) is MessagesReceived and last.kind == REQUEST:
+                last.ids.append(id)
+                last.fields.append(_NO_FIELDS)
+                last.bodies.append(frame.body)
+                last.octets += len(frame.body)
+                if last.truncated is not None:
+                    last.truncated.append(False)
+            else:
+                body = frame.body
+                events.append(
+                    MessagesReceived(REQUEST, [id], [_NO_FIELDS], [body], None, len(body))
+                )
+            return True
+        id = headers.get(REF_MSG_ID)
+        if id is None or id not in self._pending:
+            return False
+        self._answered(id, _NO_FIELDS, frame.body, False, events)
+        return True
+
+    def _take(self, piece: Piece, now: float, events: list[Event]) -> None:
+        if isinstance(piece, FrameOpened):
+            self._open_frame(piece.frame, now, events)
+        elif isinstance(piece, BodyContinued):
+            self._continue(piece.octets, now, events)
+        elif isinstance(piece, FrameClosed):
+            self._close_frame(piece.final, piece.octets, now, events)
+        elif isinstance(piece, Fault):
+            self._fail(self._code_of(piece), piece, events)
+        elif not piece.has_body:
+            self._command(piece, now, events)
+        else:
+            self._open_frame(piece, now, events)
+            if not self.closed:
+                self._continue(piece.body, now, events)
+            if not self.closed:
+                self._close_frame(piece.final, piece.end_octets, now, events)
+
+    def _code_of(self, fault: Fault) -> int:
+        """The error code for octets which are no frame."""
+        return BAD_REQUEST
+
+    def _fail(self, code: int, fault: Fault, events: list[Event], ref: str | None = None) -> None:
+        """The peer broke the protocol: ERROR with a code, and no more (``SA-06``)."""
+        self._send_error(code, fault.text, ref)
+        self._machine.step(Fault)
+        self.fault = fault
+        events.append(fault)
+
+    def _refuse(
+        self, code: int, text: str, events: list[Event], ref: str | None, id: str | None
+    ) -> None:
+        """A frame's meaning is wrong: ERROR with a code, the connection stays (``SA-06``)."""
+        self.counters.refused_frames += 1
+        self._send_error(code, text, ref)
+        events.append(FrameRefused(code, text, id))
+
+    def _admit(self, frame: Frame, now: float, events: list[Event]) -> bool:
+        """Whether the table allows ``frame`` here, and whether it belongs to this session."""
+        kind = type(frame)
+        if kind not in self.TABLE[self.state]:
+            code, reason = self._wrong_place(kind)
+            self._fail(code, Fault(reason, self._machine.refusal(kind)), events)
+            return False
+        if kind is Connect or kind is Connected:
+            return True
+        claimed = frame.headers.get(SESSION_ID)
+        if claimed is None and kind is Error:
+            return True
+        if claimed is None or not compare_digest(claimed.encode(), self._session_id):
+            self._fail(UNAUTHORIZED, Fault("session-id", "not this session"), events)
+            return False
+        if self.expires is not None and now >= self.expires and self._expires_here():
+            self._fail(UNAUTHORIZED, Fault("session-expired", "the session has expired"), events)
+            return False
+        return True
+
+    def _wrong_place(self, kind: type[Frame]) -> tuple[int, str]:
+        """Code and reason for a frame which the table does not allow."""
+        return BAD_REQUEST, "wrong-command"
+
+    def _expires_here(self) -> bool:
+        """Whether this side is the one which ends the session at its time (``SA-11``)."""
+        return False
+
+    def _misplaced(self, frame: Frame) -> str | None:
+        """What is wrong with the reserved headers of ``frame`` (``SA-06``), or None."""
+        wrong = MISPLACED[type(frame)].intersection(frame.headers)
+        return f"{min(wrong)} does not belong on {frame.command}" if wrong else None
+
+    def _command(self, frame: Frame, now: float, events: list[Event]) -> None:
+        """A frame without a body."""
+        if not self._admit(frame, now, events):
+            return
+        problem = self._misplaced(frame)
+        if problem is not None:
+            self._refuse(BAD_REQUEST, problem, events, None, None)
+            return
+        self._machine.step(type(frame))
+        if type(frame) is Disconnecting:
+            events.append(DisconnectingReceived())
+        else:
+            self._commanded(frame, now, events)
+
+    def _enter_session(self, session_id: str, lengths: bool) -> None:
+        super()._enter_session(session_id, lengths)
+        self._request_prefix = f"{self._prefix}{MSG_ID}::".encode()
+        self._decoder.lengths = lengths
+        self._decoder.session_id = session_id
+
+    def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
+        """A command of one's role which the table allows."""
+        raise NotImplementedError
+
+    # ── frames with a body ──────────────────────────────────────────────────────────────────────
+
+    def _open_frame(self, frame: Frame, now: float, events: list[Event]) -> None:
+        """The head of a MESSAGE or ERROR: find the message it belongs to."""
+        if not self._admit(frame, now, events):
+            return
+        headers = frame.headers
+        if type(frame) is Error:
+            self._more = False
+            incoming = Incoming(None, None, now)
+            headers.pop(SESSION_ID, None)  # a secret, and no news to the application
+            incoming.fields = headers
+        else:
+            self._machine.step(Message)
+            self._more = headers.get(MSG_MORE) == YES
+            id, ref = headers.get(MSG_ID), headers.get(REF_MSG_ID)
+            key = None if id is ref is None else (id is None, str(ref if id is None else id))
+            found = None if key is None else self._unfinished.get(key)
+            incoming = found or Incoming(key, id if id is not None else ref, now)
+            incoming.heard = now
+            if not incoming.muted:
+                self._examine(frame, incoming, found is None, events)
+        self._current = incoming
+        self._receiving = True
+        self._grow(incoming, frame.head_octets, events)
+
+    def _examine(self, frame: Frame, incoming: Incoming, first: bool, events: list[Event]) -> None:
+        """Refuse a MESSAGE whose headers make no sense (``SA-06``, ``SA-14`` … ``SA-17``)."""
+        headers = frame.headers
+        id, ref = headers.get(MSG_ID), headers.get(REF_MSG_ID)
+        send_only = headers.get(wire.SEND_ONLY) == YES
+        code = BAD_REQUEST
+        problem = self._misplaced(frame)
+        if problem is not None:
+            pass
+        elif id is None and ref is None:
+            problem = "neither msg-id nor ref-msg-id"
+        elif id is not None and ref is not None:
+            problem = "msg-id and ref-msg-id"
+        elif ref is not None and send_only:
+            problem = "ref-msg-id and send-only"
+        elif first and id is not None and id in self._unanswered:
+            problem = "this msg-id waits for its answer"
+        elif first and id is not None and self.state is self._draining:
+            code, problem = UNAVAILABLE, "the session accepts no further message"
+        if problem is not None:
+            # Only an original may be named: the ids of its answers are our own ids.
+            self._refuse(code, problem, events, id, incoming.id)
+            incoming.mute()
+            return
+        if first:
+            incoming.send_only = send_only
+            if ref is not None and ref not in self._pending:
+                incoming.mute()
+                self.counters.unknown_responses += 1
+                return
+        for name, value in headers.items():
+            if name not in RESERVED:
+                incoming.fields[name] = value
+
+    def _grow(self, incoming: Incoming, octets: int, events: list[Event]) -> None:
+        """So many octets more of a message came, beside its body (``SA-22``)."""
+        incoming.size += octets
+        if incoming.size > self.message_octets:
+            self._overgrown(incoming, True, events)
+
+    def _overgrown(self, incoming: Incoming, trim: bool, events: list[Event]) -> None:
+        """A message above the limit is cut once, or refused; at twice the limit it is refused.
+
+        A cut message is kept until its true end: if it grows on, nothing of it is delivered.
+        """
+        if not incoming.muted and not incoming.cut:
+            if self._refuse_oversize and incoming.key is not None:
+                ref = None if incoming.key[0] else incoming.id
+                self._refuse(TOO_LARGE, "the message is too large", events, ref, incoming.id)
+                incoming.mute()
+            else:
+                body = b"".join(incoming.parts)
+                incoming.parts = [whole_characters(body) if trim else body]
+                incoming.cut = True
+        if incoming.size > 2 * self.message_octets:
+            ref = None if incoming.key is None or incoming.key[0] else incoming.id
+            incoming.mute()
+            self._fail(TOO_LARGE, _MORE_THAN_TWICE, events, ref)
+
+    def oversized(self) -> list[Event]:
+        """More than twice the limit comes in one WebSocket message: ERROR, and no more (``SA-22``).
+
+        The rest of it is not read.
+        """
+        events: list[Event] = []
+        if not self.closed:
+            self._fail(TOO_LARGE, _MORE_THAN_TWICE, events)
+        return events
+
+    def _continue(self, octets: bytes, now: float, events: list[Event]) -> None:
+        """More of a body: kept as far as the limit reaches, measured and forgotten beyond."""
+        incoming = self._current
+        incoming.heard = now
+        if not incoming.muted and not incoming.cut:
+            room = self.message_octets - incoming.size
+            incoming.parts.append(octets if len(octets) <= room else octets[: max(0, room)])
+        self._grow(incoming, len(octets), events)
+
+    def _close_frame(self, final: bool, octets: int, now: float, events: list[Event]) -> None:
+        """A frame is complete: so is its message, or it goes on, or the frame is in error."""
+        incoming = self._current
+        self._receiving = False
+        key = incoming.key
+        if final:
+            incoming.size += octets
+            if incoming.size > self.message_octets:
+                # The body is complete: only its end mark is above the limit.
+                self._overgrown(incoming, False, events)
+            if self.closed:
+                return
+            if not incoming.muted:
+                self.counters.truncated_messages += incoming.cut
+                self._deliver(incoming, b"".join(incoming.parts), incoming.cut, events)
+            if key is not None:
+                self._unfinished.pop(key, None)
+        elif self._more:
+            self._suspend(incoming, events)
+        else:
+            self.counters.discarded_frames += 1
+            events.append(FrameDiscarded(incoming.id))
+            if key is not None:
+                self._unfinished.pop(key, None)
+
+    def _suspend(self, incoming: Incoming, events: list[Event]) -> None:
+        """A part is complete; keep its message until the next, unless too many wait already.
+
+        What is skipped has to be remembered as well, or its last part would pass for a message of
+        its own; so it has places of its own, as many again.
+        """
+        key = incoming.key
+        if key is None or key in self._unfinished:
+            return
+        muted = sum(other.muted for other in self._unfinished.values())
+        if not incoming.muted and len(self._unfinished) - muted >= self._unfinished_max:
+            ref = None if key[0] else incoming.id
+            text = f"more than {self._unfinished_max} unfinished messages"
+            self._refuse(TOO_MANY, text, events, ref, incoming.id)
+            incoming.mute()
+        if incoming.muted and muted >= self._unfinished_max:
+            fault = Fault("unfinished-messages", "too many refused messages go on")
+            self._fail(TOO_MANY, fault, events)
+            return
+        self._unfinished[key] = incoming
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────
+
+    def _deliver(
+        self, incoming: Incoming, body: bytes, truncated: bool, events: list[Event]
+    ) -> None:
+        key, id = incoming.key, incoming.id
+        if key is None or id is None:
+            self._error_received(incoming.fields, body, events)
+            return
+        if key[0]:
+            if id in self._pending:
+                if incoming.fields.get(TRUNCATED) == YES:
+                    self._answered_cut(id, events)
+                else:
+                    self._answered(id, incoming.fields, body, truncated, events)
+            else:
+                self.counters.unknown_responses += 1
+            return
+        if incoming.send_only:
+            self.counters.send_only += 1
+            self._unsettled += 1
+        elif len(self._unanswered) >= self._unanswered_max:
+            text = f"more than {self._unanswered_max} unanswered requests"
+            self._refuse(TOO_MANY, text, events, id, id)
+            return
+        else:
+            self.counters.requests += 1
+            self._unanswered[id] = truncated
+        kind = SEND_ONLY if incoming.send_only else REQUEST
+        last = events[-1] if events else None
+        if type(last) is not MessagesReceived or last.kind != kind:
+            last = MessagesReceived(kind, [], [], [], None, 0)
+            events.append(last)
+        if truncated and last.truncated is None:
+            last.truncated = [False] * len(last.ids)
+        if last.truncated is not None:
+            last.truncated.append(truncated)
+        last.ids.append(id)
+        last.fields.append(incoming.fields)
+        last.bodies.append(body)
+        last.octets += len(body)
+
+    def _answered(
+        self, id: str, fields: Mapping[str, str], body: bytes, truncated: bool, events: list[Event]
+    ) -> None:
+        waiter = self._pending.resolve(id)
+        self.counters.responses += 1
+        last = events[-1] if events else None
+        if type(last) is not ResponsesReceived:
+            last = ResponsesReceived([], [], [], [], None)
+            events.append(last)
+        if truncated and last.truncated is None:
+            last.truncated = [False] * len(last.ids)
+        if last.truncated is not None:
+            last.truncated.append(truncated)
+        last.ids.append(id)
+        last.waiters.append(waiter)
+        last.fields.append(fields)
+        last.bodies.append(body)
+
+    def _answered_cut(self, id: str, events: list[Event]) -> None:
+        """HO-01: the peer has only the beginning of our message, so its answer is a failure."""
+        self.counters.responses += 1
+        events.append(RequestFailed(id, self._pending.resolve(id), TRUNCATED, _CUT))
+
+    def _error_received(self, headers: Mapping[str, str], body: bytes, events: list[Event]) -> None:
+        """An ERROR fails the request it names, or goes to the application (``SA-16``)."""
+        self.counters.errors_received += 1
+        code = headers.get(ERROR_CODE)
+        for name in (REF_MSG_ID, "message-id", MSG_ID):
+            id = headers.get(name)
+            if id is not None and id in self._pending:
+                waiter = self._pending.resolve(id)
+                events.append(RequestFailed(id, waiter, code, body.decode("utf-8", "replace")))
+                return
+        events.append(ErrorReceived(code, body, headers))

@@ -1,0 +1,390 @@
+"""The half of an sABC machine which speaks: its verbs, and what they leave to be answered.
+
+:class:`Speaker` is the base of :class:`.receiving.Listener`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ...core.connection import Connection
+from ...core.deadlines import Deadlines
+from ...core.errors import LimitExceeded
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition, Machine, State, Table
+from ...core.pending import Pending
+from .. import wire
+from ..terms.counters import Counters
+from ..terms.events import Event
+from ..terms.limits import SESSION_LIMITS
+from ..terms.tables import AnswerSent, MessageSent, Stopped
+from ..wire import (
+    CONTENT_LENGTH,
+    END,
+    END_OF_EMPTY,
+    ERROR_CODE,
+    MSG_ID,
+    MSG_MORE,
+    REF_MSG_ID,
+    RESERVED,
+    SESSION_ID,
+    TRUNCATED,
+    YES,
+    Bounds,
+)
+from .outgoing import OutgoingMessage
+
+_TRUNCATED_LINE = f"{TRUNCATED}::{YES}\r\n"
+_OVERHEAD_LINES = 6  # the lines which our own messages have beside an application's headers
+_OVERHEAD_OCTETS = 1536
+
+S = TypeVar("S", bound=State)
+
+
+class Speaker(Connection[Any, Any, Event], Generic[S]):
+    """What is said: requests, send-only messages, answers and errors (``SA-14`` … ``SA-24``).
+
+    Inputs and outputs are octets on a byte stream, and lists of frames on WebSocket.
+
+    Attributes:
+        counters: plain integers for metrics.
+        lengths: both sides announced ``framing::length`` (``SA-26``).
+        part_octets: a longer body is sent in parts.
+        message_octets: a longer message is cut when it is read (``SA-22``).
+        peer_octets: what the peer has said that it takes, or None.
+    """
+
+    TABLE: ClassVar[Table]  # type: ignore[type-arg]
+    counters: Counters
+    deadlines: Deadlines
+    _closed: S
+
+    def __init__(self, initial: S, limits: Limits | None, *, framed: bool) -> None:
+        limits = Limits.of(SESSION_LIMITS) if limits is None else limits
+        self._limits = limits
+        self.bounds = Bounds.of(limits)
+        self.part_octets = limits.integer("part-octets")
+        self.message_octets = limits.integer("message-octets")
+        self.peer_octets: int | None = None
+        self._unfinished_max = limits.integer("unfinished-messages")
+        self._response_seconds = limits["response-seconds"]
+        self._framed = framed  # WebSocket: frames come and go one by one
+
+        self.counters = Counters()
+        self.deadlines = Deadlines()
+        self.fault = None
+        self.lengths = False
+
+        self._machine = Machine(self.TABLE, initial)
+        self._out: list[bytes] = []
+        self._session_id = b""
+        self._prefix = ""  # of every MESSAGE of this session
+        self._unanswered: dict[str, bool] = {}  # the peer's requests by id: whether they were cut
+        self._unsettled = 0  # send-only messages which the application works on
+        self._pending: Pending[str, object] = Pending(limits.integer("outstanding-requests"))
+        self._number = 0
+        self._sending = 0  # originals of ours whose last part was not sent
+
+    @property
+    def state(self) -> S:
+        """Where this side stands."""
+        state: S = self._machine.state
+        return state
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more is read; close the connection when the octets to send are out."""
+        return self._machine.state is self._closed
+
+    @property
+    def outstanding(self) -> int:
+        """Requests of ours without an answer."""
+        return len(self._pending)
+
+    @property
+    def unanswered(self) -> int:
+        """Requests of the peer which were not answered yet."""
+        return len(self._unanswered)
+
+    @property
+    def room(self) -> int:
+        """How many more requests may be sent now."""
+        return self._pending.limit - len(self._pending)
+
+    @property
+    def finished(self) -> bool:
+        """The same as ``closed``."""
+        return self._machine.state is self._closed
+
+    def outputs(self) -> Any:
+        """What is to be written now: octets, or a frame for each WebSocket message (``SA-25``)."""
+        out, self._out = self._out, []
+        return out if self._framed else b"".join(out)
+
+    # ── frames out ──────────────────────────────────────────────────────────────────────────────
+
+    def _send_error(self, code: int | str, text: str, ref: str | None, headers: str = "") -> None:
+        """Queue an ERROR; in a session it carries the session's id (``SA-23``, ``SA-26``)."""
+        self.counters.errors_sent += 1
+        body = text.encode("utf-8", "replace")
+        lines = ["ERROR\r\n"]
+        if self._session_id:
+            lines.append(f"{SESSION_ID}::{self._session_id.decode()}\r\n")
+        lines.append(f"{wire.header_line(ERROR_CODE, str(code))}\r\n")
+        if ref is not None:
+            lines.append(f"{REF_MSG_ID}::{ref}\r\n")
+        lines.append(headers)
+        if self.lengths:
+            lines.append(f"{CONTENT_LENGTH}::{len(body)}\r\n")
+        elif wire.ends_early(body):
+            body = b""
+        lines.append("\r\n")
+        self._out.append("".join(lines).encode() + body + (END if body else END_OF_EMPTY))
+
+    def _enter_session(self, session_id: str, lengths: bool) -> None:
+        """The session stands: from here on its id is on every frame (``SA-10``)."""
+        self._session_id = session_id.encode()
+        self._prefix = f"MESSAGE\r\n{SESSION_ID}::{session_id}\r\n"
+        self.lengths = lengths
+
+    def _lines(self, headers: Mapping[str, str] | None, reserved: Iterable[str] = RESERVED) -> str:
+        """An application's headers as lines; ValueError for what may not be sent (``SA-03``)."""
+        if not headers:
+            return ""
+        lines = []
+        for name, value in headers.items():
+            lines.append(wire.header_line(name, value))
+            if name in reserved or (self.lengths and name == CONTENT_LENGTH):
+                raise ValueError(f"header {name} belongs to the protocol")
+            if len(lines[-1].encode()) > self.bounds.line_octets:
+                raise LimitExceeded(f"a header is above {self.bounds.line_octets} octets")
+        text = "\r\n".join([*lines, ""])
+        if len(lines) > self.bounds.header_lines - _OVERHEAD_LINES:
+            raise LimitExceeded(f"{len(lines)} headers are too many")
+        if len(text.encode()) > max(0, self.bounds.block_octets - _OVERHEAD_OCTETS):
+            raise LimitExceeded("the headers are too long")
+        return text
+
+    def _send_message(self, lines: str, extra: str, body: bytes) -> None:
+        """Queue a message in as few frames as ``part_octets`` allows (``SA-18``, ``SA-19``).
+
+        ``lines`` stand on every frame, ``extra`` on the first one only.
+        """
+        if len(body) <= self.part_octets:
+            if not self.lengths and wire.ends_early(body):
+                raise ValueError("without lengths a body cannot hold an end mark (SA-21)")
+            self._send_part(lines + extra, body, True)
+            return
+        outgoing = OutgoingMessage(self, lines, extra)
+        outgoing.write(body)
+        outgoing.finish()
+
+    def _send_original(self, lines: str, extra: str, body: bytes) -> None:
+        """As ``_send_message``; LimitExceeded for what the peer would cut, and nothing is queued.
+
+        Acknowledged means whole (HO-01).
+        """
+        before, most = len(self._out), self.sent_octets_max
+        if len(body) <= most:
+            self._send_message(lines, extra, body)
+        octets = sum(map(len, self._out[before:])) or len(body)
+        if octets > most:
+            del self._out[before:]
+            raise self.too_large(octets)
+
+    @property
+    def sent_octets_max(self) -> int:
+        """How large a message of ours may be; a peer which does not say is taken to be like us."""
+        return self.message_octets if self.peer_octets is None else self.peer_octets
+
+    def too_large(self, octets: int) -> LimitExceeded:
+        """What is raised for an original of so many octets."""
+        return LimitExceeded(
+            f"a message of {octets} octets is above message-octets={self.sent_octets_max}"
+        )
+
+    def _send_part(self, lines: str, body: bytes, final: bool) -> None:
+        length = f"{CONTENT_LENGTH}::{len(body)}\r\n" if self.lengths else ""
+        more = "" if final else f"{MSG_MORE}::{YES}\r\n"
+        head = f"{self._prefix}{lines}{more}{length}\r\n".encode()
+        end = b"" if not final else END if body else END_OF_EMPTY
+        self._out.append(head + body + end)
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def request(
+        self,
+        body: bytes,
+        waiter: object,
+        now: float,
+        *,
+        headers: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+    ) -> str:
+        """Send a message which wants an answer; its id (``SA-14`` … ``SA-16``).
+
+        ``waiter`` comes back with the answer, or after ``seconds`` (None: the limit
+        ``response-seconds``) without one.  Raises IllegalTransition outside of a session,
+        LimitExceeded when too many are outstanding or the peer does not take so large a message,
+        ValueError for headers and bodies which the framing cannot carry.
+        """
+        extra, id = self._original(headers, waiting=True)
+        self._send_original(f"{MSG_ID}::{id}\r\n", extra, body)
+        self._await_answer(id, waiter, now, seconds)
+        return id
+
+    def _await_answer(self, id: str, waiter: object, now: float, seconds: float | None) -> None:
+        deadline = now + (self._response_seconds if seconds is None else seconds)
+        self._pending.add(id, waiter, deadline)
+        self.deadlines.no_later("answer", deadline)
+
+    def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
+        """Send a message which wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
+        extra, id = self._original(headers, waiting=False)
+        self._send_original(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
+        return id
+
+    def open_message(
+        self,
+        waiter: object | None,
+        now: float,
+        *,
+        headers: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+    ) -> OutgoingMessage:
+        """Begin a message whose body comes in pieces; ``waiter`` None: it wants no answer.
+
+        The time for the answer runs from now.  Raises as ``request`` does, and LimitExceeded when
+        as many messages are open as a peer with the same limits would take.
+        """
+        extra, id = self._original(headers, waiting=waiter is not None)
+        if self._sending >= self._unfinished_max:
+            raise LimitExceeded(f"{self._sending} messages are unfinished")
+        if waiter is None:
+            extra = f"{wire.SEND_ONLY}::{YES}\r\n{extra}"
+        else:
+            self._await_answer(id, waiter, now, seconds)
+        self._sending += 1
+        return OutgoingMessage(self, f"{MSG_ID}::{id}\r\n", extra, id)
+
+    def _original(self, headers: Mapping[str, str] | None, *, waiting: bool) -> tuple[str, str]:
+        if MessageSent not in self.TABLE[self.state]:
+            raise IllegalTransition(self.state, MessageSent)
+        if waiting and self._pending.full:
+            raise LimitExceeded(f"{self._pending.limit} requests are outstanding")
+        extra = self._lines(headers)
+        self._machine.step(MessageSent)
+        self._number += 1
+        return extra, str(self._number)
+
+    def forget(self, id: str) -> object | None:
+        """Nobody waits for this answer any more: its waiter, None if there is none."""
+        return self._pending.resolve(id)
+
+    def answer(self, id: str, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
+        """Answer the peer's request ``id`` (``SA-16``); nothing happens on a closed connection.
+
+        Raises ValueError for an id which waits for no answer, and as ``request`` does.
+        """
+        if self.closed:
+            return
+        extra = self._lines(headers)
+        truncated = self._unanswered.get(id)
+        if truncated is None:
+            raise ValueError(f"request {id!r} waits for no answer")
+        if truncated and TRUNCATED not in (headers or {}):
+            extra += _TRUNCATED_LINE
+        self._machine.step(AnswerSent)
+        self._send_message(f"{REF_MSG_ID}::{id}\r\n", extra, body)
+        del self._unanswered[id]
+        self._look_drained()
+
+    def answer_all(self, ids: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
+        """Answer many requests at once; the ids of those which want ``answer`` one by one.
+
+        Those are the cut ones, and bodies which need parts or do not fit the framing.
+        """
+        if self.closed or not ids:
+            return []
+        self._machine.step(AnswerSent)
+        unanswered, lengths, out = self._unanswered, self.lengths, self._out
+        most, before = self.part_octets, f"{self._prefix}{REF_MSG_ID}::"
+        left = []
+        for id, body in zip(ids, bodies, strict=True):
+            if (
+                unanswered.get(id) is not False
+                or not 0 < len(body) <= most
+                or not (lengths or not wire.ends_early(body))
+            ):
+                left.append(id)
+                continue
+            del unanswered[id]
+            length = f"\r\n{CONTENT_LENGTH}::{len(body)}" if lengths else ""
+            out.append(f"{before}{id}{length}\r\n\r\n".encode() + body + END)
+        self._look_drained()
+        return left
+
+    def acknowledge(self, ids: Sequence[str]) -> None:
+        """Answer many requests with nothing at all (``SA-16``); as ``answer`` does."""
+        if self.closed or not ids:
+            return
+        self._machine.step(AnswerSent)
+        unanswered = self._unanswered
+        plain = []
+        for id in ids:
+            truncated = unanswered.pop(id, None)
+            if truncated is None:
+                raise ValueError(f"request {id!r} waits for no answer")
+            if truncated:
+                self._send_part(f"{REF_MSG_ID}::{id}\r\n{_TRUNCATED_LINE}", b"", True)
+            else:
+                plain.append(id)
+        if plain:
+            before = f"{self._prefix}{REF_MSG_ID}::"
+            length = f"\r\n{CONTENT_LENGTH}::0" if self.lengths else ""
+            after = f"{length}\r\n\r\n\0"
+            if self._framed:
+                self._out += [f"{before}{id}{after}".encode() for id in plain]
+            else:
+                self._out.append(f"{before}{(after + before).join(plain)}{after}".encode())
+        self._look_drained()
+
+    def fail(self, id: str, code: int | str, text: str) -> None:
+        """Answer a request with ERROR (``SA-16``); raises ValueError as ``answer`` does."""
+        if self.closed:
+            return
+        truncated = self._unanswered.get(id)
+        if truncated is None:
+            raise ValueError(f"request {id!r} waits for no answer")
+        self._machine.step(AnswerSent)
+        self._send_error(code, text, id, _TRUNCATED_LINE if truncated else "")
+        del self._unanswered[id]
+        self._look_drained()
+
+    def settle(self, count: int) -> None:
+        """So many send-only messages are dealt with (``SA-12``)."""
+        self._unsettled -= count
+        self._look_drained()
+
+    def send_error(
+        self, code: int | str, text: str, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Tell the peer of an error that answers nothing (``SA-24``); closes nothing by itself."""
+        if MessageSent not in self.TABLE[self.state]:
+            raise IllegalTransition(self.state, MessageSent)
+        self._send_error(code, text, None, self._lines(headers))
+
+    def stop(self) -> None:
+        """Close at once: DISCONNECTING if there is a session (``SA-13``)."""
+        if not self.closed:
+            self._send_disconnecting()
+            self._machine.step(Stopped)
+
+    def _send_disconnecting(self) -> None:
+        if self._session_id:
+            head = wire.encode_head("DISCONNECTING", {SESSION_ID: self._session_id.decode()})
+            self._out.append(head + END_OF_EMPTY)
+
+    def _look_drained(self) -> None:
+        """An answer went out; on a server which drains it may have been the last one."""

@@ -1,0 +1,566 @@
+"""Both sides of an sABC connection as machines: octets in, events out.  No I/O, no clock.
+
+How the protocol works
+----------------------
+The client sends CONNECT, the server answers CONNECTED with a session id which only the two of them
+know; from there on every frame carries it (``SA-10``) and both sides may do the same: send messages
+which want an answer (*requests*), messages which want none (*send-only*), answers, and errors.  A
+message may come in several frames (*parts*), those of different messages in any order (``SA-19``).
+The client ends a session in order with DISCONNECT: the server answers what it has, then closes
+(``SA-12``).  DISCONNECTING ends it at once (``SA-13``).
+
+What a peer gets wrong costs it a frame if its meaning is wrong, and the connection if its shape is:
+then it is not known any more where the next frame begins (``SA-06``).
+
+Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: answer each request
+with ``answer``, ``fail`` or ``acknowledge``, ``settle`` send-only messages; where there is a sink,
+once they are safe.  ``lost(now)`` gives back who still waits for an answer.
+
+``now`` is in seconds since 1970-01-01 UTC: a session's end is a date.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Container, Mapping
+from email.utils import formatdate
+from typing import ClassVar, Final
+
+from ...core.connection import WorkLost
+from ...core.errors import Fault
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition
+from .. import wire
+from ..terms.events import (
+    SEND_ONLY,
+    ConnectReceived,
+    ConnectRefused,
+    DisconnectReceived,
+    DrainTimedOut,
+    Event,
+    MessageAbandoned,
+    MessagesReceived,
+    MessagesSafe,
+    RequestsTimedOut,
+    SessionExpired,
+    SessionGranted,
+)
+from ..terms.limits import SESSION_LIMITS
+from ..terms.tables import (
+    BAD_REQUEST,
+    CLIENT,
+    FORBIDDEN,
+    SERVER,
+    TIMED_OUT,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    Accepted,
+    Connecting,
+    ConnectionLost,
+    ConnectSent,
+    DisconnectSent,
+    DrainBegun,
+    Drained,
+    Expired,
+    Rejected,
+    Serving,
+    Stopped,
+    TimedOut,
+)
+from ..wire import (
+    ANNOUNCEMENTS,
+    CLIENT_ID,
+    CLIENT_PASSCODE,
+    END_OF_EMPTY,
+    ERROR_CODE,
+    FRAMING,
+    LENGTH,
+    MESSAGE_OCTETS,
+    RESERVED,
+    SESSION_EXPIRY,
+    SESSION_ID,
+    Connect,
+    Disconnect,
+    Error,
+    Frame,
+)
+from .incoming import Incoming
+from .receiving import Listener
+from .sending import S
+
+_DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def _free(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of CONNECT or CONNECTED which are the application's."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name not in RESERVED and name not in ANNOUNCEMENTS
+    }
+
+
+class Side(Listener[S]):
+    """What client and server share beside what they say and hear: the sink's word, time, the end.
+
+    See the module for the duties of the caller.
+    """
+
+    def __init__(
+        self,
+        initial: S,
+        limits: Limits | None,
+        *,
+        framed: bool,
+        lenient: bool,
+        refuse_oversize: bool,
+        unhooked: Container[str],
+    ) -> None:
+        super().__init__(
+            initial, limits, framed=framed, lenient=lenient, refuse_oversize=refuse_oversize
+        )
+        self._connect_seconds = self._limits["connect-seconds"]
+        self._drain_seconds = self._limits["session-drain"]
+        self._paused = False
+        self._unhooked = unhooked
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def held(self) -> int:
+        """Octets of frames and messages which are not whole yet."""
+        most = self.message_octets
+        kept = [min(incoming.size, most) for incoming in self._waiting() if not incoming.muted]
+        return self._decoder.held + sum(kept)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is ``held``."""
+        return not (self._receiving or self._unfinished or self._decoder.held)
+
+    @property
+    def faulted(self) -> bool:
+        """Closed because the peer broke the protocol."""
+        return self.fault is not None
+
+    def snapshot(self) -> dict[str, object]:
+        """The state as plain values, without secrets, for status pages and for people."""
+        return {
+            "state": self.state.name,
+            "framing": "websocket" if self._framed else "length" if self.lengths else "mark",
+            "expires": self.expires,
+            "unanswered": len(self._unanswered),
+            "outstanding": len(self._pending),
+            "unfinished": len(self._unfinished),
+        }
+
+    def _learn(self, headers: Mapping[str, str]) -> None:
+        """How large a message the peer takes, if its CONNECT or CONNECTED says so (HO-01)."""
+        octets = headers.get(MESSAGE_OCTETS, "")
+        self.peer_octets = int(octets) if _DIGITS.fullmatch(octets) else None
+
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def made_safe(self, place: int, now: float) -> list[Event]:
+        """The messages of this event are safe: where no hook looks at them, they are answered."""
+        event = self._answered_by_sink(place)
+        if event.kind not in self._unhooked:
+            return [MessagesSafe(event)]
+        if event.kind == SEND_ONLY:
+            self.settle(len(event.ids))
+        else:
+            self.acknowledge(event.ids)
+        return []
+
+    def not_safe(self, place: int, now: float) -> list[Event]:
+        """The messages of this event never will be safe: requests fail, the session ends (SA-16).
+
+        Going on would leave a gap in what is stored of this session.
+        """
+        event = self._answered_by_sink(place)
+        if event.kind == SEND_ONLY:
+            self.settle(len(event.ids))
+        else:
+            for id in event.ids:
+                if not self.closed and id in self._unanswered:
+                    self.fail(id, UNAVAILABLE, "not stored")
+        self.stop()
+        return []
+
+    def _answered_by_sink(self, place: int) -> MessagesReceived:
+        event = self._unsafe.pop(place, None)
+        if event is None:
+            raise ValueError(f"no event had the place {place!r}")
+        return event
+
+    # ── time and the end ────────────────────────────────────────────────────────────────────────
+
+    def paused(self, now: float) -> list[Event]:
+        """The peer is not read: that the rest of its messages does not come means nothing."""
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[Event]:
+        """The peer is read again: it has all its time from now on."""
+        self._paused = False
+        for incoming in self._waiting():
+            incoming.heard = now
+            self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
+        return []
+
+    def _connect_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-27``: no session came about."""
+        self._fail(TIMED_OUT, Fault("connect-seconds", "no session in time"), events)
+
+    def _answers_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-27``: requests of ours which nobody has answered, if any."""
+        expired = self._pending.expire(now)
+        if expired:
+            events.append(
+                RequestsTimedOut([id for id, _ in expired], [waiter for _, waiter in expired])
+            )
+        first = self._pending.next_deadline()
+        if first is not None:
+            self.deadlines.set("answer", first)
+
+    def _waiting(self) -> list[Incoming]:
+        """The messages of which more must come."""
+        waiting = list(self._unfinished.values())
+        if self._receiving and self._current not in waiting:
+            waiting.append(self._current)
+        return waiting
+
+    def _unfinished_expired(self, now: float, events: list[Event]) -> None:
+        """Give up messages whose parts stopped coming (``SA-27``).
+
+        They are remembered for as long again, so that a late part does not pass for a message.
+        """
+        if self._paused:
+            return
+        seconds = self._unfinished_seconds
+        for incoming in self._waiting():
+            if now >= incoming.heard + seconds:
+                receiving = self._receiving and incoming is self._current
+                if incoming.muted and not receiving:
+                    del self._unfinished[incoming.key]  # type: ignore[arg-type]
+                    continue
+                if not incoming.muted:
+                    self.counters.abandoned_messages += 1
+                    ref = None if incoming.key is None or incoming.key[0] else incoming.id
+                    self._send_error(TIMED_OUT, "the rest of the message did not come", ref)
+                    events.append(MessageAbandoned(incoming.id))
+                    incoming.mute()
+                incoming.heard = now
+            self.deadlines.no_later("unfinished", incoming.heard + seconds)
+
+    timely: ClassVar = {
+        "connect": _connect_expired,
+        "answer": _answers_expired,
+        "unfinished": _unfinished_expired,
+    }
+
+    def lost(self, now: float) -> list[Event | WorkLost]:
+        """The connection is gone: (id, waiter) of each request without an answer."""
+        self._machine.try_step(ConnectionLost)
+        self._unfinished.clear()
+        self._unanswered.clear()
+        self._receiving = False
+        self._current = Incoming(None, None, 0.0)
+        self._out.clear()
+        self.deadlines.clear_all()
+        unanswered = self._pending.drain()
+        return [WorkLost(unanswered)] if unanswered else []
+
+
+class Server(Side[Serving]):
+    """The accepting side."""
+
+    TABLE = SERVER
+    _closed = Serving.CLOSED
+    _open = (Serving.OPEN, Serving.DRAINING)
+    _draining = Serving.DRAINING
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        authenticates: bool = False,
+        framed: bool = False,
+        lenient: bool = False,
+        refuse_oversize: bool = False,
+        unhooked: Container[str] = (),
+    ) -> None:
+        """``limits`` holds at least :data:`SESSION_LIMITS`; their defaults where it is None.
+
+        ``authenticates``: a client-id is needed (``SA-07``).  ``framed``: on WebSocket.
+        ``lenient``: bare LF ends a line too (``SA-28``).  ``refuse_oversize``: a message above the
+        limit is refused, not cut (``SA-22``).  ``unhooked``: kinds of messages at which no hook
+        looks: they are answered as soon as they are safe.
+        """
+        super().__init__(
+            Serving.AWAITING,
+            limits,
+            framed=framed,
+            lenient=lenient,
+            refuse_oversize=refuse_oversize,
+            unhooked=unhooked,
+        )
+        limits = Limits.of(SESSION_LIMITS) if limits is None else limits
+        self._attempts_left = limits.integer("login-attempts")
+        self._authenticates = authenticates
+        self._announced = False
+
+    def connection_made(self, now: float) -> list[Event]:
+        """The connection stands: CONNECT has to come in time (``SA-27``)."""
+        self.deadlines.set("connect", now + self._connect_seconds)
+        return []
+
+    def _code_of(self, fault: Fault) -> int:
+        # Before CONNECT nothing else is known here, whatever it may be.
+        unknown = fault.reason == "command" and self.state is Serving.AWAITING
+        return UNAUTHORIZED if unknown else BAD_REQUEST
+
+    def _wrong_place(self, kind: type[Frame]) -> tuple[int, str]:
+        if self._session_id or kind is Connect:
+            return BAD_REQUEST, "wrong-command"
+        return UNAUTHORIZED, "before-connect"
+
+    def _expires_here(self) -> bool:
+        return True
+
+    def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
+        if type(frame) is Disconnect:
+            self._begin_drain(now)
+            events.append(DisconnectReceived())
+            self._refuse_unfinished(events)
+            self._look_drained()
+            return
+        headers = frame.headers
+        if not headers and self._authenticates:
+            self._fail(BAD_REQUEST, Fault("headers-missing", "CONNECT needs headers"), events)
+            return
+        self._announced = not self._framed and headers.get(FRAMING) == LENGTH
+        self._learn(headers)
+        free = _free(headers)
+        self.deadlines.set("connect", now + self._connect_seconds)
+        events.append(ConnectReceived(headers.get(CLIENT_ID), headers.get(CLIENT_PASSCODE), free))
+
+    def _refuse_unfinished(self, events: list[Event]) -> None:
+        """No further message: what is not complete will not be (``SA-12``)."""
+        for incoming in self._unfinished.values():
+            if not incoming.muted and incoming.key is not None and not incoming.key[0]:
+                text = "the session accepts no further message"
+                self._refuse(UNAVAILABLE, text, events, incoming.id, incoming.id)
+                incoming.mute()
+
+    def accept(
+        self,
+        session_id: str,
+        *,
+        expires: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Grant the session (``SA-09``).
+
+        ``session_id``: at least 128 bits from a CSPRNG, as text without ``::``.  ``expires``:
+        seconds since 1970-01-01 UTC (``SA-11``).  ``headers``: an application's own.  Raises
+        IllegalTransition unless CONNECT waits, ValueError for headers as ``request`` does.
+        """
+        if Accepted not in SERVER[self.state]:
+            raise IllegalTransition(self.state, Accepted)
+        own = {SESSION_ID: session_id}
+        if expires is not None:
+            own[SESSION_EXPIRY] = formatdate(int(expires), usegmt=True)
+        if not self._framed:
+            own[FRAMING] = LENGTH
+        if self.peer_octets is not None:  # a client which says so knows what is meant
+            own[MESSAGE_OCTETS] = str(self.message_octets)
+        lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
+        head = wire.encode_head("CONNECTED", own)[:-2] + lines.encode() + wire.CRLF
+        self._machine.step(Accepted)
+        self._out.append(head + END_OF_EMPTY)
+        self._enter_session(session_id, self._announced)
+        self.expires = expires
+        self.deadlines.clear("connect")
+        if expires is not None:
+            self.deadlines.set("expiry", expires)
+
+    def reject(self, now: float, code: int = FORBIDDEN, text: str = "Access Forbidden") -> None:
+        """Refuse the session; the client may try again, but not for ever (``SA-08``, ``SA-27``)."""
+        self._machine.step(Rejected)
+        self._attempts_left -= 1
+        self._send_error(code, text, None)
+        self.deadlines.set("connect", now + self._connect_seconds)
+        if not self._attempts_left:
+            self._machine.step(Stopped)
+
+    def drain(self, now: float) -> list[Event]:
+        """Take no more originals, answer what is in work, then close (as after DISCONNECT)."""
+        if self.state is Serving.OPEN:
+            self._machine.step(DrainBegun)
+            self._begin_drain(now)
+            self._look_drained()
+        elif self.state is not Serving.DRAINING:
+            self.stop()
+        return []
+
+    def _begin_drain(self, now: float) -> None:
+        self.deadlines.no_later("drain", now + self._drain_seconds)
+
+    def _look_drained(self) -> None:
+        if self._machine.state is Serving.DRAINING and not self._unanswered and not self._unsettled:
+            self._send_disconnecting()
+            self._machine.step(Drained)
+
+    def _drain_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-12``: some answers are not ready in time."""
+        self._send_disconnecting()
+        self._machine.step(TimedOut)
+        events.append(DrainTimedOut())
+
+    def _session_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-11``: the session's time is over."""
+        self._send_disconnecting()
+        self._machine.step(Expired)
+        events.append(SessionExpired())
+
+    timely: ClassVar = {
+        **Side.timely,
+        "drain": _drain_expired,
+        "expiry": _session_expired,
+    }
+
+
+LEAVE_SECONDS: Final = 4.0
+"""For a server which owes nothing to close after DISCONNECT, where no limit ``drain`` is given."""
+
+
+class Client(Side[Connecting]):
+    """The connecting side."""
+
+    TABLE = CLIENT
+    _closed = Connecting.CLOSED
+    _open = (Connecting.OPEN, Connecting.DRAINING)
+    _draining = Connecting.CLOSED  # a client never refuses a server's message for draining
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        framed: bool = False,
+        lenient: bool = False,
+        refuse_oversize: bool = False,
+        unhooked: Container[str] = (),
+    ) -> None:
+        """As :class:`Server`."""
+        super().__init__(
+            Connecting.IDLE,
+            limits,
+            framed=framed,
+            lenient=lenient,
+            refuse_oversize=refuse_oversize,
+            unhooked=unhooked,
+        )
+        self._leave_seconds = min(self._drain_seconds, self._limits.get("drain", LEAVE_SECONDS))
+
+    def connect(
+        self,
+        client_id: str,
+        passcode: str | None = None,
+        *,
+        now: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Ask for a session (``SA-07``, ``SA-08``).
+
+        Raises IllegalTransition unless IDLE, ValueError for what headers cannot carry.
+        """
+        own = {CLIENT_ID: client_id}
+        if passcode is not None:
+            own[CLIENT_PASSCODE] = passcode
+        if not self._framed:
+            own[FRAMING] = LENGTH
+        own[MESSAGE_OCTETS] = str(self.message_octets)
+        lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
+        head = wire.encode_head("CONNECT", own)[:-2] + lines.encode() + wire.CRLF
+        self._machine.step(ConnectSent)
+        self._out.append(head + END_OF_EMPTY)
+        self.deadlines.set("connect", now + self._connect_seconds)
+
+    def drain(self, now: float) -> list[Event]:
+        """``disconnect`` where there is a session, else ``stop``."""
+        if self.state is Connecting.OPEN:
+            self.disconnect(now)
+        elif self.state is not Connecting.DRAINING:
+            self.stop()
+        return []
+
+    def ended(self, now: float) -> list[Event]:
+        """The server has shut its sending side: nobody will answer."""
+        self.stop()
+        return []
+
+    def disconnect(self, now: float) -> None:
+        """Ask the server to answer what it has and to close, in time (``SA-12``, HO-05).
+
+        A server which owes nothing has the time ``drain`` for it, any other ``session-drain``.
+        Raises IllegalTransition outside a session.
+        """
+        self._machine.step(DisconnectSent)
+        seconds = self._drain_seconds if self.outstanding else self._leave_seconds
+        self.deadlines.set("drain", now + seconds)
+        head = wire.encode_head("DISCONNECT", {SESSION_ID: self._session_id.decode()})
+        self._out.append(head + END_OF_EMPTY)
+
+    def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
+        headers = frame.headers
+        session_id = headers.get(SESSION_ID)
+        if not session_id:
+            self._fail(BAD_REQUEST, Fault("session-id", "CONNECTED names no session"), events)
+            return
+        date = headers.get(SESSION_EXPIRY)
+        self.expires = None if date is None else _read_date(date)
+        self.counters.odd_expiries += date is not None and self.expires is None
+        self.deadlines.clear("connect")
+        self._learn(headers)
+        self._enter_session(session_id, not self._framed and headers.get(FRAMING) == LENGTH)
+        free = _free(headers)
+        events.append(SessionGranted(session_id, self.expires, free))
+
+    def _error_received(self, headers: Mapping[str, str], body: bytes, events: list[Event]) -> None:
+        if self.state is not Connecting.WAITING:
+            super()._error_received(headers, body, events)
+            return
+        self.counters.errors_received += 1
+        self._machine.step(Error)
+        self.deadlines.clear("connect")
+        code = headers.get(ERROR_CODE)
+        events.append(ConnectRefused(code, body.decode("utf-8", "replace")))
+
+    def _drain_expired(self, now: float, events: list[Event]) -> None:
+        """HO-05: the server has not closed in time."""
+        self.stop()
+        events.append(DrainTimedOut())
+
+    timely: ClassVar = {**Side.timely, "drain": _drain_expired}
+
+
+_DATE = re.compile(
+    r"[A-Za-z]{3}, (\d{1,2}) ([A-Za-z]{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT", re.ASCII
+)
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+
+
+def _read_date(text: str) -> float | None:
+    """An RFC 1123 date as seconds since 1970-01-01 UTC; the weekday is not checked (``SA-11``)."""
+    match = _DATE.fullmatch(text)
+    if match is None or match[2].lower() not in _MONTHS:
+        return None
+    month = _MONTHS.index(match[2].lower()) + 1
+    day, year, hour, minute, second = (int(match[i]) for i in (1, 3, 4, 5, 6))
+    if not 1 <= day <= calendar.monthrange(year, month)[1] or hour > 23 or minute > 59:
+        return None
+    if second > 60 or year < 1:
+        return None
+    return float(calendar.timegm((year, month, day, hour, minute, second)))

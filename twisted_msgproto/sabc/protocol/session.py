@@ -1,0 +1,388 @@
+"""One sABC session on Twisted, of either role and on either wire.
+
+The link moves octets or frames between a wire and the machine.  Here stands what is sABC's own:
+which method follows which event, the hooks, and how requests are answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import iscoroutine
+from typing import Any, ClassVar, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
+from ...core.limits import Limit
+from ...core.message import Message, MessageBatch
+from ...net.authentication import LOGIN_LIMITS
+from ...net.link import SteadyLogger
+from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
+from ..terms.events import (
+    REQUEST,
+    SEND_ONLY,
+    DisconnectingReceived,
+    DisconnectReceived,
+    DrainTimedOut,
+    ErrorReceived,
+    FrameDiscarded,
+    FrameRefused,
+    MessageAbandoned,
+    MessagesReceived,
+    MessagesSafe,
+    RequestFailed,
+    RequestsTimedOut,
+    ResponsesReceived,
+    SessionExpired,
+)
+from ..terms.limits import SESSION_LIMITS
+from .exchange import Response, octets_of
+from .verbs import Stream, Verbs
+
+PROTOCOL: Final = "sabc"
+
+LIMITS: Final = (
+    *SESSION_LIMITS,
+    Limit("session-seconds", 0.0, "s", "a session ends after so long; 0 = never (SA-11)"),
+    *LOGIN_LIMITS,
+    *WEBSOCKET_LIMITS,
+    Limit(
+        "websocket-message-octets",
+        0,
+        "octets",
+        "of a WebSocket message; 0 = twice message-octets (SA-22)",
+    ),
+)
+"""Everything a server or client of sABC bounds, beside what all servers bound."""
+
+log = SteadyLogger(namespace="twisted_msgproto.sabc")
+
+
+class SabcSession(Verbs):
+    """What server and client have in common: hooks, and which event leads to which.
+
+    Attributes:
+        machine: where the protocol's decisions are made; its ``snapshot()`` tells where it stands.
+        session: the public name of this session; never the session id, which is a secret.
+        peer: the peer's transport address as text.
+        clientId: who the client is, or None.
+        expires: when the session ends, in seconds since 1970-01-01 UTC, or None (``SA-11``).
+    """
+
+    log: ClassVar[Logger] = log
+    readsWhileDraining = True
+    answers = frozenset({ResponsesReceived, RequestFailed, RequestsTimedOut, MessagesSafe})
+
+    # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
+
+    def requestReceived(self, message: Message) -> Any:
+        """The peer wants an answer (``SA-16``): a body, a :class:`Response`, None, or a Deferred
+        or coroutine for one of these.
+
+        With a sink this is called when the message is safe.  None is an empty acknowledgement, and
+        so is the answer while nobody overrides this.  Raising Refused answers ERROR with its code
+        and text; any other exception is logged and answered with code 500.
+        """
+
+    def messageReceived(self, message: Message) -> Any:
+        """A send-only message came (``SA-17``); a Deferred holds up an orderly end (``SA-12``).
+
+        With a sink this is called when the message is safe, even if the peer has left by then.
+        """
+
+    def errorReceived(self, error: ErrorReceived) -> None:
+        """The peer reports an error which answers none of our requests (``SA-24``)."""
+
+    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """Messages of one read arrived, all requests or all send-only.
+
+        By default they go to the factory's sink.  The other hooks see them once the Deferred (None:
+        at once) has fired; if it fails the session ends, and its requests with it.
+        """
+        sink = self.factory.sink
+        return None if sink is None else sink.put(batch)
+
+    # ── the connection's life ───────────────────────────────────────────────────────────────────
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it first."""
+        self._streams: dict[Deferred[Response], Stream] = {}
+        self._outputPaused = False
+        self._unanswered: list[Any] = []  # the waiters which the end has left
+        super().connectionMade()
+
+    @property
+    def framed(self) -> bool:
+        """Whether the session is on WebSocket, where each message is one frame."""
+        return isinstance(self.wire, WebSocketWire)
+
+    @property
+    def unhooked(self) -> frozenset[str]:
+        """The kinds of messages which no hook looks at: the machine deals with what is safe."""
+        kind = type(self)
+        hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}
+        return frozenset(
+            name
+            for name, hook in hooks.items()
+            if getattr(kind, hook) is getattr(SabcSession, hook)
+        )
+
+    @property
+    def expires(self) -> float | None:
+        """When the session ends, in seconds since 1970-01-01 UTC."""
+        return self.machine.expires
+
+    @property
+    def established(self) -> bool:
+        """The session stands."""
+        return self._established and not self._ended and not self.machine.closed
+
+    def workLost(self, work: list[Any], reason: Failure) -> None:
+        """Requests of ours will not be answered."""
+        self._unanswered = [waiter for _, waiter in work]
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: first the role knows, then whoever waits, then the hook."""
+        error = self._left(reason)
+        streams, self._streams = self._streams, {}
+        # Whoever hears of it may cancel others which wait still: each fires once.
+        for done, stream in streams.items():
+            stream.stop()
+            if not stream.waiting and not done.called:
+                done.errback(error)
+        unanswered, self._unanswered = self._unanswered, []
+        for waiter in unanswered:
+            self._fail(waiter, error)
+        super().ending(reason)
+
+    def _left(self, reason: Failure) -> Exception:
+        """The role tidies up; returns what those are told who still wait for answers."""
+        return ConnectionClosed(f"the session ended: {reason.getErrorMessage()}")
+
+    def _guarded(self, hook: Callable[..., object], *arguments: object) -> None:
+        """Call a hook whose failure harms nobody else."""
+        try:
+            hook(*arguments)
+        except Exception:
+            log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook.__name__)
+
+    def establish(self) -> None:
+        """The session stands; the application's hook may fail."""
+        self._established = True
+        self.wire.established()
+        self._guarded(self.sessionEstablished)
+
+    # ── what the peer gets wrong, and how it ends ───────────────────────────────────────────────
+
+    def oversized(self) -> None:
+        """A WebSocket message is above twice the limit of a message (``SA-22``)."""
+        if not self._ended:
+            self._follow(self.machine.oversized())
+
+    def _errorCame(self, event: ErrorReceived) -> None:
+        self._guarded(self.errorReceived, event)
+
+    def _frameRefused(self, event: FrameRefused) -> None:
+        log.info(
+            "{peer}: a frame was refused: {text} ({code})",
+            peer=self.peer,
+            text=event.text,
+            code=event.code,
+        )
+
+    def _frameDiscarded(self, event: FrameDiscarded) -> None:
+        self._tellLost("a frame without end was discarded", event.id)
+
+    def _messageAbandoned(self, event: MessageAbandoned) -> None:
+        self._tellLost("an unfinished message was given up", event.id)
+
+    def _tellLost(self, what: str, id: str | None) -> None:
+        log.info("{peer}: {what}: {id}", peer=self.peer, what=what, id=shown(id or ""))
+
+    def _clientLeaves(self, event: object) -> None:
+        """The client wants no more than its answers: the machine sees to it."""
+
+    def _countEnd(self, event: object) -> None:
+        self.factory.counters[f"ended:{type(event).__name__}"] += 1
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────
+
+    def _deliver(self, event: MessagesReceived) -> None:
+        event.batch = batch = MessageBatch(  # by place: names cost half as much again
+            PROTOCOL,
+            event.kind,
+            self.factory.receivedAt(),
+            self.peer,
+            self.session,
+            self.clientId,
+            len(event.ids),
+            event.octets,
+            event.ids,
+            None,  # no destination
+            event.fields,
+            event.bodies,
+            None,  # no attachments
+            event.truncated,
+        )
+        self.deliver(batch, event.place)
+
+    def _safe(self, place: Any) -> None:
+        """Messages at ``place`` are safe; send-only ones reach their hook after the end too."""
+        events = self.machine.made_safe(place, self._now())
+        if events or not self._following:
+            self._follow(events)
+
+    def _nowSafe(self, event: MessagesSafe) -> None:
+        batch: Any = event.messages.batch
+        if event.messages.kind != REQUEST:
+            self._tellAll(batch)
+        elif not self._gone:
+            self._askAll(batch)
+
+    def _tellAll(self, batch: MessageBatch) -> None:
+        """Send-only messages: nobody is answered, but an orderly end waits for them."""
+        for message in batch:
+            try:
+                result = self.messageReceived(message)
+            except Exception:
+                log.failure("{peer}: messageReceived failed", peer=self.peer)
+                result = None
+            if iscoroutine(result):
+                result = Deferred.fromCoroutine(result)
+            if isinstance(result, Deferred):
+                result.addErrback(
+                    lambda failure: log.failure(
+                        "{peer}: messageReceived failed", failure, peer=self.peer
+                    )
+                )
+                result.addCallback(lambda _: self._told())
+            else:
+                self.machine.settle(1)
+
+    def _told(self) -> None:
+        self.machine.settle(1)
+        self._settle()
+
+    def _askAll(self, batch: MessageBatch) -> None:
+        """Let the application answer; answers which are there at once leave together."""
+        numbers: list[str] = []
+        bodies: list[bytes] = []
+        ask = self.requestReceived
+        for message in batch:
+            number: Any = message.message_id
+            try:
+                result = ask(message)
+            except Exception:
+                self._failed(Failure(), number)
+                continue
+            if type(result) is bytes:
+                numbers.append(number)
+                bodies.append(result)
+            else:
+                self._resolve(result, number)
+        for number in self.machine.answer_all(numbers, bodies):
+            self._answer(bodies[numbers.index(number)], number)
+
+    def _resolve(self, result: Any, number: str) -> None:
+        """Answer with ``result``, when it is there."""
+        if iscoroutine(result):
+            result = Deferred.fromCoroutine(result)
+        if isinstance(result, Deferred):
+            if not result.called:
+                result.addBoth(self._later, number)
+                return
+            result.addCallbacks(
+                self._answer, self._failed, callbackArgs=(number,), errbackArgs=(number,)
+            )
+        else:
+            self._answer(result, number)
+
+    def _later(self, result: object, number: str) -> None:
+        """An answer which had to be waited for."""
+        if isinstance(result, Failure):
+            self._failed(result, number)
+        else:
+            self._answer(result, number)
+        self._settle()
+
+    def _answer(self, result: object, number: str) -> None:
+        if self.machine.closed:
+            return
+        try:
+            if isinstance(result, Response):
+                self.machine.answer(number, octets_of(result.body), headers=result.headers)
+            else:
+                self.machine.answer(number, octets_of(result))
+        except Exception:
+            self._failed(Failure(), number)
+
+    def _failed(self, failure: Failure, number: str) -> None:
+        if self.machine.closed:
+            return
+        code: str | int = 500
+        text = "request failed"
+        if failure.check(Refused):
+            error: Any = failure.value
+            text = str(error)
+            try:
+                self.machine.fail(number, code if error.code is None else error.code, text)
+                return
+            except ValueError:  # a code which no header can carry
+                failure = Failure()
+        log.failure("{peer}: requestReceived failed", failure, peer=self.peer)
+        self.machine.fail(number, code, "request failed")
+
+    # ── answers in ──────────────────────────────────────────────────────────────────────────────
+
+    def _answered(self, event: ResponsesReceived) -> None:
+        truncated = event.truncated or [False] * len(event.ids)
+        columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
+        for waiter, body, headers, cut in columns:
+            answered = self._release(waiter)
+            if not answered.called:  # the callback of another answer may have cancelled it
+                answered.callback(Response(body, headers, cut))
+
+    def _requestFailed(self, event: RequestFailed) -> None:
+        self._fail(event.waiter, Refused(event.text, event.code))
+
+    def _timedOut(self, event: RequestsTimedOut) -> None:
+        for waiter in event.waiters:
+            self._fail(waiter, TimedOut("no answer in time"))
+
+    def _fail(self, waiter: Any, error: Exception) -> None:
+        """A request has failed, unless its caller has cancelled it meanwhile."""
+        failed = self._release(waiter)
+        if not failed.called:
+            failed.errback(error)
+
+    # ── octets out ──────────────────────────────────────────────────────────────────────────────
+
+    def outputChanged(self, paused: bool) -> None:
+        """The peer has stopped reading what we write, or has caught up."""
+        self._outputPaused = paused
+        super().outputChanged(paused)
+        if not paused:
+            for stream in list(self._streams.values()):
+                stream.go()
+
+    actions: ClassVar = {
+        Fault: Verbs.faulted,
+        MessagesReceived: _deliver,
+        MessagesSafe: _nowSafe,
+        ResponsesReceived: _answered,
+        RequestFailed: _requestFailed,
+        RequestsTimedOut: _timedOut,
+        ErrorReceived: _errorCame,
+        FrameRefused: _frameRefused,
+        FrameDiscarded: _frameDiscarded,
+        MessageAbandoned: _messageAbandoned,
+        DisconnectReceived: _clientLeaves,
+        DisconnectingReceived: _countEnd,
+        SessionExpired: _countEnd,
+        DrainTimedOut: _countEnd,
+    }
+
+
+__all__ = ["LIMITS", "PROTOCOL", "SabcSession"]

@@ -1,0 +1,442 @@
+"""sABC servers and clients on Twisted, over TCP, TLS and WebSocket.
+
+Subclass :class:`SabcServer` and override its hooks::
+
+    class Echo(SabcServer):
+        def requestReceived(self, message):      # a body, None, a Deferred, a coroutine, or raise
+            return message.body
+
+    factory = SabcServerFactory()
+    factory.protocol = Echo
+    endpoint.listen(factory)                                  # TCP or TLS
+    websocket_endpoint.listen(factory.webSocketFactory())     # the same sessions on WebSocket
+
+and from a client::
+
+    session = await connect(reactor, "tcp:localhost:5046", clientId="me")
+    response = await session.request(b"Hola")
+    await session.disconnect()
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from twisted.cred.error import LoginFailed, UnauthorizedLogin
+from twisted.cred.portal import Portal
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.protocol import ClientFactory
+from twisted.python.failure import Failure
+
+from ...core.errors import ConnectionClosed, Fault, ProtocolViolation, Refused, TimedOut
+from ...core.limits import Limits
+from ...net.authentication import Authentication, LoggedIn
+from ...net.backpressure import OctetBudget
+from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
+from ...net.sink import IMessageSink
+from ..machine import Client, Server
+from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
+from ..terms.tables import Connecting, Serving
+from .exchange import Body, Response
+from .session import LIMITS, PROTOCOL, SabcSession, log
+
+
+class SabcServer(SabcSession):
+    """The server's side of one connection; override the hooks of :class:`SabcSession`.
+
+    Attributes:
+        avatar: what the portal gave for this client, or None without one.
+        connectHeaders: the application's headers on CONNECT.
+    """
+
+    factory: SabcServerFactory
+    machine: Server
+    avatar: Any = None
+    connectHeaders: Mapping[str, str]
+    _login: Deferred[Any] | None
+    _logout: Callable[[], Any] | None
+
+    def authorise(self, request: ConnectReceived) -> Any:
+        """Who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for that.
+
+        Any failure refuses the session with 403; Refused may give another code and text.  The
+        default asks the factory's portal; without one the client is who it says it is.
+        """
+        authentication = self.factory.authentication
+        if authentication is None:
+            return request.client_id
+        credentials = authentication.credentials(request.client_id, request.passcode)
+        # Not the one of the beginning: behind a proxy its first octets say whose address it is.
+        address = host_of(self.transport.getPeer())  # type: ignore[union-attr]
+        asked = authentication.login(credentials, address, request.client_id)
+        return asked.addCallback(self._loggedIn)
+
+    def connectedHeaders(self) -> Mapping[str, str]:
+        """An application's headers for CONNECTED; none by default."""
+        return {}
+
+    def _loggedIn(self, accepted: LoggedIn) -> str | None:
+        self.avatar, self._logout = accepted.avatar, accepted.logout
+        return accepted.name
+
+    def makeMachine(self) -> Server:
+        """Return a machine with the factory's limits and options."""
+        factory = self.factory
+        return Server(
+            factory.limits,
+            authenticates=factory.authentication is not None,
+            framed=self.framed,
+            lenient=factory.lenient,
+            refuse_oversize=factory.refuseOversize,
+            unhooked=self.unhooked,
+        )
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it first."""
+        self.connectHeaders = {}
+        self._login = None
+        self._logout = None
+        super().connectionMade()
+        if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
+            self.loseSession()
+
+    def _connecting(self, event: ConnectReceived) -> None:
+        self.connectHeaders = event.headers
+        self._login = maybeDeferred(self.authorise, event)
+        self._login.addCallbacks(self._accepted, self._rejected)
+
+    def _accepted(self, clientId: str | None) -> None:
+        self._login = None
+        if self.machine.state is not Serving.AUTHENTICATING:
+            return
+        factory = self.factory
+        seconds = factory.limits["session-seconds"]
+        try:
+            self.machine.accept(
+                factory.newSessionId(),
+                expires=self._now() + seconds if seconds else None,
+                headers=self.connectedHeaders(),
+            )
+        except Exception:  # connectedHeaders is an application's
+            self._rejected(Failure())
+            return
+        self.clientId = clientId
+        factory.counters["sessions"] += 1
+        self.establish()
+        self._settle()
+
+    def _rejected(self, failure: Failure) -> None:
+        self._login = None
+        if self.machine.state is not Serving.AUTHENTICATING:
+            return
+        self.factory.counters["rejected"] += 1
+        now = self._now()
+        error: Any = failure.value
+        if failure.check(Refused) and isinstance(error.code, int):
+            self.machine.reject(now, error.code, str(error))
+        else:
+            if not failure.check(LoginFailed, UnauthorizedLogin, CancelledError, Refused):
+                log.failure("{peer}: authorisation failed", failure, peer=self.peer)
+            self.machine.reject(now)
+        self._settle()
+
+    def _left(self, reason: Failure) -> Exception:
+        login, self._login = self._login, None
+        if login is not None:
+            login.cancel()
+        logout, self._logout = self._logout, None
+        if logout is not None:
+            maybeDeferred(logout).addErrback(
+                lambda failure: log.failure("{peer}: logout failed", failure, peer=self.peer)
+            )
+        return super()._left(reason)
+
+    actions: ClassVar = {**SabcSession.actions, ConnectReceived: _connecting}
+
+
+class SabcServerFactory(MsgprotoServerFactory):
+    """Builds a :class:`SabcServer` for each client, on byte streams and on WebSocket.
+
+    Attributes:
+        authentication: who may come in; None: everybody.
+        newSessionId: makes session ids, at least 128 bits from a CSPRNG each (``SA-09``).
+        lenient: bare LF ends a line as well (``SA-28``).
+        refuseOversize: refuse messages above the limit instead of cutting them (``SA-22``).
+    """
+
+    protocolName = PROTOCOL
+    LIMITS = LIMITS
+    protocol = SabcServer  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        sink: IMessageSink | None = None,
+        *,
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: OctetBudget | None = None,
+        portal: Portal | None = None,
+        lenient: bool = False,
+        refuseOversize: bool = False,
+        newSessionId: Callable[[], str] = secrets.token_urlsafe,
+    ) -> None:
+        """As :class:`MsgprotoServerFactory`; ``portal`` gives avatars for
+        :class:`~twisted_msgproto.net.authentication.IIdentity`.
+        """
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.authentication: Authentication | None = None
+        if portal is not None:
+            self.authentication = Authentication(
+                portal,
+                self.clock,
+                self.limits,
+                counters=self.counters,
+                handShake=self.limits["connect-seconds"],
+            )
+        self.lenient = lenient
+        self.refuseOversize = refuseOversize
+        self.newSessionId = newSessionId
+
+    def webSocketFactory(self, origins: Sequence[str] = ()) -> Any:
+        """A factory to listen with for WebSocket (``SA-25``); its sessions are this factory's.
+
+        ``origins`` are the web pages which may connect; clients which are no browsers always may.
+        Raises ConfigurationError for what is no origin.
+        """
+        from .websocket import WebSocketServerFactory
+
+        return WebSocketServerFactory(self, origins)
+
+    def sessionsOf(self, clientId: str) -> list[SabcServer]:
+        """The live sessions of a client, oldest first."""
+        return [
+            session
+            for session in self.liveConnections
+            if session.clientId == clientId and session.established
+        ]
+
+    def push(
+        self,
+        clientId: str,
+        body: Body = b"",
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Deferred[Response]:
+        """Send a request to the newest session of a client; its answer.
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`SabcSession.request`.
+        """
+        sessions = self.sessionsOf(clientId)
+        if not sessions:
+            failed: Deferred[Response] = Deferred()
+            failed.errback(ConnectionClosed("the client has no session"))
+            return failed
+        return sessions[-1].request(body, headers=headers, timeout=timeout)
+
+    def sessions(self) -> list[dict[str, object]]:
+        """Every live session with its state, for the status page; no secrets."""
+        return [session.snapshot() for session in self.liveConnections]
+
+
+class SabcClient(SabcSession):
+    """The client's side of one connection; override the hooks of :class:`SabcSession`."""
+
+    factory: SabcClientFactory
+    machine: Client
+
+    def __init__(self) -> None:
+        self._standing: list[Deferred[SabcClient]] = []
+        self._leaving: list[Deferred[None]] = []
+        self._lostWith: Exception | None = None
+        self._refusal: Exception | None = None
+        self.connectedHeaders: Mapping[str, str] = {}
+
+    def whenEstablished(self) -> Deferred[SabcClient]:
+        """Fires with this session when it stands; fails with what ended it before that."""
+        standing: Deferred[SabcClient] = Deferred()
+        if self._lostWith is not None:
+            standing.errback(self._lostWith)
+        elif self._established:
+            standing.callback(self)
+        else:
+            self._standing.append(standing)
+        return standing
+
+    def disconnect(self) -> Deferred[None]:
+        """End the session in order (``SA-12``): no more requests; answers still come.
+
+        Fires when the connection is closed, at the latest after ``session-drain``.
+        """
+        left: Deferred[None] = Deferred()
+        if self._lostWith is not None:
+            left.callback(None)
+            return left
+        self._leaving.append(left)
+        if self.transport is None:
+            self.loseSession()
+        elif self.machine.state is Connecting.OPEN:
+            self.machine.disconnect(self._now())
+            self._settle()
+        elif self.machine.state is not Connecting.DRAINING:
+            self.loseSession()
+        return left
+
+    def loseSession(self) -> None:
+        """End the session at once; before the WebSocket upgrade there is none yet."""
+        if self.transport is None:
+            if self._lostWith is None:
+                self.wire.abort()
+        else:
+            super().loseSession()
+
+    def makeMachine(self) -> Client:
+        """Return a machine with the factory's limits and options."""
+        factory = self.factory
+        return Client(
+            factory.limits, framed=self.framed, lenient=factory.lenient, unhooked=self.unhooked
+        )
+
+    def secured(self) -> None:
+        """The connection can be used: ask for a session."""
+        factory = self.factory
+        self.machine.connect(
+            factory.clientId, factory.passcode, now=self._now(), headers=factory.connectHeaders
+        )
+        self._settle()
+
+    def _granted(self, event: SessionGranted) -> None:
+        self.clientId = self.factory.clientId
+        self.connectedHeaders = event.headers
+        self.establish()
+        standing, self._standing = self._standing, []
+        for waiting in standing:
+            waiting.callback(self)
+
+    def _refused(self, event: ConnectRefused) -> None:
+        self._refusal = Refused(f"the server refused the session: {event.text}", event.code)
+        self.loseSession()
+
+    def faulted(self, fault: Fault) -> None:
+        """The server broke the protocol, or gave no session in time: whoever waits is told why."""
+        kind = TimedOut if fault.reason == "connect-seconds" else ProtocolViolation
+        self._refusal = kind(fault.text)
+        super().faulted(fault)
+
+    def neverConnected(self, error: Exception) -> None:
+        """The WebSocket connection ended before the session could begin."""
+        self.sessionOver(error)
+
+    def _left(self, reason: Failure) -> Exception:
+        error = self._refusal or super()._left(reason)
+        self.sessionOver(error)
+        return error
+
+    def sessionOver(self, error: Exception) -> None:
+        """There is no session any more, or never was one; ``error`` says why."""
+        self._lostWith = error
+        standing, self._standing = self._standing, []
+        for waiting in standing:
+            waiting.errback(self._lostWith)
+        leaving, self._leaving = self._leaving, []
+        for left in leaving:
+            left.callback(None)
+
+    actions: ClassVar = {
+        **SabcSession.actions,
+        Fault: faulted,
+        SessionGranted: _granted,
+        ConnectRefused: _refused,
+    }
+
+
+ANONYMOUS_CLIENT_ID = "anonymous"
+"""Our clients always write a client-id (``SA-02``): this one when nobody gave another."""
+
+
+class SabcClientFactory(SessionFactory, ClientFactory):
+    """Builds a :class:`SabcClient` for each connection to a server.
+
+    Attributes:
+        clientId: who we are.
+        passcode: what proves it, or None; shows nowhere.
+        connectHeaders: an application's headers for CONNECT.
+        counters: plain integers by name.
+    """
+
+    protocolName = PROTOCOL
+    LIMITS = LIMITS
+    protocol = SabcClient  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        clientId: str = ANONYMOUS_CLIENT_ID,
+        passcode: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        sink: IMessageSink | None = None,
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: OctetBudget | None = None,
+        lenient: bool = False,
+    ) -> None:
+        """``sink`` takes what the server sends of its own accord; the rest as the server's."""
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.clientId = clientId
+        self.passcode = passcode
+        self.connectHeaders = dict(headers or {})
+        self.lenient = lenient
+
+    def webSocketFactory(self, url: str, *, origin: str | None = None) -> Any:
+        """A factory which connects to ``url`` (``ws://…``, ``wss://…``) with sessions of this one.
+
+        Raises ConfigurationError for what is no such address.
+        """
+        from .websocket import WebSocketClientFactory
+
+        return WebSocketClientFactory(self, url, origin)
+
+
+async def connect(
+    reactor: Any,
+    endpoint: Any,
+    clientId: str = ANONYMOUS_CLIENT_ID,
+    passcode: str | None = None,
+    *,
+    tls: Any = None,
+    factory: SabcClientFactory | None = None,
+    **options: Any,
+) -> SabcClient:
+    """Connect; the session when it stands.
+
+    ``endpoint``: a client endpoint, a string for one (``tcp:HOST:PORT``, ``tls:HOST:PORT``, …), or
+    ``ws://…`` or ``wss://…``.  ``tls``: a context for ``wss`` (default: the platform's
+    authorities).  ``factory``: one of your own; otherwise ``options`` go to
+    :class:`SabcClientFactory`.  Raises Refused when the server says no, TimedOut, ProtocolViolation
+    or ConnectionClosed when the session does not come about, and what the endpoint raises.
+    """
+    if factory is None:
+        factory = SabcClientFactory(clientId, passcode, clock=reactor, **options)
+    if isinstance(endpoint, str) and endpoint.startswith(("ws:", "wss:")):
+        from ...net.wires.websocket import client_endpoint
+
+        connection = await client_endpoint(reactor, endpoint, tls).connect(
+            factory.webSocketFactory(endpoint)
+        )
+        client: SabcClient = connection.session  # type: ignore[attr-defined]
+    else:
+        if isinstance(endpoint, str):
+            from twisted.internet.endpoints import clientFromString
+
+            endpoint = clientFromString(reactor, endpoint)
+        client = await endpoint.connect(factory)
+    try:
+        return await client.whenEstablished()
+    except CancelledError:
+        client.loseSession()
+        raise

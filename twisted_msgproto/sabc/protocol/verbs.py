@@ -1,0 +1,235 @@
+"""What an application may do with an sABC session: ask, tell, end it; bodies in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+
+from ...core.errors import ConnectionClosed
+from ...core.machine import IllegalTransition
+from ...net.session import Session
+from ..machine import Client, Server
+from ..machine.outgoing import OutgoingMessage
+from .exchange import Body, Response, octets_of
+
+PARTS_A_TURN: Final = 16
+"""So many pieces of a streamed body are sent before other work gets its turn."""
+
+_UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
+
+
+def _unsent(error: Exception) -> Exception:
+    """What a caller is told whose message was not sent."""
+    if isinstance(error, IllegalTransition):
+        return ConnectionClosed("the session is ending")
+    return error
+
+
+class Verbs(Session):
+    """The part of a :class:`.session.SabcSession` which an application calls."""
+
+    factory: Any
+    machine: Server | Client
+    _outputPaused: bool
+    _streams: dict[Deferred[Response], Stream]
+
+    def request(
+        self,
+        body: Body = b"",
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Deferred[Response]:
+        """Send a message and wait for its answer (``SA-14`` … ``SA-16``).
+
+        ``body``: octets, text (sent as UTF-8), or an iterable of octets, which is sent part by part
+        as fast as the peer reads (``SA-18``).  ``timeout`` is in seconds (None: the limit
+        ``response-seconds``).
+
+        The Deferred fails with Refused when the peer answers ERROR or has cut the message (then the
+        code is ``truncated``), TimedOut, ConnectionClosed, LimitExceeded when too many requests are
+        outstanding or the message is more than the peer takes, or ValueError for what cannot be
+        sent (``SA-03``, ``SA-21``).  Cancelling it forgets the answer, and ends a streamed body.
+        """
+        if not isinstance(body, bytes | str | bytearray | memoryview):
+            return self._stream(iter(body), headers, timeout, waiting=True)
+        numbers: list[str] = []
+
+        def forget(_: Deferred[Any]) -> None:
+            self.machine.forget(numbers[0])
+
+        waiter: Deferred[Response] = Deferred(forget)
+        try:
+            now = self._now()
+            number = self._speaking.request(
+                octets_of(body), waiter, now, headers=headers, seconds=timeout
+            )
+        except _UNSENT as error:
+            waiter.errback(_unsent(error))
+            return waiter
+        numbers.append(number)
+        self._settle()
+        return waiter
+
+    def sendOnly(
+        self, body: Body = b"", *, headers: Mapping[str, str] | None = None
+    ) -> Deferred[None]:
+        """Send a message which wants no answer (``SA-17``).
+
+        The Deferred fires when it is written, and fails as that of :meth:`request` does.
+        """
+        if not isinstance(body, bytes | str | bytearray | memoryview):
+            streamed = self._stream(iter(body), headers, None, waiting=False)
+            return streamed.addCallback(lambda _: None)
+        written: Deferred[None] = Deferred()
+        try:
+            self._speaking.send_only(octets_of(body), headers=headers)
+        except _UNSENT as error:
+            written.errback(_unsent(error))
+            return written
+        self._settle()
+        written.callback(None)
+        return written
+
+    def sendError(
+        self, code: int | str, text: str = "", *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Tell the peer of an error which answers nothing (``SA-24``).
+
+        Raises ValueError for headers which cannot be sent, ConnectionClosed without a session.
+        """
+        try:
+            self._speaking.send_error(code, text, headers=headers)
+        except IllegalTransition as error:
+            raise _unsent(error) from None
+        self._settle()
+
+    def loseSession(self) -> None:
+        """End the session at once: DISCONNECTING, then close (``SA-13``)."""
+        if not self._ended:
+            self._deaf = True
+            self.machine.stop()
+            self._settle()
+
+    @property
+    def room(self) -> int:
+        """How many more requests may be outstanding now."""
+        return self.machine.room
+
+    @property
+    def _speaking(self) -> Any:
+        """The machine, if the session stands; raises ConnectionClosed otherwise."""
+        if not self._established or self._ended:
+            raise ConnectionClosed("there is no session")
+        return self.machine
+
+    def _stream(
+        self,
+        pieces: Iterator[bytes],
+        headers: Mapping[str, str] | None,
+        timeout: float | None,
+        *,
+        waiting: bool,
+    ) -> Deferred[Response]:
+        done: Deferred[Response] = Deferred(self._cancelStream)
+        now = self._now()
+        try:
+            outgoing = self._speaking.open_message(
+                done if waiting else None, now, headers=headers, seconds=timeout
+            )
+        except _UNSENT as error:
+            done.errback(_unsent(error))
+            return done
+        stream = Stream(self, outgoing, pieces, done, waiting)
+        self._streams[done] = stream
+        stream.go()
+        self._settle()
+        return done
+
+    def _cancelStream(self, done: Deferred[Response]) -> None:
+        stream = self._streams.pop(done, None)
+        if stream is not None:
+            stream.abort()
+
+    def _release(self, waiter: Any) -> Deferred[Response]:
+        stream = self._streams.pop(waiter, None) if self._streams else None
+        if stream is not None:
+            stream.abort()
+        return waiter  # type: ignore[no-any-return]
+
+
+class Stream:
+    """Sends the pieces of one body as fast as the peer reads them."""
+
+    __slots__ = ("_call", "_done", "_outgoing", "_pieces", "_session", "waiting")
+
+    def __init__(
+        self,
+        session: Verbs,
+        outgoing: OutgoingMessage,
+        pieces: Iterator[bytes],
+        done: Deferred[Response],
+        waiting: bool,
+    ) -> None:
+        self._session = session
+        self._outgoing = outgoing
+        self._pieces = pieces
+        self._done = done
+        self.waiting = waiting  # for an answer
+        self._call: Any = None
+
+    def go(self) -> None:
+        """Send some pieces now; the rest follows in later turns."""
+        session, outgoing = self._session, self._outgoing
+        if self._call is not None or outgoing.finished:
+            return
+        for _ in range(PARTS_A_TURN):
+            if session._outputPaused or session.machine.closed:
+                return
+            try:
+                piece = next(self._pieces, None)
+                if piece is not None:
+                    outgoing.write(octets_of(piece))
+            except Exception as error:
+                self._give_up(error)
+                return
+            if piece is None:
+                outgoing.finish()
+                session._settle()
+                if not self.waiting:
+                    session._streams.pop(self._done, None)
+                    self._done.callback(Response())
+                return
+            session._settle()
+        self._call = session.factory.clock.callLater(0, self._resume)
+
+    def _resume(self) -> None:
+        self._call = None
+        self.go()
+
+    def _give_up(self, error: Exception) -> None:
+        self._session._streams.pop(self._done, None)
+        self.abort()
+        self._done.errback(error)
+
+    def abort(self) -> None:
+        """Send no more of it, and tell the peer where that can be told (``SA-20``)."""
+        self.stop()
+        if not self._outgoing.finished:
+            self._outgoing.abort()
+            self._session._settle()
+        elif self._outgoing.id is not None:
+            self._session.machine.forget(self._outgoing.id)
+
+    def stop(self) -> None:
+        """Nobody waits for it any more."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            with suppress(Exception):
+                close()

@@ -1,0 +1,595 @@
+"""Cutting octets into frames: a byte stream (``SA-26``) and WebSocket messages (``SA-02``).
+
+On WebSocket one message carries one frame: :func:`read_frame`.  On a byte stream the end of a frame
+has to be found, and :class:`Decoder` knows the three ways to do so:
+
+* the four commands without a body end at the blank line; an end mark that follows is swallowed;
+  behind it, as behind every end mark, line ends are read over: a terminal sends one there;
+* where both sides announced ``framing::length``, ``content-length`` says how long the body is, and
+  what follows it (an end mark or the next frame) whether the message goes on;
+* otherwise a body ends at the first end mark or, with ``msg-more::yes``, where the next frame of
+  this session begins.  The session id in it is a secret of the two sides, so no foreign body can
+  look like such a frame.
+
+Nothing is searched twice: each search remembers where it stopped, so that a body which comes in
+octet by octet costs linear time.  Neither roles nor sessions nor clocks live here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hmac import compare_digest
+
+from ...core.errors import Fault
+from . import (
+    BLANK,
+    COMMANDS,
+    CONTENT_LENGTH,
+    CRLF,
+    END,
+    IN_BODIES,
+    MSG_MORE,
+    SESSION_ID,
+    YES,
+    Bounds,
+    Connect,
+    Frame,
+    Message,
+)
+from .lines import LENIENT, STRICT, quick_head, read_header
+
+_DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
+_CR, _LF = 13, 10
+_LENGTH_LINE = f"\r\n{CONTENT_LENGTH}::".encode()
+_COMMAND_OCTETS_MAX = len(b"DISCONNECTING")
+_HELD_OCTETS_EXTRA = 32  # a command, its CRLF, a blank line, and room to spare
+
+# What the other side gets wrong, as (reason, text).  The texts show nothing of what was sent.
+_UNKNOWN_COMMAND = ("command", "unknown command")
+_NO_HEADERS = ("headers-missing", "a frame has at least one header")
+_TOO_MANY_HEADERS = ("header-lines", "too many headers")
+_LINE_TOO_LONG = ("header-line-octets", "a header line is too long")
+_BLOCK_TOO_LONG = ("header-block-octets", "the header block is too long")
+_CONTENT_LENGTH = ("content-length", "content-length is 1 to 10 digits, on every frame with a body")
+_AFTER_LENGTH = ("framing", "neither an end mark nor a frame follows the announced body")
+_AFTER_BODYLESS = ("framing", "this command has no body")
+_NO_LINE_END = ("framing", "neither a line end nor a frame follows")
+_AFTER_END = ("framing", "octets follow the end mark")
+_INCOMPLETE_HEAD = ("framing", "no blank line ends the headers")
+
+
+@dataclass(slots=True)
+class FrameOpened:
+    """The head of a frame with a body stands, its end is not here yet; the rest follows."""
+
+    frame: Frame
+
+
+@dataclass(slots=True)
+class BodyContinued:
+    """More of the opened frame's body."""
+
+    octets: bytes
+
+
+@dataclass(slots=True)
+class FrameClosed:
+    """The opened frame is complete.  ``octets``: what its end mark took (0: it has none)."""
+
+    final: bool
+    octets: int
+
+
+Piece = Frame | FrameOpened | BodyContinued | FrameClosed | Fault
+"""What the decoder hands out, in the order of the stream."""
+
+
+class Decoder:
+    """Cuts a byte stream into frames (``SA-26``), in linear time and bounded memory.
+
+    ``feed`` octets, then call ``next`` until it returns None.  A frame whose end is already here
+    comes whole; of any other, head, parts of the body and end come apart as
+    :class:`FrameOpened`, :class:`BodyContinued` and :class:`FrameClosed`.  Parts are multiples of
+    ``part_octets`` long, so that they depend on how much has come, not on how it came.  After a
+    :class:`Fault` nothing more comes out.
+
+    The machine sets, while it reads:
+
+    Attributes:
+        lengths: both sides announced ``framing::length``.
+        session_id: the session's id; without one, ``msg-more`` has no next frame to look for.
+    """
+
+    __slots__ = (
+        "_between",
+        "_bounds",
+        "_buffer",
+        "_empty",
+        "_end",
+        "_faulted",
+        "_forward",
+        "_frame",
+        "_framed",
+        "_fresh",
+        "_head",
+        "_headers",
+        "_hold",
+        "_kind",
+        "_lines",
+        "_opened",
+        "_part_octets",
+        "_quick_octets",
+        "_read",
+        "_remaining",
+        "_run",
+        "_run_lines",
+        "_scan",
+        "_session_line",
+        "_session_scan",
+        "_start",
+        "_swallow",
+        "lengths",
+        "session_id",
+    )
+
+    def __init__(
+        self,
+        bounds: Bounds | None = None,
+        *,
+        part_octets: int = 65536,
+        lenient: bool = False,
+        framed: bool = False,
+    ) -> None:
+        """``lenient``: bare LF ends a line as well.  ``framed``: what comes is one frame, behind
+        which nothing stands.
+        """
+        self.lengths = False
+        self.session_id: str | None = None
+        self._bounds = bounds = bounds or Bounds()
+        self._lines = LENIENT if lenient else STRICT
+        self._part_octets = part_octets
+        self._quick_octets = min(bounds.line_octets, bounds.block_octets)
+        # How much of a body may still turn out to be the head of the next frame.
+        self._hold = bounds.block_octets + _HELD_OCTETS_EXTRA
+        self._buffer = bytearray()
+        self._start = 0  # everything before it is done with
+        self._read: Callable[[], Piece | None] = self._read_head
+        self._faulted = False
+        self._swallow = False  # an end mark may follow a command without a body
+        self._between = False  # line ends may stand here: the frame before is complete
+        self._framed = framed
+        # the head being read line by line
+        self._kind: type[Frame] | None = None  # None: its command was not read yet
+        self._headers: dict[str, str] = {}
+        self._head = 0  # its octets so far, from the command on
+        self._remaining = 0  # octets left for its lines; later: for the body, with lengths
+        # the body being read
+        self._frame = Frame({})
+        self._opened = False  # the head was handed out by itself
+        self._fresh = False  # nothing of the body was handed out yet
+        self._empty = False  # a body of 0 octets was announced
+        self._scan = 0  # where the search for an end mark goes on
+        self._end = (False, 0)  # the end found behind the last part: final, octets
+        # the search for the next frame of this session
+        self._session_line = b""
+        self._session_scan = 0  # where the search for the session's id goes on
+        self._run = -1  # the line with the id, while its header block is examined
+        self._run_lines = 0  # examined lines from there on
+        self._forward = 0  # the first line of the block that is not examined yet
+
+    @property
+    def at_head(self) -> bool:
+        """Whether a frame begins next, nothing of which was read yet."""
+        return self._kind is None and self._read == self._read_head
+
+    @property
+    def held(self) -> int:
+        """Octets which have come and were not handed out."""
+        return len(self._buffer) - self._start
+
+    @property
+    def has_body(self) -> bool | None:
+        """Whether the frame whose head is being read has a body; None: its command is not here."""
+        return None if self._kind is None else self._kind.has_body
+
+    def feed(self, octets: bytes) -> None:
+        """Add what came; ``next`` then hands out what it amounts to."""
+        start = self._start
+        if start:
+            del self._buffer[:start]
+            self._scan -= start
+            self._session_scan -= start
+            self._forward -= start
+            if self._run >= 0:
+                self._run -= start
+            self._start = 0
+        self._buffer += octets
+
+    def next(self) -> Piece | None:
+        """The next piece, or None when more octets are needed."""
+        return None if self._faulted else self._read()
+
+    def plain(
+        self, prefix: bytes, octets_max: int, taken: Mapping[str, object], taken_max: int
+    ) -> tuple[list[str], list[bytes]] | None:
+        """All complete frames at once, if each is a message with one header after the session.
+
+        ``prefix`` is what each begins with, up to the value of that header (``…\\r\\nmsg-id::``).
+        The values and the bodies, or None (and nothing is consumed) if only one frame is any
+        different, above ``octets_max``, or in the least odd: :meth:`next` then reads them singly.
+        Odd is also a value which stands twice or in ``taken``, or that these would be more than
+        ``taken_max``.
+
+        All work is done for all frames together: a frame costs a fraction of what ``next`` takes.
+        """
+        buffer, start = self._buffer, self._start
+        if (
+            self._lines.lenient
+            or not self.at_head
+            or self._bounds.header_lines < 3
+            or len(buffer) - start > octets_max
+            or not buffer.startswith(b"MESSAGE\r\n", start)
+        ):
+            return None
+        frames = bytes(buffer[start:]).split(END)
+        tail = len(frames.pop())
+        if not frames:
+            return None
+        pairs = [frame.partition(BLANK) for frame in frames]
+        bodies = [body for _, _, body in pairs]
+        size = len(prefix)
+        heads = [head for head, _, _ in pairs]
+        if len(max(heads, key=len)) > self._quick_octets or not compare_digest(
+            b"".join([head[:size] for head in heads]), prefix * len(heads)
+        ):
+            return None
+        values = [head[size:] for head in heads]
+        if self.lengths:
+            # An end mark within a body, or a frame without one, shows as a wrong length.
+            split = [value.partition(_LENGTH_LINE) for value in values]
+            values = [value for value, _, _ in split]
+            if [length for _, _, length in split] != [b"%d" % len(body) for body in bodies]:
+                return None
+        joined = b"\n".join(values)
+        if b"\r" in joined or b"\0" in joined or b"::" in joined:
+            return None
+        try:
+            texts = joined.decode().split("\n")
+        except UnicodeDecodeError:
+            return None
+        if (
+            len(texts) != len(values)
+            or len(texts) + len(taken) > taken_max
+            or len(set(texts)) != len(texts)
+            or not taken.keys().isdisjoint(texts)
+        ):
+            return None
+        self._swallow = False
+        self._between = True
+        self._start = len(buffer) - tail
+        return texts, bodies
+
+    def _fail(self, problem: tuple[str, str], octets: bytes = b"") -> Fault:
+        self._faulted = True
+        self._buffer.clear()
+        self._start = 0
+        return Fault(problem[0], problem[1], octets)
+
+    # --- heads ---------------------------------------------------------------------------------
+
+    def _read_head(self) -> Piece | None:
+        buffer, start = self._buffer, self._start
+        if self._kind is None:
+            if self._lines.lenient:
+                start = self._skip_blank_lines()
+            else:
+                if self._swallow and start < len(buffer):
+                    size = self._lines.end_here(buffer, start, True)
+                    if size is None:
+                        return None
+                    self._swallow = False
+                    self._start = start = start + size
+                if self._between and start < len(buffer) and buffer[start] == _CR:
+                    if self._framed:
+                        return self._fail(_AFTER_BODYLESS)
+                    start = self._skip_line_ends()
+                    if start < len(buffer) and buffer[start] == _CR:
+                        half = start + 1 == len(buffer)  # half a line end
+                        return None if half else self._fail(_NO_LINE_END)
+            if start >= len(buffer):
+                return None
+            # The common case: the whole head is here, and nothing is wrong with it.
+            end = -1 if self._lines.lenient else buffer.find(BLANK, start)
+            if 0 <= end <= start + self._quick_octets:
+                head = quick_head(bytes(buffer[start:end]), self._bounds)
+                if head is not None:
+                    self._start = end + 4
+                    return self._begin(head[0], head[1], end + 4 - start)
+        return self._read_lines()
+
+    def _skip_line_ends(self) -> int:
+        """Read over CRLF which stands between two frames; the first octet behind it (``SA-26``)."""
+        buffer, start = self._buffer, self._start
+        while buffer.startswith(CRLF, start):
+            start += 2
+        self._start = start
+        return start
+
+    def _skip_blank_lines(self) -> int:
+        """Read over what a person types between two frames; the first octet of the next one.
+
+        A terminal sends an end mark with a line end behind it (``SA-28``).
+        """
+        buffer, start = self._buffer, self._start
+        while start < len(buffer):
+            octet = buffer[start]
+            if octet == _LF:
+                start += 1
+            elif octet == _CR and buffer[start + 1 : start + 2] == b"\n":
+                start += 2
+            elif octet == 0 and self._swallow:
+                start += 1
+                self._swallow = False
+            else:
+                # A CR alone may be half a line end: the line reader waits for the other half.
+                self._swallow = self._swallow and octet == _CR
+                break
+        self._start = start
+        return start
+
+    def _read_lines(self) -> Piece | None:
+        """The head, line by line; a line is done with as soon as it was read."""
+        bounds, buffer = self._bounds, self._buffer
+        while True:
+            start = self._start
+            end, after = self._lines.next(buffer, start)
+            # A lone CR at the end may be half a line end.
+            reach = end if end >= 0 else max(start, len(buffer) - buffer.endswith(b"\r"))
+            if self._kind is None:
+                if reach - start > _COMMAND_OCTETS_MAX:
+                    octets = bytes(buffer[start : start + _COMMAND_OCTETS_MAX + 1])
+                    return self._fail(_UNKNOWN_COMMAND, octets)
+                if end < 0:
+                    return None
+                command = bytes(buffer[start:end])
+                self._kind = COMMANDS.get(command.decode("latin-1"))
+                if self._kind is None:
+                    return self._fail(_UNKNOWN_COMMAND, command)
+                self._start = after
+                self._swallow = False
+                self._head = after - start
+                self._headers = {}
+                self._remaining = bounds.block_octets
+                continue
+            # Whichever bound lies nearer is the one to name, however the octets came in.
+            if reach - start > min(bounds.line_octets, self._remaining):
+                block = self._remaining < bounds.line_octets
+                return self._fail(_BLOCK_TOO_LONG if block else _LINE_TOO_LONG)
+            if end < 0:
+                return None
+            self._start = after
+            self._head += after - start
+            self._remaining -= after - start
+            if end == start:
+                kind, self._kind = self._kind, None
+                if not self._headers and kind is not Connect:
+                    return self._fail(_NO_HEADERS)
+                return self._begin(kind, self._headers, self._head)
+            if len(self._headers) >= bounds.header_lines:
+                return self._fail(_TOO_MANY_HEADERS)
+            line = bytes(buffer[start:end])
+            problem = read_header(line, self._headers)
+            if problem is not None:
+                return self._fail(problem)
+
+    def _begin(self, kind: type[Frame], headers: dict[str, str], octets: int) -> Piece | None:
+        """The head is complete and consumed: what follows it?"""
+        frame = kind(headers, b"", True, octets)
+        if not kind.has_body:
+            self._swallow = self._between = True
+            return frame
+        self._frame = frame
+        self._opened = False
+        self._fresh = True
+        if self.lengths:
+            text = headers.pop(CONTENT_LENGTH, "")
+            if _DIGITS.fullmatch(text) is None:
+                return self._fail(_CONTENT_LENGTH)
+            self._remaining = int(text)
+            self._empty = not self._remaining
+            self._read = self._read_length
+        else:
+            self._scan = self._start
+            self._read = self._read_mark
+            if kind is Message and headers.get(MSG_MORE) == YES and self.session_id is not None:
+                self._read = self._read_mark_or_frame
+                self._session_line = f"{SESSION_ID}::{self.session_id}".encode()
+                self._session_scan = self._start
+                self._run = -1
+        return self._read()
+
+    # --- bodies --------------------------------------------------------------------------------
+
+    def _close(self, body_end: int, final: bool, end_octets: int) -> Piece:
+        """The body ends at ``body_end``: the whole frame, or its last pieces."""
+        body = bytes(self._buffer[self._start : body_end])
+        self._start = body_end + end_octets
+        self._between = end_octets > 0
+        if not self._opened:
+            self._read = self._read_head
+            frame = self._frame
+            frame.body = body
+            frame.final = final
+            frame.end_octets = end_octets
+            return frame
+        self._end = (final, end_octets)
+        self._read = self._read_end
+        return BodyContinued(body) if body else self._read_end()
+
+    def _read_end(self) -> Piece:
+        self._read = self._read_head
+        return FrameClosed(*self._end)
+
+    def _open(self, decided: int) -> Piece | None:
+        """The end is not here: hand out the head, then whole parts of the ``decided`` octets."""
+        if not self._opened:
+            self._opened = True
+            return FrameOpened(self._frame)
+        size = decided - decided % self._part_octets
+        if size <= 0:
+            return None
+        start = self._start
+        self._start += size
+        self._fresh = False
+        return BodyContinued(bytes(self._buffer[start : start + size]))
+
+    def _read_length(self) -> Piece | None:
+        buffer = self._buffer
+        available = len(buffer) - self._start
+        broken = False
+        if available > self._remaining:
+            body_end = self._start + self._remaining
+            size = self._lines.end_here(buffer, body_end, self._empty)
+            broken = size == 0 and not 65 <= buffer[body_end] <= 90  # no command begins here
+            if size is not None and not broken:
+                return self._close(body_end, size > 0, size)
+        piece = self._open(min(available, self._remaining))
+        if isinstance(piece, BodyContinued):
+            self._remaining -= len(piece.octets)
+        # What was announced comes out first, as it would have if the octets had come one by one.
+        return self._fail(_AFTER_LENGTH) if piece is None and broken else piece
+
+    def _read_mark(self) -> Piece | None:
+        lines, buffer, start = self._lines, self._buffer, self._start
+        size = lines.end_at_start(buffer, start) if self._fresh else 0
+        if size:
+            return self._close(start, True, size)
+        found, after = lines.end_in(buffer, self._scan)
+        if found >= 0:
+            return self._close(found, True, after - found)
+        self._scan = max(start, len(buffer) - 4)
+        return self._open(len(buffer) - start - 4)
+
+    def _read_mark_or_frame(self) -> Piece | None:
+        lines, buffer, start = self._lines, self._buffer, self._start
+        size = lines.end_at_start(buffer, start) if self._fresh else 0
+        if size:
+            return self._close(start, True, size)
+        found, after = lines.end_in(buffer, self._scan)
+        if found < 0:
+            self._scan = max(start, len(buffer) - 4)
+        frame = self._find_frame(start, found if found >= 0 else len(buffer))
+        if frame >= 0:
+            return self._close(frame, False, 0)
+        if found >= 0:
+            return self._close(found, True, after - found)
+        return self._open(len(buffer) - start - self._hold)
+
+    def _find_frame(self, floor: int, ceiling: int) -> int:
+        """Where between ``floor`` and ``ceiling`` the next frame of this session begins, or -1.
+
+        Header blocks with this session's id are looked for, not commands: those are rare, so
+        that nearly all of a body is only searched at the speed of ``find``.  A line with the id
+        is followed to the end of its block; from there the block is read backwards for the
+        earliest command under which it is valid.  Each line is read once in either direction.
+        """
+        buffer, bounds, session_line = self._buffer, self._bounds, self._session_line
+        while True:
+            if self._run < 0:
+                found = buffer.find(session_line, self._session_scan, ceiling)
+                if found < 0:
+                    scan = len(buffer) - len(session_line) + 1
+                    self._session_scan = max(self._session_scan, scan)
+                    return -1
+                self._session_scan = found + 1
+                if not self._lines.begins(buffer, found, floor):
+                    continue
+                self._run = self._forward = found
+                self._run_lines = 0
+            end, after = self._lines.next(buffer, self._forward)
+            if end < 0 and len(buffer) - self._forward <= bounds.line_octets + 1:
+                return -1  # the line may go on
+            if end == self._forward:
+                frame = self._walk_back(floor, end)
+                if frame >= 0:
+                    return frame
+                self._give_up_run()
+                continue
+            line = bytes(buffer[self._forward : end]) if end >= 0 else b""
+            if line == session_line:  # a second one: no block holds both
+                self._run = self._forward
+                self._run_lines = 0
+            self._run_lines += 1
+            if (
+                not line
+                or self._run_lines > bounds.header_lines
+                or after - self._run > bounds.block_octets
+                or len(line) > bounds.line_octets
+                or (self._run_lines == 1 and line != session_line)
+                or read_header(line, {}) is not None
+            ):
+                self._give_up_run()
+            else:
+                self._forward = after
+
+    def _give_up_run(self) -> None:
+        self._run = -1
+        self._session_scan = max(self._session_scan, self._forward)
+
+    def _walk_back(self, floor: int, blank: int) -> int:
+        """The first place from which command and headers up to the blank line are valid, or -1."""
+        buffer, lines, bounds = self._buffer, self._lines, self._bounds
+        headers: dict[str, str] = {}
+        frame = -1
+        ours = False
+        end = lines.end_before(buffer, blank)
+        while True:
+            low = max(floor, end - bounds.line_octets - 2)
+            begin = lines.begin(buffer, end, low)
+            line = bytes(buffer[max(begin, low) : end])
+            if ours:
+                for command in IN_BODIES:
+                    if line.endswith(command):
+                        frame = end - len(command)
+            if (
+                begin < 0
+                or len(headers) >= bounds.header_lines
+                or blank - begin > bounds.block_octets
+                or read_header(line, headers) is not None
+            ):
+                return frame
+            ours = ours or line == self._session_line
+            end = lines.end_before(buffer, begin)
+
+
+def read_frame(
+    octets: bytes, bounds: Bounds | None = None, *, lenient: bool = False
+) -> Frame | Fault:
+    """The one frame of a WebSocket message.
+
+    The commands without a body may end after their last header, with or without its line end
+    (``SA-02``); nothing stands behind an end mark (``SA-21``).  A MESSAGE or ERROR without an end
+    mark comes back with ``final=False``.
+    """
+    decoder = Decoder(bounds, part_octets=len(octets) + 1, lenient=lenient, framed=True)
+    decoder.feed(octets)
+    piece = decoder.next()
+    if piece is None:
+        if decoder.has_body is not False:
+            return Fault(*_INCOMPLETE_HEAD)
+        decoder.feed(CRLF if octets.endswith(b"\n") else BLANK)
+        piece = decoder.next()
+    if isinstance(piece, FrameOpened):
+        frame = piece.frame
+        frame.body = octets[len(octets) - decoder.held :]
+        frame.final = False
+        return frame
+    if not isinstance(piece, Frame):
+        return piece if isinstance(piece, Fault) else Fault(*_INCOMPLETE_HEAD)
+    if decoder.held and (lenient or not piece.has_body):
+        decoder.next()
+    if decoder.held:
+        return Fault(*(_AFTER_END if piece.has_body else _AFTER_BODYLESS))
+    return piece

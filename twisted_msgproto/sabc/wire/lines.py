@@ -1,0 +1,140 @@
+"""Lines of a frame's head, end marks, and what headers may hold (``SA-02``, ``SA-03``, ``SA-28``).
+
+Where one ends in a buffer, and whether it is in order; which frame they amount to is for
+:mod:`.framing`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from . import COMMANDS, CRLF, END, Bounds, Frame
+
+_CR, _LF = 13, 10
+
+# What the other side gets wrong, as (reason, text).  The texts show nothing of what was sent.
+_NO_SEPARATOR = ("header-syntax", "a header is key::value")
+_SEPARATOR_IN_VALUE = ("header-syntax", "a header value holds no '::'")
+_CONTROL_OCTET = ("header-syntax", "a header holds neither CR nor LF nor NUL")
+_EMPTY_KEY = ("header-syntax", "a header key is not empty")
+_NOT_UTF_8 = ("header-encoding", "headers are UTF-8")
+_REPEATED = ("header-repeated", "a header stands once")
+
+
+def quick_head(head: bytes, bounds: Bounds) -> tuple[type[Frame], dict[str, str]] | None:
+    """Command and headers of a complete head without its blank line, CRLF throughout.
+
+    None if anything is unusual; the line reader of the decoder then finds out what.
+    """
+    try:
+        command, *lines = head.decode().split("\r\n")
+    except UnicodeDecodeError:
+        return None
+    kind = COMMANDS.get(command)
+    count = len(lines)
+    if kind is None or not 0 < count <= bounds.header_lines:
+        return None
+    if head.count(b"\n") != count or head.count(b"\r") != count or b"\0" in head:
+        return None
+    if head.count(b"::") != count:
+        return None
+    headers = {}
+    for line in lines:
+        key, separator, value = line.partition("::")
+        if not separator:
+            return None
+        headers[key] = value
+    if len(headers) != count or "" in headers:
+        return None
+    return kind, headers
+
+
+def read_header(line: bytes, headers: dict[str, str]) -> tuple[str, str] | None:
+    """Put the header of ``line`` into ``headers``; what is wrong with it, or None."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        return _NOT_UTF_8
+    if "\r" in text or "\n" in text or "\0" in text:
+        return _CONTROL_OCTET
+    key, separator, value = text.partition("::")
+    if not separator:
+        return _NO_SEPARATOR
+    if "::" in value:
+        return _SEPARATOR_IN_VALUE
+    if not key:
+        return _EMPTY_KEY
+    if key in headers:
+        return _REPEATED
+    headers[key] = value
+    return None
+
+
+class Lines:
+    """How lines and end marks look: CRLF only, or bare LF as well (``SA-28``)."""
+
+    __slots__ = ("_end", "_start", "lenient")
+
+    def __init__(self, lenient: bool) -> None:
+        self.lenient = lenient
+        line_end = rb"\r?\n" if lenient else rb"\r\n"
+        self._end = re.compile(line_end + line_end + rb"\0")
+        self._start = re.compile(rb"(?:" + line_end + rb")?\0")
+
+    def next(self, octets: bytearray, start: int) -> tuple[int, int]:
+        """Where the line from ``start`` ends and where the next one begins; (-1, -1): not yet."""
+        if not self.lenient:
+            end = octets.find(CRLF, start)
+            return (end, end + 2) if end >= 0 else (-1, -1)
+        end = octets.find(b"\n", start)
+        if end < 0:
+            return -1, -1
+        return (end - 1 if end > start and octets[end - 1] == _CR else end), end + 1
+
+    def begins(self, octets: bytearray, start: int, floor: int) -> bool:
+        """Whether a line begins at ``start``: a line end at or after ``floor`` precedes it."""
+        if not self.lenient:
+            return start - 2 >= floor and octets.startswith(CRLF, start - 2)
+        return start - 1 >= floor and octets[start - 1] == _LF
+
+    def begin(self, octets: bytearray, end: int, floor: int) -> int:
+        """Where the line which ends at ``end`` begins: after the line end before it, or -1."""
+        if not self.lenient:
+            found = octets.rfind(CRLF, floor, end)
+            return found + 2 if found >= 0 else -1
+        found = octets.rfind(b"\n", floor, end)
+        return found + 1 if found >= 0 else -1
+
+    def end_before(self, octets: bytearray, start: int) -> int:
+        """Where the line ends whose successor begins at ``start``."""
+        if not self.lenient:
+            return start - 2
+        return start - 2 if start > 1 and octets[start - 2] == _CR else start - 1
+
+    def end_at_start(self, octets: bytearray, start: int) -> int:
+        """How many octets an end mark takes directly after the blank line; 0: there is none."""
+        found = self._start.match(octets, start)
+        return 0 if found is None else found.end() - start
+
+    def end_in(self, octets: bytearray, start: int) -> tuple[int, int]:
+        """Where the first end mark from ``start`` on begins and ends; (-1, -1): nowhere."""
+        if not self.lenient:
+            found = octets.find(END, start)
+            return (found, found + 5) if found >= 0 else (-1, -1)
+        match = self._end.search(octets, start)
+        return (-1, -1) if match is None else match.span()
+
+    def end_here(self, octets: bytearray, start: int, empty: bool) -> int | None:
+        """How many octets the end mark at ``start`` takes; 0: none is here; None: not known yet."""
+        rest = bytes(octets[start : start + 5])
+        if empty and rest[:1] == b"\0":
+            return 1
+        match = self._end.match(rest)
+        if match is not None:
+            return match.end()
+        marks = (END, b"\n\n\0", b"\n\r\n\0", b"\r\n\n\0") if self.lenient else (END,)
+        return None if any(mark.startswith(rest) for mark in marks) else 0
+
+
+STRICT = Lines(False)
+LENIENT = Lines(True)

@@ -1,0 +1,500 @@
+"""The half of a UMQ machine which listens: what the peer's messages do, and what time brings.
+
+The verbs are those of :class:`.sending.Speaker`; the duties of the caller are told in
+:mod:`.sides`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from ...core.connection import WorkLost
+from ...core.errors import shown
+from ...core.limits import Limits
+from ...core.machine import State
+from .. import wire
+from ..terms.events import (
+    Attachment,
+    AttachmentFailure,
+    AttributeSet,
+    AttributeUnset,
+    CallbackReceived,
+    CallExpired,
+    CallReceived,
+    CallsSafe,
+    ErrorReceived,
+    Event,
+    FatalReceived,
+    HelloReceived,
+    ResultReceived,
+    TopicClosed,
+    TopicUnsubscribed,
+    TopicUpdated,
+)
+from ..terms.states import ConnectionLost, HelloCompleted
+from ..wire import (
+    AttachmentError,
+    Call,
+    Callback,
+    CallError,
+    Code,
+    Decoder,
+    Fatal,
+    Frame,
+    Result,
+    SetAttribute,
+    TopicClose,
+    TopicUpdate,
+    UmqFault,
+    UnsetAttribute,
+    Unsubscribe,
+    base36,
+    encode,
+    is_id,
+)
+from .arriving import Arriving
+from .attachments import Ordered
+from .sending import Wire
+
+
+@dataclass(slots=True)
+class PeerAttribute:
+    """The value of an attribute, with its attachments, which are part of it (``UM-15``)."""
+
+    value: str
+    attachments: list[Attachment]
+    octets: int
+
+
+class Peer(Arriving):
+    """What both sides share: all of the protocol after ``W``.
+
+    Serves ``UM-01`` … ``UM-05`` and ``UM-08`` … ``UM-20``.  Verbs raise IllegalTransition in a
+    state where they cannot be, LimitExceeded above our own limits, ValueError for what is not
+    theirs to answer.
+
+    Attributes:
+        counters: plain integers for metrics.
+        fault: what the peer did wrong, or None.
+        attributes: the peer's attributes, name → :class:`PeerAttribute`.
+        clock: the latest ``now`` the machine was told.
+        taken_at: when the peer took something of ours last; the caller may say so, as a function of
+            ``now``.  The time of a call without a time-out of its own runs from there.
+    """
+
+    taken_at: Callable[[float], float]
+
+    actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
+
+    def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
+        super().__init__(initial, limits, now)
+        limits = self._limits
+        self._calls_max = limits.integer("calls")
+        self._calls_octets_max = limits.integer("calls-octets")
+        self._decode = Decoder(limits).decode
+
+        self.attributes: dict[str, PeerAttribute] = {}
+        self.taken_at = lambda now: 0.0
+
+        self._attributes_octets = 0
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def calls_pending(self) -> int:
+        """Our calls which are not answered yet."""
+        return len(self._pending)
+
+    @property
+    def calls_serving(self) -> int:
+        """The peer's calls which are not answered yet."""
+        return len(self._serving)
+
+    def snapshot(self) -> dict[str, object]:
+        """The machine's state as plain values, for status pages and for people."""
+        return {
+            "state": self.state.name,
+            "calls": len(self._serving),
+            "own_calls": len(self._pending),
+            "topics": len(self._published),
+            "subscriptions": len(self._subscriptions),
+            "closing": len(self._closing),
+            "callbacks": len(self._callbacks),
+            "attributes": len(self.attributes),
+            "announcements": len(self._incoming),
+            "held_octets": self._incoming.octets,
+            "slots": len(self._outgoing),
+        }
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
+        """Read WebSocket messages, text or binary, which arrived at ``now``."""
+        events: list[Event] = []
+        self.clock = now
+        for message in inputs:
+            if type(message) is str:
+                self._read_text(message, events)
+            else:
+                self._read_binary(message, events)  # type: ignore[arg-type]
+        return events
+
+    def oversized(self, now: float) -> list[Event]:
+        """A WebSocket message above its limit begins: ``F`` is our last word (``UM-19``)."""
+        events: list[Event] = []
+        if not self.closed:
+            self.clock = now
+            text = "a message above websocket-message-octets"
+            self._fail(UmqFault("websocket-message-octets", text), events)
+        return events
+
+    def receive_text(self, text: str, now: float) -> list[Event]:
+        """A text message which arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
+        return self.receive((text,), now)
+
+    def receive_binary(self, octets: bytes, now: float) -> list[Event]:
+        """A binary message which arrived at ``now``: it fills the next slot (``UM-04``)."""
+        return self.receive((octets,), now)
+
+    def _read_text(self, text: str, events: list[Event]) -> None:
+        machine = self._machine
+        if machine.state is self.closed_state:
+            return
+        frame = self._decode(text)
+        if isinstance(frame, UmqFault):
+            self._fail(frame, events)
+            return
+        kind = type(frame)
+        target = self.table[machine.state].get(kind)
+        if target is None:
+            self._fail(UmqFault("state", machine.refusal(kind), text[:64].encode()), events)
+            return
+        machine.state = target
+        self.actions[kind](self, frame, events)
+
+    def _read_binary(self, octets: bytes, events: list[Event]) -> None:
+        if self.closed:
+            return
+        if not self._machine.try_step(wire.Attachment):
+            text = self._machine.refusal(wire.Attachment)
+            self._fail(UmqFault("stray", text, octets[:64]), events)
+        elif len(octets) > self._limits["attachment-octets"]:
+            self._fail(UmqFault("attachment-octets", "an attachment above its limit"), events)
+        else:
+            self._fill(octets, events)
+
+    # ── complete messages ───────────────────────────────────────────────────────────────────────
+
+    def _emit(self, message: Ordered, events: list[Event]) -> None:
+        """``message`` is complete and its turn has come: do what it says, and give it out."""
+        if self.closed:
+            return
+        if isinstance(message, CallReceived | CallbackReceived):
+            if message.attachments:
+                self._weigh(message)
+        elif isinstance(message, ResultReceived):
+            self._pending.resolve(message.number)
+        elif isinstance(message, TopicUpdated | TopicClosed):
+            if not self._topic_event(message, events):
+                return
+        elif isinstance(message, AttributeSet | AttributeUnset):
+            if not self._attribute_event(message, events):
+                return
+        elif isinstance(message, HelloReceived):
+            self._machine.step(HelloCompleted)
+        else:
+            self._welcomed(message, events)
+            return
+        self._give(message, events)
+
+    def _welcomed(self, message: Event, events: list[Event]) -> None:
+        """``W`` is complete: what waited for its attachments follows."""
+        self.deadlines.clear("hello")
+        held, self._barrier = self._barrier, None
+        events.append(message)
+        events += held or ()
+
+    # ── commands in ─────────────────────────────────────────────────────────────────────────────
+
+    def _on_fatal(self, frame: Frame, events: list[Event]) -> None:
+        code, _, text = frame.payload.partition(" ")
+        number = int(code) if code.isascii() and code.isdigit() and len(code) < 10 else None
+        self._end()
+        events.append(FatalReceived(number, frame.payload if number is None else text))
+
+    def _on_attachment_error(self, frame: Frame, events: list[Event]) -> None:
+        self.counters.attachments_failed += 1
+        self._fill(AttachmentFailure(frame.payload), events)
+
+    def _on_call(self, frame: Frame, events: list[Event]) -> None:
+        if self._serve(frame, events):
+            message = CallReceived(frame.id, frame.payload)
+            if frame.attachments:
+                self._deliver(message, frame.attachments, None, events)
+            else:
+                self._give(message, events)
+
+    def _serve(self, frame: Frame, events: list[Event]) -> bool:
+        """May this call be served?  Its id is pending then (``UM-09``, ``UM-20``)."""
+        number, serving = frame.number, self._serving
+        if number in serving:
+            text = f"the call id {shown(frame.id)} is pending already"
+            self._fail(UmqFault("duplicate", text), events)
+            return False
+        self.counters.calls += 1
+        if len(serving) >= self._calls_max or self._serving_octets > self._calls_octets_max:
+            self.counters.calls_refused += 1
+            self._refuse(frame, Code.UNAVAILABLE, "too many calls are pending", events)
+            return False
+        if self._draining:
+            self._refuse(frame, Code.UNAVAILABLE, "the server stops", events)
+            return False
+        octets = len(frame.payload)
+        serving[number] = frame.id, octets
+        self._serving_octets += octets
+        return True
+
+    def _weigh(self, message: CallReceived | CallbackReceived) -> None:
+        """The attachments of a call weigh until it is answered (``UM-20``)."""
+        octets = sum(len(entry) for entry in message.attachments if isinstance(entry, bytes))
+        id, before = self._serving[wire.number(message.id)]
+        self._serving[wire.number(message.id)] = id, before + octets
+        self._serving_octets += octets
+
+    def _refuse(self, frame: Frame, code: Code, why: str, events: list[Event]) -> None:
+        self._out.append(encode(CallError(frame.id, f"{code.value} {why}")))
+        self._discard(frame, events)
+
+    def _on_callback(self, frame: Frame, events: list[Event]) -> None:
+        digits, colon, argument = frame.payload.partition(":")
+        if not colon or not is_id(digits):
+            octets = frame.payload[:64].encode("utf-8", "replace")
+            self._fail(UmqFault("callback", "B carries no callback id and colon", octets), events)
+        elif self._serve(frame, events):
+            callback = wire.number(digits)
+            if callback in self._callbacks:
+                message = CallbackReceived(frame.id, callback, argument)
+                self._deliver(message, frame.attachments, None, events)
+            else:
+                self._serving_octets -= self._serving.pop(frame.number)[1]
+                self._refuse(frame, Code.CALLBACK_NOT_FOUND, "callback not found", events)
+
+    def _on_result(self, frame: Frame, events: list[Event]) -> None:
+        number = frame.number
+        call = self._pending.get(number)
+        if call is None or call.answer is not None:
+            self.counters.unknown_answers += 1
+            self._discard(frame, events)
+            return
+        self.counters.results += 1
+        message = ResultReceived(number, call.waiter, frame.payload)
+        if frame.attachments:
+            call.answer = self._deliver(message, frame.attachments, None, events)
+        else:
+            self._pending.resolve(number)
+            self._give(message, events)
+
+    def _on_error(self, frame: Frame, events: list[Event]) -> None:
+        number = frame.number
+        call = self._pending.get(number)
+        if call is None or call.answer is not None:
+            self.counters.unknown_answers += 1
+            return
+        self.counters.errors += 1
+        self._pending.resolve(number)
+        self._give(ErrorReceived(number, call.waiter, frame.payload), events)
+
+    def _on_update(self, frame: Frame, events: list[Event]) -> None:
+        topic = frame.number
+        if topic in self._subscriptions:
+            self.counters.updates += 1
+            message = TopicUpdated(topic, frame.payload)
+            self._deliver(message, frame.attachments, ("topic", topic), events)
+        else:
+            self._unknown_update(topic, frame.id)
+            self._discard(frame, events)
+
+    def _unknown_update(self, topic: int, id: str) -> None:
+        """Say ``U`` once to an update which nobody wants, then be silent (UM-12, UM-14)."""
+        if topic in self._closing:
+            self.counters.late_updates += 1
+            return
+        self.counters.unknown_topics += 1
+        self._out.append(encode(Unsubscribe(id)))
+        self._close_topic_here(topic)
+
+    def _on_topic_close(self, frame: Frame, events: list[Event]) -> None:
+        topic = frame.number
+        if topic in self._subscriptions:
+            message = TopicClosed(topic)
+            if not self._behind(message, ("topic", topic), events):
+                self._emit(message, events)
+        elif self._closing.pop(topic, None) is None:
+            self.counters.unknown_topics += 1
+
+    def _topic_event(self, message: TopicUpdated | TopicClosed, events: list[Event]) -> bool:
+        """Is this topic still subscribed, now that the message's turn has come?"""
+        topic = message.topic
+        if topic in self._subscriptions:
+            if isinstance(message, TopicClosed):
+                self._subscriptions.discard(topic)
+            return True
+        if isinstance(message, TopicClosed):
+            self._closing.pop(topic, None)
+        else:
+            self._unknown_update(topic, base36(topic))
+        return False
+
+    def _on_unsubscribe(self, frame: Frame, events: list[Event]) -> None:
+        topic = frame.number
+        if self._published.pop(topic, None) is None:
+            self.counters.unknown_topics += 1
+            return
+        self._out.append(encode(TopicClose(frame.id)))
+        self._give(TopicUnsubscribed(topic), events)
+
+    def _on_set(self, frame: Frame, events: list[Event]) -> None:
+        name, equals, value = frame.payload.partition("=")
+        if not equals:
+            octets = frame.payload[:64].encode("utf-8", "replace")
+            self._fail(UmqFault("attribute", "S carries no name=value", octets), events)
+        else:
+            key = ("attribute", name)
+            self._deliver(AttributeSet(name, value), frame.attachments, key, events)
+
+    def _on_unset(self, frame: Frame, events: list[Event]) -> None:
+        message = AttributeUnset(frame.payload)
+        if not self._behind(message, ("attribute", message.name), events):
+            self._emit(message, events)
+
+    def _attribute_event(self, message: AttributeSet | AttributeUnset, events: list[Event]) -> bool:
+        """Put the attribute's change in force; False (and a fault) above the limits (``UM-20``)."""
+        before = self.attributes.pop(message.name, None)
+        if before is not None:
+            self._attributes_octets -= before.octets
+        if isinstance(message, AttributeUnset):
+            return True
+        octets = len(message.name.encode()) + len(message.value.encode())
+        octets += sum(len(entry) for entry in message.attachments if isinstance(entry, bytes))
+        self._attributes_octets += octets
+        if (
+            len(self.attributes) >= self._limits["attributes"]
+            or self._attributes_octets > self._limits["attributes-octets"]
+        ):
+            fault = UmqFault("attributes", "too many attributes", b"", Code.REJECTED)
+            self._fail(fault, events)
+            return False
+        self.attributes[message.name] = PeerAttribute(message.value, message.attachments, octets)
+        return True
+
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def made_safe(
+        self, place: Sequence[CallReceived | CallbackReceived], now: float
+    ) -> list[Event]:
+        """The calls of this batch are safe: CallsSafe says that they may be answered now.
+
+        The place of a batch is what its caller makes of the calls in it whose answers wait for the
+        sink; it may be empty.
+        """
+        self.clock = max(now, self.clock)
+        return [CallsSafe(place)] if place and self.opened else []
+
+    def not_safe(self, place: Sequence[CallReceived | CallbackReceived], now: float) -> list[Event]:
+        """A batch never will be safe: its calls are refused, and the session ends.
+
+        Going on would leave a gap in what is stored of this session.
+        """
+        self.clock = max(now, self.clock)
+        if self.opened:
+            for call in place:
+                self.error(call.id, f"{Code.UNAVAILABLE.value} the call was not stored")
+            self.fatal(Code.UNAVAILABLE, "temporarily unavailable")
+        return []
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def next_deadline(self) -> float | None:
+        """The older name of ``deadline``."""
+        return self.deadline
+
+    def advance(self, now: float) -> list[Event]:
+        """Do what is due at ``now``."""
+        self.clock = max(now, self.clock)
+        return super().advance(now)
+
+    def _hello_expired(self, now: float, events: list[Event]) -> None:
+        text = "no H and no W in time"
+        self._fail(UmqFault("hello-seconds", text, b"", Code.REJECTED), events)
+
+    def _calls_expired(self, now: float, events: list[Event]) -> None:
+        for number, call in self._pending.expire(now):
+            later = call.seconds and self.taken_at(now) + call.seconds
+            if later > now:
+                self._pending.add(number, call, later)
+                continue
+            if call.answer is not None:
+                self._incoming.forget(call.answer)
+            events.append(CallExpired(number, call.waiter))
+        following = self._pending.next_deadline()
+        if following is not None:
+            self.deadlines.set("call", following)
+
+    def _fill_expired(self, now: float, events: list[Event]) -> None:
+        if len(self._outgoing) and now >= self._outgoing_since + self._fill_seconds:
+            self.fill_error(self._outgoing.first, "the attachment is not there in time")
+        if len(self._outgoing):
+            self.deadlines.set("fill", self._outgoing_since + self._fill_seconds)
+
+    def _closing_expired(self, now: float, events: list[Event]) -> None:
+        """Topics which ended here are forgotten: late updates have had their time."""
+        closing = self._closing
+        while closing and (first := next(iter(closing.items())))[1] <= now:
+            del closing[first[0]]
+        if closing:
+            self.deadlines.set("closing", next(iter(closing.values())))
+
+    timely: ClassVar = {
+        "hello": _hello_expired,
+        "attachment": Arriving._attachment_expired,
+        "call": _calls_expired,
+        "fill": _fill_expired,
+        "closing": _closing_expired,
+    }
+
+    def drain(self, now: float) -> list[Event]:
+        """Refuse further calls, and be ``finished`` when those which came are answered."""
+        self._draining = True
+        return []
+
+    # ── out ─────────────────────────────────────────────────────────────────────────────────────
+
+    def lost(self, now: float) -> list[Event | WorkLost]:
+        """The connection is gone or about to be: the waiters of all our calls, which have failed.
+
+        Oldest first; a second call returns none.
+        """
+        if not self.closed:
+            self._machine.step(ConnectionLost)
+            self._end()
+        self._out.clear()
+        waiters = [call.waiter for _, call in self._pending.drain()]
+        return [WorkLost(waiters)] if waiters else []
+
+
+ACTIONS: Final[dict[type[Frame], Callable[[Any, Frame, list[Event]], None]]] = {
+    Fatal: Peer._on_fatal,
+    AttachmentError: Peer._on_attachment_error,
+    Call: Peer._on_call,
+    Callback: Peer._on_callback,
+    Result: Peer._on_result,
+    CallError: Peer._on_error,
+    TopicUpdate: Peer._on_update,
+    TopicClose: Peer._on_topic_close,
+    Unsubscribe: Peer._on_unsubscribe,
+    SetAttribute: Peer._on_set,
+    UnsetAttribute: Peer._on_unset,
+}
+"""What each of the peer's commands does, once the table has let it in; a side adds its own."""

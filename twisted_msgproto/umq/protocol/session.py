@@ -1,0 +1,336 @@
+"""UMQ on Twisted, both sides: what a session does with the events of its machine.
+
+:class:`UmqSession` is what :class:`.sides.UmqServer` and :class:`.sides.UmqClient` share.  What
+every session does, whatever its protocol, stands in :mod:`twisted_msgproto.net.link`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+from twisted.python.failure import Failure
+
+from ...core.connection import WorkLost
+from ...core.errors import ConnectionClosed, Fault, TimedOut, shown
+from ...core.limits import Limit
+from ...net.authentication import LOGIN_LIMITS
+from ...net.session import SessionHooks
+from ...net.wires.websocket import WEBSOCKET_LIMITS
+from ..terms import states
+from ..terms.events import (
+    Attachment,
+    AttachmentArrived,
+    AttachmentsAnnounced,
+    AttributeSet,
+    AttributeUnset,
+    CallbackReceived,
+    CallExpired,
+    CallReceived,
+    CallsSafe,
+    ErrorReceived,
+    FatalReceived,
+    ResultReceived,
+    TopicClosed,
+    TopicUnsubscribed,
+    TopicUpdated,
+)
+from ..wire import Code, UmqFault
+from .answering import Answering
+from .exchange import CallFailed, Reply, Request, SessionRefused, Update
+from .storing import Gathered, batch_of
+from .topics import Topic
+
+SUBPROTOCOL: Final = "umq"
+"""The WebSocket sub-protocol we offer and know; a peer need not name one."""
+
+LIMITS: Final = (
+    *WEBSOCKET_LIMITS,
+    *LOGIN_LIMITS,
+    *states.LIMITS,
+    Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
+    Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
+    Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
+    Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
+)
+"""All limits of both sides (``UM-14``, ``UM-19`` … ``UM-21``)."""
+
+_REPLY_CODES: Final = (Code.FORMAT, Code.UNSUPPORTED_COMMAND)
+
+
+class PeerAttributes(Mapping[str, str]):
+    """The peer's attributes, as they are now (``UM-15``, ``UM-16``)."""
+
+    def __init__(self, session: UmqSession) -> None:
+        self._session = session
+
+    def __getitem__(self, name: str) -> str:
+        return self._session.machine.attributes[name].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._session.machine.attributes)
+
+    def __len__(self) -> int:
+        return len(self._session.machine.attributes)
+
+    def attachments(self, name: str) -> list[Attachment]:
+        """The attachments which are part of the value; KeyError for what is not set."""
+        return self._session.machine.attributes[name].attachments
+
+
+class UmqSession(Answering):
+    """One UMQ connection: verbs which return Deferreds, and hooks for subclasses.
+
+    Attributes:
+        machine: where the protocol stands.
+        session: the session's public name.
+        peer: the peer's transport address as text.
+        address: its host alone; "" where there is none.
+        clientId: the identity which was accepted at ``H``, or None (``UM-06``).
+        attributes: the peer's attributes as a mapping.
+        topics: the topics which the peer subscribed here, by number.
+        subscriptions: the topics which we subscribed, by number.
+    """
+
+    answers = frozenset({ResultReceived, ErrorReceived, CallExpired})
+    nothing: ClassVar[Any] = ()
+    readsWhileDraining = True  # attachments of calls which came, and answers to ours
+    _established = False
+
+    # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
+
+    def attributeChanged(self, name: str, value: str | None) -> None:
+        """The peer set an attribute, or unset it (None) (``UM-15``, ``UM-16``)."""
+
+    # ── the connection's life ───────────────────────────────────────────────────────────────────
+
+    def connectionMade(self) -> None:
+        """The upgrade is done: begin; a subclass which overrides this calls it first."""
+        factory = self.factory
+        kind = type(self)
+        self.limits = factory.limits
+        self.clientId = None
+        self.attributes = PeerAttributes(self)
+        self.topics = {}
+        self.subscriptions = {}
+        self._callbacks: dict[int, Callable[[Request], Any]] = {}
+        self._call_seconds = factory.limits["call-seconds"]
+        self._slowTopics: dict[Topic, None] = {}
+        self._streams = {}
+        self._stream_octets = 0
+        self._backlog = 0
+        self._own_paused = False
+        self._over = False  # more is unread than unread-octets
+        self._inbox: list[CallReceived | CallbackReceived] = []  # calls which wait for that
+        self._gathered = Gathered()
+        self._reason = None
+        self._selective = kind.admit is not Answering.admit
+        self._stores = (
+            factory.sink is not None
+            or kind.batchReceived is not SessionHooks.batchReceived
+            or kind.messageReceived is not SessionHooks.messageReceived
+        )
+        super().connectionMade()
+        self.machine.taken_at = self._takenAt
+
+    def _takenAt(self, now: float) -> float:
+        return now if self.wire.unread else self.wire.moved_at
+
+    def workLost(self, work: list[Any], reason: Failure) -> None:
+        """Our calls which were not answered: nobody knows whether the peer did them."""
+        error = self._reason or ConnectionClosed("the connection was lost")
+        for waiter in work:
+            _fire(waiter, Failure(error))
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: all that is pending fails, then the application is told."""
+        self._failAll(reason)
+        super().ending(reason)
+
+    def _end(self, fault: bool) -> None:
+        self._ended = self._deaf = True
+        self._failAll(Failure(ConnectionClosed("the session has ended")))
+        super()._end(fault)
+
+    def _failAll(self, reason: Failure) -> None:
+        """The session is over: all that is pending fails (UM-08, UM-19)."""
+        if self._reason is None:
+            self._reason = ConnectionClosed("the connection was lost")
+        for event in self.machine.lost(self._now()):
+            if isinstance(event, WorkLost):
+                self.workLost(event.work, reason)
+        for topic in list(self.topics.values()):
+            topic._end("lost")
+        for subscription in list(self.subscriptions.values()):
+            subscription._lost()
+        streams, self._streams = self._streams, {}
+        for _, stream in streams.values():
+            stream.lost()
+        self._inbox.clear()
+
+    def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
+        """Where the session stands, as plain values without secrets; empty before the upgrade."""
+        return {} if self.transport is None else super().snapshot()
+
+    # ── what comes in ───────────────────────────────────────────────────────────────────────────
+
+    def received(self, inputs: Any) -> None:
+        """The WebSocket messages of one read, followed one after the other and settled once.
+
+        What a message leads to happens before the machine sees the next: a call which is answered
+        at once is no longer pending then, and a topic which it opened can be unsubscribed.
+
+        A peer which makes us write what it does not read is not read either.  One which only says
+        what it has to is read: otherwise both sides could wait for each other.
+        """
+        if self._ended:
+            return
+        waiting = self.wire.waiting if self._over else 0
+        receive, now = self.machine.receive, self._now()
+        within, self._following = self._following, True
+        try:
+            for message in inputs:
+                self._follow(receive((message,), now))
+        finally:
+            self._following = within
+        self._settle()
+        if self._over and (self._inbox or self.wire.waiting > waiting):
+            self._control.pause("unread-output")
+
+    def oversized(self) -> None:
+        """A message above the limit begins: the peer is told before the WebSocket closes."""
+        if not self._ended:
+            self._follow(self.machine.oversized(self._now()))
+
+    def _settle(self) -> None:
+        """As a link's; before it all that was gathered goes to the sink."""
+        if self._gathered.runs and not self._following:
+            self._following = True  # what is safe at once leaves with the same write
+            try:
+                for kind, events, calls in self._gathered.take():
+                    self.deliver(batch_of(self, kind, events), calls)
+            finally:
+                self._following = False
+        super()._settle()
+
+    def _onCall(self, event: CallReceived | CallbackReceived) -> None:
+        if self._over:
+            self._inbox.append(event)
+        elif self._selective and not self._admitted(event):
+            return
+        elif not self._stores:
+            self._serve(event)
+        else:
+            waits = self.needsSafety(event)
+            if not waits:
+                self._serve(event)
+            kind = "call" if type(event) is CallReceived else "callback"
+            self._gathered.add(kind, event, waits)
+
+    def _onCallsSafe(self, event: CallsSafe) -> None:
+        for call in event.calls:
+            self._serve(call)
+
+    def _onResult(self, event: ResultReceived) -> None:
+        waiter: Any = event.waiter
+        if not waiter.called:  # the callback of another answer may have cancelled it
+            waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
+
+    def _onError(self, event: ErrorReceived) -> None:
+        _fire(event.waiter, Failure(CallFailed(event.payload)))
+
+    def _onExpired(self, event: CallExpired) -> None:
+        _fire(event.waiter, Failure(TimedOut("the call was not answered in time")))
+
+    def _onUpdate(self, event: TopicUpdated) -> None:
+        if self._stores:
+            self._gathered.add("topic", event)
+        subscription = self.subscriptions.get(event.topic)
+        if subscription is not None:
+            update = Update(event.payload, event.attachments, self._streamOf(event))
+            self._guard(subscription._arrived, update)
+
+    def _onTopicClosed(self, event: TopicClosed) -> None:
+        subscription = self.subscriptions.get(event.topic)
+        if subscription is not None:
+            subscription._end()
+
+    def _onUnsubscribed(self, event: TopicUnsubscribed) -> None:
+        topic = self.topics.get(event.topic)
+        if topic is not None:
+            topic._end("unsubscribed")
+
+    def _onAttribute(self, event: AttributeSet | AttributeUnset) -> None:
+        if self._stores:
+            self._gathered.add("attribute", event)
+        value = event.value if isinstance(event, AttributeSet) else None
+        self._guard(self.attributeChanged, event.name, value)
+
+    def _onFatal(self, event: FatalReceived) -> None:
+        self._tally["fatals"] += 1
+        code = "no code" if event.code is None else event.code
+        text = "{peer}: ended by the peer: {code} {text}"
+        self.log.info(text, peer=self.peer, code=code, text=shown(event.text))
+        refused = SessionRefused(f"{code} {shown(event.text)[1:-1]}", event.code)
+        self._leave(refused)
+
+    def faulted(self, fault: Fault) -> None:
+        """The peer broke the protocol: a line, a counter, ``F`` with its code, the end."""
+        assert isinstance(fault, UmqFault)
+        told: Fault = fault
+        if not self._established:  # a text may be a mistyped H, with a password in it
+            told = Fault(fault.reason, fault.reason)
+        self._tell(told, f"closed with F {fault.code.value}")
+        broken = fault.code in _REPLY_CODES
+        self._leave(ConnectionClosed(f"the peer broke the protocol: {fault.text}"), broken)
+
+    def _guard(self, hook: Callable[..., object], *args: object) -> None:
+        """Call an application's hook; its error is logged and ends nothing."""
+        try:
+            hook(*args)
+        except Exception:
+            self.log.failure("{peer}: a hook failed", peer=self.peer)
+
+    actions: ClassVar = {
+        CallReceived: _onCall,
+        CallbackReceived: _onCall,
+        CallsSafe: _onCallsSafe,
+        ResultReceived: _onResult,
+        ErrorReceived: _onError,
+        CallExpired: _onExpired,
+        TopicUpdated: _onUpdate,
+        TopicClosed: _onTopicClosed,
+        TopicUnsubscribed: _onUnsubscribed,
+        AttributeSet: _onAttribute,
+        AttributeUnset: _onAttribute,
+        AttachmentsAnnounced: Answering._onAnnounced,
+        AttachmentArrived: Answering._onArrived,
+        FatalReceived: _onFatal,
+        UmqFault: faulted,
+    }
+
+    # ── back-pressure ───────────────────────────────────────────────────────────────────────────
+
+    def outputChanged(self, paused: bool) -> None:
+        """Too much is unread: calls wait until the peer has read its answers."""
+        self._over = paused
+        if not paused:
+            waiting, self._inbox = self._inbox, []
+            self._follow(waiting)
+            if not self._over:
+                self._control.resume("unread-output")
+
+    def outputDrained(self) -> None:
+        """The peer has read everything: topics go on, each in its turn (``UM-21``)."""
+        for topic in list(self._slowTopics):
+            topic._drain()
+
+    def _backlogChanged(self, count: int) -> None:
+        self._backlog += count
+        self._lookBacklog()
+
+
+def _fire(waiter: Any, failure: Failure) -> None:
+    """A call has failed, unless its caller has cancelled it meanwhile: each fires once."""
+    if not waiter.called:
+        waiter.errback(failure)
