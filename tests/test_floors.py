@@ -26,7 +26,7 @@ NETWORK = {"twisted", "zope", "constantly", "cryptography", "OpenSSL", "service_
 OUTER_ROOMS = {"service", "command", "bench"}
 """Floor 3 inside a protocol's package."""
 
-ADAPTER_ROOMS = {"protocol", "application"}
+ADAPTER_ROOMS = {"protocol", "application", "comeback"}
 """Floor 2 inside a protocol's package: where octets, hooks and Deferreds meet Twisted."""
 
 ADAPTERS_TO_MOVE = {
@@ -39,7 +39,6 @@ ADAPTERS_TO_MOVE = {
     "mtl/hooks.py",
     "mtl/sasl.py",
     "mtl/zeromq.py",
-    "sabc/reconnecting.py",
     "sabc/session.py",
     "sabc/verbs.py",
     "sabc/websocket.py",
@@ -48,7 +47,6 @@ ADAPTERS_TO_MOVE = {
     "umq/exchange.py",
     "umq/hub.py",
     "umq/part.py",
-    "umq/reconnecting.py",
     "umq/session.py",
     "umq/storing.py",
     "umq/topics.py",

@@ -31,7 +31,7 @@ from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
     LumberjackShipper,
 )
-from twisted_msgproto.lumberjack.shipper import SHIPPER_LIMITS, Backoff
+from twisted_msgproto.lumberjack.shipper import SHIPPER_LIMITS
 from twisted_msgproto.lumberjack.wire import (
     VERSION_1,
     Decoder,
@@ -40,6 +40,7 @@ from twisted_msgproto.lumberjack.wire import (
     encode_json,
     encode_window,
 )
+from twisted_msgproto.net.comeback import Backoff
 
 PEER = IPv4Address("TCP", "192.0.2.9", 5044)
 

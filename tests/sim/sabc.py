@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.sabc import SabcClient, SabcClientFactory, SabcServerFactory
-from twisted_msgproto.sabc.reconnecting import SabcClientService
+from twisted_msgproto.sabc.comeback import SabcClientService
 from twisted_msgproto.sabc.session import SabcSession
 from twisted_msgproto.sabc.side import Side
 

@@ -5,6 +5,7 @@ service, command.
 """
 
 from .client import LumberjackClient, LumberjackClientFactory
+from .comeback import LumberjackClientService
 from .machine import Reader
 from .protocol import LumberjackServer, LumberjackServerFactory
 from .shipper import LumberjackShipper
@@ -13,6 +14,7 @@ from .writer import Writer
 __all__ = [
     "LumberjackClient",
     "LumberjackClientFactory",
+    "LumberjackClientService",
     "LumberjackServer",
     "LumberjackServerFactory",
     "LumberjackShipper",

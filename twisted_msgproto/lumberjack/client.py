@@ -43,6 +43,7 @@ from ..core.errors import (
 )
 from ..core.limits import Limit, Limits
 from ..core.machine import IllegalTransition
+from ..net.comeback import tls_refusal
 from ..net.factory import peer_name
 from ..net.timer import MachineTimer
 from .writer import (
@@ -227,8 +228,9 @@ class LumberjackClient(Protocol):
     _closing: bool
     _output: _Output
     _error: MsgprotoError | None  # what ended the connection, if it was us who ended it
-    _stopping: list[Deferred[None]]  # who waits for the end of stop()
-    _deadline: Any  # of stop()
+    _standing: dict[Deferred[LumberjackClient], None]  # who waits for the connection to stand
+    _stopping: list[Deferred[None]]  # who waits for the end of close()
+    _deadline: Any  # of close()
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -272,8 +274,37 @@ class LumberjackClient(Protocol):
         self.look()
         return ticket.deferred
 
+    def whenEstablished(self) -> Deferred[LumberjackClient]:
+        """Fires with this client when events may be written, or if they already may.
+
+        Fails with what ended the connection: Refused where TLS said no, else ConnectionClosed,
+        ProtocolViolation or TimedOut.
+        """
+        if self._lost:
+            return fail(self._error or ConnectionClosed("the connection has ended"))
+        if self.established:
+            return succeed(self)
+        waiting: Deferred[LumberjackClient] = Deferred(
+            lambda cancelled: self._standing.pop(cancelled, None)
+        )
+        self._standing[waiting] = None
+        return waiting
+
+    def close(self) -> Deferred[None]:
+        """End the connection in order: send what waits, await its acks (until the limit ``drain``).
+
+        Fires when the connection is closed.  What is unacknowledged by then fails with
+        ConnectionClosed.
+        """
+        return self.stop()
+
+    def abort(self) -> None:
+        """End the connection at once; what is unacknowledged fails with ConnectionClosed."""
+        if not self._lost:
+            self.leave(ConnectionClosed("the connection was given up"))
+
     def stop(self) -> Deferred[None]:
-        """Send what waits, await its acks (until the limit ``drain``), close; fires at the end.
+        """The older name of :meth:`close`: send what waits, await its acks, close.
 
         What is unacknowledged by then fails with ConnectionClosed.
         """
@@ -302,7 +333,7 @@ class LumberjackClient(Protocol):
             self.writer.drain(self.factory.clock.seconds())
             self.look()
 
-    def close(self) -> None:
+    def hangUp(self) -> None:
         """Let the transport write what waits, and end the connection."""
         if not self._closing and not self._lost:
             self._closing = True
@@ -341,6 +372,7 @@ class LumberjackClient(Protocol):
         self._lost = False
         self._closing = False
         self._busy = False  # within an event or a hook: what is sent now goes out after it
+        self._standing = {}
         self._stopping = []
         self._deadline = None
         self._handshake: Any = None
@@ -376,6 +408,10 @@ class LumberjackClient(Protocol):
             self._ttl = self.factory.clock.callLater(ttl, self._expired)
         with self._gathering():
             self.sessionEstablished()
+            for waiting in list(self._standing):
+                if waiting in self._standing:
+                    del self._standing[waiting]
+                    waiting.callback(self)
         self.look()
 
     def _expired(self) -> None:
@@ -402,7 +438,12 @@ class LumberjackClient(Protocol):
                 call.cancel()
         self._handshake = self._ttl = self._deadline = None
         self.factory.liveConnections.discard(self)
-        error = self._error or ConnectionClosed(f"the connection was lost: {_why(reason)}")
+        error = self._error or self._lossOf(reason)
+        self._error = error
+        for waiting in list(self._standing):
+            if waiting in self._standing:
+                del self._standing[waiting]
+                waiting.errback(error)
         if self.owner is not None:
             self.owner.clientLost(self, parcels, error)
         else:
@@ -412,6 +453,9 @@ class LumberjackClient(Protocol):
         if self.established:
             self.sessionLost(reason)
         self._tellStopped()
+
+    def _lossOf(self, reason: Failure) -> MsgprotoError:
+        return tls_refusal(reason) or ConnectionClosed(f"the connection was lost: {_why(reason)}")
 
     # ── octets in, octets out ───────────────────────────────────────────────────────────────────
 
@@ -462,7 +506,7 @@ class LumberjackClient(Protocol):
         self._timer.look()
         stopped = bool(self._stopping) and not writer.unacknowledged
         if writer.finished or stopped:
-            self.close()
+            self.hangUp()
 
     def _advanced(self, events: list[WriterEvent]) -> None:
         """The machine's deadline has come."""

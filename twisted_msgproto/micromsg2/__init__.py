@@ -4,6 +4,7 @@ Read in this order: wire, machine, broker, sending, connection, protocol, servic
 """
 
 from .broker import Broker
+from .comeback import MicroMsg2ClientService
 from .connection import MessageRefused
 from .machine import STANDARD, Client, Extension, ExtensionSet, Proposal, Server
 from .protocol import (
@@ -24,6 +25,7 @@ __all__ = [
     "MessageRefused",
     "MicroMsg2Client",
     "MicroMsg2ClientFactory",
+    "MicroMsg2ClientService",
     "MicroMsg2Server",
     "MicroMsg2ServerFactory",
     "Offer",

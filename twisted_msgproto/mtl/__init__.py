@@ -3,6 +3,7 @@
 Read in this order: wire, machine, sasl, protocol, service.
 """
 
+from .comeback import MtlClientFactory, MtlClientService
 from .machine import Client, ClientFlow, IngestProfile, Profile, QueueProfile, Server, TestProfile
 from .protocol import MtlClient, MtlReader, MtlServer, MtlServerFactory, MtlWriter
 
@@ -11,6 +12,8 @@ __all__ = [
     "ClientFlow",
     "IngestProfile",
     "MtlClient",
+    "MtlClientFactory",
+    "MtlClientService",
     "MtlReader",
     "MtlServer",
     "MtlServerFactory",

@@ -4,6 +4,7 @@ Read in this order: wire, lines, framing, tables, events, speaking, side, machin
 protocol, websocket, service.
 """
 
+from .comeback import SabcClientService
 from .events import ConnectReceived, ErrorReceived
 from .exchange import Response
 from .machine import Client, Server
@@ -17,6 +18,7 @@ __all__ = [
     "Response",
     "SabcClient",
     "SabcClientFactory",
+    "SabcClientService",
     "SabcServer",
     "SabcServerFactory",
     "SabcSession",

@@ -5,6 +5,7 @@ optional.
 """
 
 from .codec import MethodRegistry, Remote, RemoteError, call_method
+from .comeback import UmqClientService
 from .exchange import (
     AttachmentLost,
     AttachmentStream,
@@ -28,7 +29,6 @@ from .protocol import (
     UmqServerFactory,
     connect,
 )
-from .reconnecting import UmqClientService
 from .session import UmqSession
 from .topics import Subscription, Topic
 

@@ -40,6 +40,7 @@ class SessionPart:
     _callbacks: dict[int, Callable[[Request], Any]]
     _call_seconds: float
     _delivery: Delivery | None
+    _closing: bool
     _in_read: bool
     _own_paused: bool
     _reason: Exception | None

@@ -249,6 +249,8 @@ class UmqClient(UmqSession, WebSocketClientConnection):
         super().__init__()
         self._standing: list[Deferred[UmqClient]] = []
         self._lost: Exception | None = None
+        self._leaving: dict[Deferred[None], None] = {}  # who waits for the end
+        self._lateness: Any = None  # the call which ends the wait for what is in flight
 
     def whenEstablished(self) -> Deferred[UmqClient]:
         """Fires with this session when it stands; fails with what ended it before that."""
@@ -260,6 +262,27 @@ class UmqClient(UmqSession, WebSocketClientConnection):
         else:
             self._standing.append(standing)
         return standing
+
+    def close(self) -> Deferred[None]:
+        """End the session in order; fires when the connection is closed.
+
+        No more calls are made; those in flight, and the server's, are finished, within the limit
+        ``drain``.
+        """
+        left: Deferred[None] = Deferred(lambda cancelled: self._leaving.pop(cancelled, None))
+        if self._lost is not None:
+            left.callback(None)
+            return left
+        self._leaving[left] = None
+        if self._lateness is None:
+            seconds = self.factory.limits["drain"]
+            self._lateness = self.factory.clock.callLater(seconds, self._late)
+            self._closing = True
+            self.drain()
+        return left
+
+    def _late(self) -> None:
+        self.closeSession()
 
     def hello(self) -> str:
         """The payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
@@ -326,6 +349,12 @@ class UmqClient(UmqSession, WebSocketClientConnection):
         standing, self._standing = self._standing, []
         for waiting in standing:
             waiting.errback(self._lost)
+        if self._lateness is not None and self._lateness.active():
+            self._lateness.cancel()
+        leaving, self._leaving = self._leaving, {}
+        for left in leaving:
+            if not left.called:
+                left.callback(None)
 
 
 UmqClient.actions = {**ACTIONS, WelcomeReceived: UmqClient._onWelcome}

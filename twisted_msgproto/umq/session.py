@@ -176,6 +176,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         self._beginStoring()
         self._in_read = False
         self._draining = False
+        self._closing = False  # an orderly end of ours, which waits for the answers to our calls
         self._reason: Exception | None = None
         self._control = ReadControl(_Reading(self), self._readingChanged)
         self._delivery: Delivery | None = None
@@ -254,10 +255,11 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             or self.machine.closed
             or (
                 not self.machine.calls_serving
+                and not (self._closing and self.machine.calls_pending)
                 and (self._delivery is None or not self._delivery.unsafe_batches)
             )
         ):
-            self.closeWebSocket(1001)
+            self.closeWebSocket(CLOSE_NORMAL if self._closing else 1001)
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
@@ -283,6 +285,8 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             self._putGathered()
         if self._flush() and self._over:
             self._control.pause("unread-output")  # the peer makes us write what it does not read
+        if self._closing:
+            self._lookDrained()
 
     def _take(self, event: Event) -> None:
         action = self.actions.get(type(event))
@@ -427,6 +431,8 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         for event in events:
             self._take(event)
         self._write()
+        if self._closing:
+            self._lookDrained()
 
     def _readingChanged(self, paused: bool) -> None:
         if self._timer is None:

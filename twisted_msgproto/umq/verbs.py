@@ -69,7 +69,7 @@ class Verbs(SessionPart):
     ) -> Deferred[Reply]:
         machine = self.machine
         now = self._now()
-        if not machine.opened:
+        if not machine.opened or self._closing:
             raise ConnectionClosed("the session does not stand")
         answer = Answer(self._cancelled)
         answer.streamed = streamed
@@ -89,6 +89,8 @@ class Verbs(SessionPart):
     def _cancelled(self, answer: Deferred[Reply]) -> None:
         assert isinstance(answer, Answer)
         self.machine.cancel(answer.number)
+        if self._closing:
+            self._lookDrained()
 
     def registerCallback(self, function: Callable[[Request], Any]) -> str:
         """Let the peer call ``function`` (``UM-11``); returns the id to tell it."""

@@ -210,9 +210,18 @@ class MtlFlow:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def stands(self) -> bool:
+        """The flow is not over, though it may just be away from its server."""
+        return not self._ended
+
     def close(self) -> None:
         """No more of this flow; what nobody has answered fails with ConnectionClosed."""
         self._end(None)
+
+    def fail(self, error: Exception) -> None:
+        """No more of this flow; what nobody has answered fails with ``error``."""
+        self._end(error)
 
     def _end(self, error: Exception | None) -> None:
         if self._ended:
@@ -480,6 +489,11 @@ class MtlClient:
 
     def close(self) -> Deferred[None]:
         """Close all flows and sockets; what nobody has answered fails with ConnectionClosed."""
+        self.abort()
+        return succeed(None)
+
+    def abort(self) -> None:
+        """Close all flows and sockets at once; what nobody has answered fails."""
         if not self._closed:
             self._closed = True
             for flow in list(self.flows.values()):
@@ -489,7 +503,6 @@ class MtlClient:
             for _, waiter in self._waiting.drain():
                 waiter.errback(ConnectionClosed("the client was closed"))
             self._sockets.shutdown()
-        return succeed(None)
 
     # ── the machine ─────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,654 @@
+"""Clients which come back: one session at a time, for as long as a service runs.
+
+:class:`Comeback` is what the ``XClientService`` of every protocol has in common: the state, who
+waits for a session, the verbs which wait for one, growing intervals, a refusal which is told, the
+orderly end.  :class:`ClientComeback` is that over Twisted's ``ClientService``, for protocols on a
+Twisted transport::
+
+    service = SabcClientService(endpoint, SabcClientFactory("me", "secret"))
+    service.watch(print)                     # connecting, up, down, refused
+    service.startService()
+    response = await service.request(b"Hola")
+    await service.close()
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
+
+from OpenSSL.SSL import Error as TLSError
+from OpenSSL.SSL import SysCallError, ZeroReturnError
+from twisted.application.internet import ClientService
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from ..core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
+from ..core.limits import Limit, Limits
+from .factory import tls_text
+
+COMEBACK_LIMITS: Final = (
+    Limit("retry-first", 1.0, "s", "from a lost connection to the next attempt", 0.001),
+    Limit("retry-most", 60.0, "s", "between two attempts, however many have failed", 0.001),
+    Limit("refused-first", 2.0, "s", "from a refusal to the next attempt", 0.001),
+    Limit("refused-most", 300.0, "s", "between two attempts, however many were refused", 0.001),
+    Limit("steady-seconds", 10.0, "s", "a session which stood so long begins the intervals anew"),
+    Limit("waiting-seconds", 60.0, "s", "a verb waits for a session, then TimedOut", 0.001),
+    Limit("waiting-verbs", 10_000, "verbs", "wait for a session; one more gets LimitExceeded", 1),
+    Limit("waiting-octets", 64 << 20, "octets", "of what waits for a session", 1),
+)
+"""What a client which comes back bounds, beside the limits of its protocol."""
+
+DRAIN_SECONDS: Final = 4.0
+"""For what is in flight when a service stops, where the factory has no limit ``drain``."""
+
+BACKOFF_FACTOR: Final = 2.0
+"""Each attempt which fails makes the next wait so much longer."""
+
+BACKOFF_JITTER: Final = 0.5
+"""So much of a wait is left to chance, lest all clients come back at the same moment."""
+
+DOUBLINGS_MOST: Final = 64
+"""The exponent is bounded, since a float has an end after a thousand attempts."""
+
+log: Final = Logger(namespace="twisted_msgproto.net")
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class ComebackState(StrEnum):
+    """Where a client which comes back stands; each member equals its name in small letters."""
+
+    CONNECTING = "connecting"
+    """An attempt is under way."""
+
+    UP = "up"
+    """The session stands."""
+
+    DOWN = "down"
+    """There is no connection: not started, stopped, or the next attempt is yet to come."""
+
+    REFUSED = "refused"
+    """The server said no.  It stays so during further attempts, until one ends otherwise."""
+
+
+class Backoff:
+    """How long to wait before the next attempt: longer each time, and never the same for all.
+
+    Attributes:
+        attempts: attempts which have failed since :meth:`reset`.
+    """
+
+    __slots__ = ("_first", "_jitter", "_most", "_random", "attempts")
+
+    def __init__(
+        self,
+        first: float,
+        most: float,
+        random: Callable[[], float],
+        jitter: float = BACKOFF_JITTER,
+    ) -> None:
+        """``first`` and ``most`` are in seconds; ``random`` gives numbers from 0 to 1."""
+        self._first = first
+        self._most = most
+        self._random = random
+        self._jitter = jitter
+        self.attempts = 0
+
+    def next(self) -> float:
+        """Seconds to wait now; one attempt more has failed."""
+        doubled = self._first * BACKOFF_FACTOR ** min(self.attempts, DOUBLINGS_MOST)
+        self.attempts += 1
+        return min(self._most, doubled) * (1 - self._jitter * self._random())
+
+    def reset(self) -> None:
+        """It works again."""
+        self.attempts = 0
+
+
+def tls_refusal(reason: Failure) -> Refused | None:
+    """Why TLS said no, or None if the connection ended for another reason.
+
+    Either side may have said it (a certificate which is missing, expired or not known, no TLS
+    there at all), and the next attempt will come to the same end.  A connection which was lost in
+    the middle of a hand-shake is no refusal.
+    """
+    if not reason.check(TLSError) or reason.check(SysCallError, ZeroReturnError):
+        return None
+    text = tls_text(reason.value)
+    return None if "unexpected eof" in text or "middle" in text else Refused(f"TLS: {text}")
+
+
+class Errand(Generic[S, T]):
+    """A verb which may have to wait for a session, and whose Deferred outlives sessions.
+
+    Attributes:
+        done: what the caller got; it fires once.
+        octets: what it holds while it waits.
+        safe: doing it twice does no harm.
+    """
+
+    __slots__ = ("deadline", "done", "inner", "octets", "over", "safe", "sending", "timer", "verb")
+
+    def __init__(
+        self,
+        verb: Callable[[S, float], Deferred[T]],
+        deadline: float,
+        octets: int,
+        safe: bool,
+        forget: Callable[[Errand[S, T]], None],
+    ) -> None:
+        self.verb = verb
+        self.deadline = deadline
+        self.octets = octets
+        self.safe = safe
+        self.over = False  # its Deferred has fired, or is about to
+        self.sending = False  # its verb is just being called
+        self.inner: Deferred[T] | None = None  # the Deferred of the session which has it
+        self.timer: Any = None  # while it waits for a session
+
+        def cancelled(done: Deferred[T]) -> None:
+            self.over = True
+            forget(self)
+            inner, self.inner = self.inner, None
+            if inner is not None:
+                inner.cancel()
+
+        self.done: Deferred[T] = Deferred(cancelled)
+
+    def stop(self) -> None:
+        """It does not wait for a session any more."""
+        timer, self.timer = self.timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def fire(self, result: T) -> None:
+        """It is done."""
+        if not self.over:
+            self.over = True
+            self.done.callback(result)
+
+    def fail(self, error: Failure | Exception) -> None:
+        """It has failed."""
+        if not self.over:
+            self.over = True
+            self.done.errback(error)
+
+
+class Comeback(Service, Generic[S]):
+    """Keeps one session with a server, for as long as the service runs.
+
+    A verb which is called while there is no session waits for the next one, up to its time limit;
+    then it fails with TimedOut.  When the server refuses the session, whatever waits fails with
+    Refused, and so does whatever is called until another attempt ends otherwise; attempts go on at
+    growing intervals, unless ``stopWhenRefused``.
+
+    Subclasses say how a session begins and ends (:meth:`_begin`, :meth:`_closeSession`,
+    :meth:`_cutOff`, :meth:`_leave`) and report what happens (:meth:`_attempting`,
+    :meth:`_established`, :meth:`_failed`).
+
+    Attributes:
+        state: a :class:`ComebackState`.
+        session: the session which stands now, or None.
+        refusal: why the server refused the last attempt, or None.
+        limits: the limits of this service (:data:`COMEBACK_LIMITS`).
+    """
+
+    session: S | None = None
+
+    def __init__(
+        self,
+        clock: Any,
+        *,
+        retryPolicy: Callable[[int], float] | None = None,
+        stopWhenRefused: bool = False,
+        drain: float = DRAIN_SECONDS,
+        limits: Mapping[str, object] | Limits | None = None,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        """``clock`` has ``seconds()`` and ``callLater()``.
+
+        ``retryPolicy``: from the number of attempts which have failed to the seconds until the
+        next one, in place of the limits ``retry-first`` and ``retry-most``; refusals keep their own
+        intervals.  ``stopWhenRefused``: a refusal ends the attempts until the service is started
+        again.  ``drain``: seconds for what is in flight when the service stops.  ``limits``:
+        changes to :data:`COMEBACK_LIMITS` by name; ConfigurationError for one which does not exist.
+        ``random`` gives numbers from 0 to 1.
+        """
+        self.clock = clock
+        self.limits = (
+            limits
+            if isinstance(limits, Limits)
+            else Limits.of(COMEBACK_LIMITS).replace(limits or {})
+        )
+        self.state = ComebackState.DOWN
+        self.refusal: Refused | None = None
+        self._retryPolicy = retryPolicy
+        self._stopWhenRefused = stopWhenRefused
+        self._drain = drain
+        self._retries = Backoff(self.limits["retry-first"], self.limits["retry-most"], random)
+        self._refusals = Backoff(self.limits["refused-first"], self.limits["refused-most"], random)
+        self._stoodSince = 0.0
+        self._standing: dict[Deferred[S], None] = {}  # who waits in whenEstablished
+        self._errands: dict[Errand[S, Any], None] = {}  # verbs which wait, oldest first
+        self._errandOctets = 0
+        self._running_errands = False
+        self._watchers: dict[int, Callable[[ComebackState], object]] = {}
+        self._watched = 0
+        self._closing = False  # stopService was called
+        self._stoppers: list[Deferred[None]] = []
+        self._deadline: Any = None  # of the orderly end
+
+    # ── what can be seen ────────────────────────────────────────────────────────────────────────
+
+    def watch(self, hook: Callable[[ComebackState], object]) -> Callable[[], None]:
+        """Call ``hook(state)`` at each change of the state; call what this returns to end that."""
+        self._watched += 1
+        number = self._watched
+        self._watchers[number] = hook
+        return lambda: self._watchers.pop(number, None) and None
+
+    def _change(self, state: ComebackState) -> None:
+        if state is self.state:
+            return
+        self.state = state
+        for hook in list(self._watchers.values()):
+            try:
+                hook(state)
+            except Exception:
+                log.failure("a hook which watches a client's state failed")
+
+    def whenEstablished(self) -> Deferred[S]:
+        """Fires with the session which stands, now or when the next one does.
+
+        Fails with Refused when the server refuses it (at once, if it just has), with
+        ConnectionClosed when the service is stopped first.
+        """
+        if self.session is not None:
+            return succeed(self.session)
+        error = self._unable()
+        if error is not None:
+            return fail(error)
+        waiting: Deferred[S] = Deferred(lambda cancelled: self._standing.pop(cancelled, None))
+        self._standing[waiting] = None
+        return waiting
+
+    @property
+    def waiting(self) -> int:
+        """How many verbs wait for a session now."""
+        return len(self._errands)
+
+    def _unable(self) -> Exception | None:
+        """Why there is no use in waiting for a session, if there is none."""
+        if self._closing:
+            return ConnectionClosed("the client was stopped")
+        return self.refusal if self.state is ComebackState.REFUSED else None
+
+    # ── verbs which wait ────────────────────────────────────────────────────────────────────────
+
+    def perform(
+        self,
+        verb: Callable[[S, float], Deferred[T]],
+        *,
+        seconds: float | None = None,
+        octets: int = 0,
+        safe: bool = False,
+    ) -> Deferred[T]:
+        """Call ``verb(session, secondsLeft)`` in the session which stands, or in the next one.
+
+        ``seconds`` (None: the limit ``waiting-seconds``) are for waiting and, where ``verb`` minds
+        its argument, for the rest too.  ``octets`` are held while it waits.  What was on its way
+        when its session ended fails with ConnectionClosed, since nobody knows whether the server
+        has it; ``safe``: doing it twice does no harm, so it is done again in the next session.
+
+        The Deferred fails as that of ``verb``, with TimedOut or Refused while it waits, with
+        LimitExceeded when too many wait, with ConnectionClosed when the service is stopped.
+        Cancelling it is safe at any time.
+        """
+        seconds = self.limits["waiting-seconds"] if seconds is None else seconds
+        deadline = self.clock.seconds() + seconds
+        errand: Errand[S, T] = Errand(verb, deadline, octets, safe, self._forget)
+        error = self._unable() or self._tooMuch(octets)
+        if error is not None:
+            errand.fail(error)
+        else:
+            self._wait(errand)
+        return errand.done
+
+    def _tooMuch(self, octets: int) -> Exception | None:
+        if self.session is not None:
+            return None
+        limits = self.limits
+        if len(self._errands) >= limits["waiting-verbs"]:
+            return LimitExceeded(f"{len(self._errands)} wait for a session already; nothing sent")
+        if self._errandOctets + octets > limits["waiting-octets"]:
+            return LimitExceeded("waiting-octets wait for a session already; nothing sent")
+        return None
+
+    def _wait(self, errand: Errand[S, Any], first: bool = False) -> None:
+        """It waits for a session, behind those which wait already or before all of them."""
+        self._errands[errand] = None
+        if first:
+            self._errands = {errand: None, **self._errands}
+        self._errandOctets += errand.octets
+        self._runErrands()
+        if errand in self._errands:
+            left = max(0.0, errand.deadline - self.clock.seconds())
+            errand.timer = self.clock.callLater(left, self._late, errand)
+
+    def _forget(self, errand: Errand[S, Any]) -> None:
+        """It waits no more."""
+        errand.stop()
+        if errand in self._errands:
+            del self._errands[errand]
+            self._errandOctets -= errand.octets
+
+    def _runErrands(self) -> None:
+        """Hand what waits to the session, in order."""
+        if self._running_errands:
+            return  # whoever is at it comes to the newest, too
+        self._running_errands = True
+        try:
+            while self._errands and self.session is not None:
+                self._run(next(iter(self._errands)), self.session)
+        finally:
+            self._running_errands = False
+
+    def _run(self, errand: Errand[S, Any], session: S) -> None:
+        self._forget(errand)
+        left = max(0.0, errand.deadline - self.clock.seconds())
+        errand.sending = True
+        inner: Deferred[Any] = maybeDeferred(errand.verb, session, left)
+        errand.inner = inner
+        inner.addCallbacks(
+            self._done,
+            self._notDone,
+            callbackArgs=(errand, session),
+            errbackArgs=(errand, session),
+        )
+        errand.sending = False
+
+    def _done(self, result: Any, errand: Errand[S, Any], session: S) -> None:
+        errand.inner = None
+        errand.fire(result)
+
+    def _notDone(self, failure: Failure, errand: Errand[S, Any], session: S) -> None:
+        errand.inner = None
+        if errand.over:
+            return  # its caller has cancelled it
+        lost = failure.check(ConnectionClosed) is not None
+        if lost and self.session is session and not self._closing:
+            self.session = None  # it is over, though it may be that nobody has said so yet
+        if lost and (errand.safe or errand.sending) and self._unable() is None:
+            self._wait(errand, first=errand.sending)  # while sending: it was not sent
+            return
+        errand.fail(failure)
+
+    def _late(self, errand: Errand[S, Any]) -> None:
+        errand.timer = None
+        self._forget(errand)
+        errand.fail(TimedOut("there was no session in time"))
+
+    def _failWaiting(self, error: Exception) -> None:
+        """Everybody who waits for a session hears that there is none; each callback may do more."""
+        standing = list(self._standing)
+        errands = list(self._errands)
+        for waiting in standing:
+            if waiting in self._standing:
+                del self._standing[waiting]
+                waiting.errback(error)
+        for errand in errands:
+            if errand in self._errands:
+                self._forget(errand)
+                errand.fail(error)
+
+    # ── what subclasses report ──────────────────────────────────────────────────────────────────
+
+    def _attempting(self) -> None:
+        """An attempt begins."""
+        if self.state is not ComebackState.REFUSED:
+            self._change(ComebackState.CONNECTING)
+
+    def _established(self, session: S) -> None:
+        """The session stands."""
+        if self._closing:
+            return
+        self.session = session
+        self.refusal = None
+        self._refusals.reset()
+        self._stoodSince = self.clock.seconds()
+        try:
+            self._renew(session)
+        except Exception:
+            log.failure("a new session was not made as the one before")
+        self._change(ComebackState.UP)
+        for waiting in list(self._standing):
+            if waiting in self._standing:
+                del self._standing[waiting]
+                waiting.callback(session)
+        self._runErrands()
+
+    def _failed(self, error: BaseException | None = None) -> None:
+        """An attempt has failed, or the session is over; ``error`` says why, if that is known."""
+        stood, self.session = self.state is ComebackState.UP, None
+        if stood and self.clock.seconds() - self._stoodSince >= self.limits["steady-seconds"]:
+            self._retries.reset()
+        if self._closing:
+            return
+        if isinstance(error, Refused) and not stood:
+            self.refusal = error
+            self._change(ComebackState.REFUSED)
+            self._failWaiting(error)
+        else:
+            self._change(ComebackState.DOWN)
+
+    def _delay(self) -> float:
+        """Seconds until the next attempt, after :meth:`_failed`."""
+        if self.state is ComebackState.REFUSED:
+            seconds = self._refusals.next()
+            log.warn(
+                "the server refuses: {text} ({next})",
+                text=shown(str(self.refusal))[1:-1],
+                next="not tried again"
+                if self._stopWhenRefused
+                else f"tried again in {seconds:.1f} s",
+            )
+            return seconds
+        seconds = self._retries.next()
+        if self._retryPolicy is not None:
+            seconds = self._retryPolicy(self._retries.attempts)
+        return seconds
+
+    # ── for subclasses to say ───────────────────────────────────────────────────────────────────
+
+    def _begin(self) -> None:
+        """Make attempts, again and again."""
+        raise NotImplementedError
+
+    def _renew(self, session: S) -> None:
+        """A session stands: what it must know before anything else is done in it."""
+
+    def _closeSession(self, session: S) -> Deferred[Any]:
+        """End this session in order; fires when what was in flight is finished."""
+        raise NotImplementedError
+
+    def _leave(self) -> Deferred[Any]:
+        """Make no more attempts and close the connection; fires when it is closed."""
+        raise NotImplementedError
+
+    def _cutOff(self) -> None:
+        """The time for an orderly end is over: end the connection at once."""
+        raise NotImplementedError
+
+    # ── the service's life ──────────────────────────────────────────────────────────────────────
+
+    def startService(self) -> None:
+        """Connect, and connect again."""
+        if self.running:
+            return
+        super().startService()  # type: ignore[no-untyped-call]
+        if not self._stoppers:
+            self._restart()
+
+    def _restart(self) -> None:
+        self._closing = False
+        self.refusal = None
+        self._retries.reset()
+        self._refusals.reset()
+        self._change(ComebackState.DOWN)
+        self._begin()
+
+    def close(self) -> Deferred[None]:
+        """End the session in order and come back no more; as :meth:`stopService`."""
+        return self.stopService()
+
+    def stopService(self) -> Deferred[None]:
+        """End the session in order and come back no more; fires when the connection is closed.
+
+        What is in flight is finished, within the seconds of ``drain``; what waits for a session
+        fails with ConnectionClosed, and so does whatever is called from now on.
+        """
+        if self.running:
+            super().stopService()  # type: ignore[no-untyped-call]
+        stopped: Deferred[None] = Deferred()
+        self._stoppers.append(stopped)
+        if len(self._stoppers) == 1:
+            self._closing = True
+            self._failWaiting(ConnectionClosed("the client was stopped"))
+            self._deadline = self.clock.callLater(self._drain, self._outOfTime)
+            session = self.session
+            closed: Deferred[Any] = (
+                succeed(None) if session is None else maybeDeferred(self._closeSession, session)
+            )
+            closed.addErrback(
+                lambda failure: log.failure("the session did not end in order", failure)
+            )
+            closed.addCallback(lambda _: self._leave()).addBoth(self._left)
+        return stopped
+
+    def _outOfTime(self) -> None:
+        self._deadline = None
+        self._cutOff()
+
+    def _left(self, result: object) -> None:
+        deadline, self._deadline = self._deadline, None
+        if deadline is not None:
+            deadline.cancel()
+        self.session = None
+        self._change(ComebackState.DOWN)
+        stoppers, self._stoppers = self._stoppers, []
+        for stopped in stoppers:
+            if not stopped.called:  # its caller may have cancelled it
+                stopped.callback(None)
+        if self.running and not self._stoppers:  # it was started again meanwhile
+            self._restart()
+
+
+@implementer(IStreamClientEndpoint)
+class _Attempts:
+    """An endpoint which tells a service what becomes of each attempt."""
+
+    def __init__(self, endpoint: IStreamClientEndpoint, service: ClientComeback[Any]) -> None:
+        self._endpoint = endpoint
+        self._service = service
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        self._service._attempting()
+        connected: Deferred[Any] = self._endpoint.connect(protocolFactory)
+        return connected.addCallbacks(self._service._connected, self._service._unconnected)
+
+
+class ClientComeback(Comeback[S]):
+    """A client which comes back on Twisted transports, over Twisted's ``ClientService``.
+
+    What the factory builds is a session with ``whenEstablished()``, which fails with Refused where
+    the server refused it, or carries one as its ``session``.
+    """
+
+    def __init__(
+        self,
+        endpoint: IStreamClientEndpoint,
+        factory: Any,
+        *,
+        connecting: IProtocolFactory | None = None,
+        **options: Any,
+    ) -> None:
+        """``factory`` builds the sessions, or ``connecting`` does with it (WebSocket).
+
+        ``options`` go to :class:`Comeback`.
+        """
+        drain = factory.limits.get("drain", DRAIN_SECONDS)
+        super().__init__(factory.clock, **{"drain": drain, **options})
+        self.factory = factory
+        self._connection: Any = None  # the newest one
+        self._client = ClientService(
+            _Attempts(endpoint, self),
+            factory if connecting is None else connecting,
+            retryPolicy=self._between,
+            clock=factory.clock,
+        )
+        self._error: BaseException | None = None  # why the attempt at hand has failed
+
+    def _sessionIn(self, connection: Any) -> Any:
+        """The session of a connection: itself on a byte stream, what it carries on WebSocket."""
+        carried = getattr(connection, "session", None)
+        return carried if hasattr(carried, "whenEstablished") else connection
+
+    def _begin(self) -> None:
+        self._client.startService()
+
+    def _connected(self, connection: Any) -> Any:
+        """There is a connection: what matters is whether its session will stand."""
+        self._connection = connection
+        established: Deferred[S] = self._sessionIn(connection).whenEstablished()
+        established.addCallbacks(self._established, self._unestablished)
+        return connection
+
+    def _unconnected(self, failure: Failure) -> Failure:
+        self._error = failure.value
+        return failure
+
+    def _unestablished(self, failure: Failure) -> None:
+        self._error = failure.value
+
+    def _between(self, attempts: int) -> float:
+        """ClientService asks when to connect again: a connection was lost, or there was none."""
+        error, self._error = self._error, None
+        self._connection = None
+        self._failed(error)
+        seconds = self._delay()
+        if self._stopWhenRefused and self.state is ComebackState.REFUSED:
+            self.clock.callLater(0, self._giveUp)
+        return seconds
+
+    def _giveUp(self) -> None:
+        if self.state is ComebackState.REFUSED and not self._closing:
+            self._client.stopService()
+
+    def _leave(self) -> Deferred[Any]:
+        left: Deferred[Any] = self._client.stopService()
+        return left
+
+    def _cutOff(self) -> None:
+        connection = self._connection
+        transport = None if connection is None else getattr(connection, "transport", None)
+        if transport is not None:
+            transport.abortConnection()
+
+
+__all__ = [
+    "COMEBACK_LIMITS",
+    "DRAIN_SECONDS",
+    "Backoff",
+    "ClientComeback",
+    "Comeback",
+    "ComebackState",
+    "tls_refusal",
+]
