@@ -236,7 +236,7 @@ class RaisingBatchHook(Case):
             seen.append(batch.kind)
             raise ZeroDivisionError
 
-        server._delivery._hook = batchReceived
+        server.batchReceived = batchReceived
         server.dataReceived(encode_json([1], [b"a"]) + encode_data([2], [{}]) + b"nonsense")
         self.assertEqual(seen, ["json"])
         self.assertEqual(transport.value(), b"")

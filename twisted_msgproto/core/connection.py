@@ -173,6 +173,11 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         return 0
 
     @property
+    def whole(self) -> bool:
+        """Whether nothing is ``held`` and the machine is not ``unfinished``."""
+        return not self.held and not self.unfinished
+
+    @property
     @abstractmethod
     def state(self) -> Any:
         """Where this side stands."""

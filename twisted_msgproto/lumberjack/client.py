@@ -10,27 +10,18 @@ keeps it, connects again and sends it again.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import (
-    IAddress,
-    IConsumer,
-    IHandshakeListener,
-    IPushProducer,
-    ISSLTransport,
-    ITCPTransport,
-)
-from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
+from twisted.internet.interfaces import IAddress, IConsumer, IPushProducer, ITCPTransport
+from twisted.internet.protocol import ClientFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.connection import WorkLost
 from ..core.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -39,28 +30,28 @@ from ..core.errors import (
     MsgprotoError,
     ProtocolViolation,
     TimedOut,
-    shown,
 )
 from ..core.limits import Limit, Limits
 from ..core.machine import IllegalTransition
 from ..net.comeback import tls_refusal
-from ..net.factory import peer_name
-from ..net.timer import MachineTimer
+from ..net.factory import COMMON_LIMITS, SessionFactory
+from ..net.link import Link
 from .writer import (
     COMPRESS_DEFAULT,
     WINDOW_DEFAULT,
     WRITER_LIMITS,
     Event,
+    KeptAlive,
     Packer,
     Parcel,
     PartAcknowledged,
     WindowAcknowledged,
     Writer,
-    WriterEvent,
     Writing,
 )
 
 CLIENT_LIMITS: Final = (
+    *COMMON_LIMITS,
     *WRITER_LIMITS,
     Limit("handshake", 10.0, "s", "for the TLS hand-shake"),
     Limit("unread-seconds", 30.0, "s", "a reader which does not take our octets is left"),
@@ -148,52 +139,11 @@ class ProducerControl:
             producer.stopProducing()
 
 
-@implementer(IPushProducer)
-class _Output:
-    """Tells the machine while our octets wait in the transport, and leaves a stalled reader."""
-
-    def __init__(self, client: LumberjackClient) -> None:
-        self._client = client
-        self._timer: Any = None
-        client.transport.registerProducer(self, True)  # type: ignore[union-attr]
-
-    def pauseProducing(self) -> None:
-        client, clock = self._client, self._client.factory.clock
-        client.writer.paused(clock.seconds())
-        if self._timer is None:
-            seconds = client.factory.limits["unread-seconds"]
-            self._timer = clock.callLater(seconds, self._stalled)
-
-    def resumeProducing(self) -> None:
-        self.stopProducing()
-        self._client.writer.resumed(self._client.factory.clock.seconds())
-        self._client.look()
-
-    def stopProducing(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-
-    def close(self) -> None:
-        """A transport with a producer would wait for it for ever (on TLS)."""
-        transport: Any = self._client.transport
-        transport.unregisterProducer()
-        transport.loseConnection()
-        if self._timer is None:
-            seconds = self._client.factory.limits["unread-seconds"]
-            self._timer = self._client.factory.clock.callLater(seconds, self._stalled)
-
-    def _stalled(self) -> None:
-        self._timer = None
-        seconds = self._client.factory.limits["unread-seconds"]
-        self._client.leave(TimedOut(f"the reader took no octets for {seconds:g} s"))
-
-
 class Owner(TypingProtocol):
     """Who has the events when a connection only carries them."""
 
     def clientWants(self, client: LumberjackClient) -> None:
-        """``client`` may send: submit parcels while its ``writer.wanted`` is not 0."""
+        """``client`` may send: submit parcels while its ``machine.wanted`` is not 0."""
 
     def clientProgressed(self, client: LumberjackClient, count: int) -> None:
         """A sign of life: ``count`` (or 0) more events are acknowledged, as their tickets know."""
@@ -204,33 +154,39 @@ class Owner(TypingProtocol):
         """``client`` has ended, for ``error``; ``parcels`` are unacknowledged, in order."""
 
 
-@implementer(IConsumer, IHandshakeListener)
-class LumberjackClient(Protocol):
+@implementer(IConsumer)
+class LumberjackClient(Link):
     """The writer's side of one connection.
 
     Attributes:
-        writer: the machine; its ``snapshot()`` tells where the connection stands.
+        machine: the writer; its ``snapshot()`` tells where the connection stands.
         peer: the reader's transport address as text.
         established: events may be written (on TLS: the hand-shake is done).
         expired: the connection ended because its time (``ttl``) was over.
         owner: who gives us parcels and takes them back; None: those who wait get errors.
     """
 
+    log: ClassVar[Logger] = log
     factory: LumberjackClientFactory
+    machine: Writer
+    readsWhileDraining = True  # an end in order waits for acks
+    faultEnds = "left"
 
-    writer: Writer
-    peer: str
     established = False
     expired = False
     owner: Owner | None = None
 
-    _lost: bool
-    _closing: bool
-    _output: _Output
-    _error: MsgprotoError | None  # what ended the connection, if it was us who ended it
+    _error: MsgprotoError | None  # what ended the connection, if we ended it
     _standing: dict[Deferred[LumberjackClient], None]  # who waits for the connection to stand
     _stopping: list[Deferred[None]]  # who waits for the end of close()
     _deadline: Any  # of close()
+    _unanswered: list[Parcel]
+    _progress: int  # events acknowledged since the owner was told; -1: no sign of life
+
+    @property
+    def writer(self) -> Writer:
+        """The older name of ``machine``."""
+        return self.machine
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -261,11 +217,11 @@ class LumberjackClient(Protocol):
         events = list(events)
         if not events:
             return succeed(None)
-        if self._stopping or self._lost:
+        if self._stopping or self._gone:
             return fail(ConnectionClosed("the connection has ended or is ending; nothing sent"))
         ticket = Ticket(self._withdraw)
         try:
-            parcel = self.writer.send(events, ticket)
+            parcel = self.machine.send(events, ticket)
         except LimitExceeded as error:
             return fail(error)
         except IllegalTransition:
@@ -280,7 +236,7 @@ class LumberjackClient(Protocol):
         Fails with what ended the connection: Refused where TLS said no, else ConnectionClosed,
         ProtocolViolation or TimedOut.
         """
-        if self._lost:
+        if self._gone:
             return fail(self._error or ConnectionClosed("the connection has ended"))
         if self.established:
             return succeed(self)
@@ -291,32 +247,26 @@ class LumberjackClient(Protocol):
         return waiting
 
     def close(self) -> Deferred[None]:
-        """End the connection in order: send what waits, await its acks (until the limit ``drain``).
-
-        Fires when the connection is closed.  What is unacknowledged by then fails with
-        ConnectionClosed.
-        """
-        return self.stop()
-
-    def abort(self) -> None:
-        """End the connection at once; what is unacknowledged fails with ConnectionClosed."""
-        if not self._lost:
-            self.leave(ConnectionClosed("the connection was given up"))
-
-    def stop(self) -> Deferred[None]:
-        """The older name of :meth:`close`: send what waits, await its acks, close.
+        """Send what waits, await its acks (until the limit ``drain``), close; fires at the end.
 
         What is unacknowledged by then fails with ConnectionClosed.
         """
         stopped: Deferred[None] = Deferred()
         self._stopping.append(stopped)
-        if self._lost:
+        if self._gone:
             self._tellStopped()
         elif self._deadline is None:
             seconds = self.factory.limits["drain"]
             self._deadline = self.factory.clock.callLater(seconds, self._late)
             self.look()
         return stopped
+
+    stop = close  # the older name
+
+    def abort(self) -> None:
+        """End the connection at once; what is unacknowledged fails with ConnectionClosed."""
+        if not self._gone:
+            self.leave(ConnectionClosed("the connection was given up"))
 
     def _tellStopped(self) -> None:
         stopping, self._stopping = self._stopping, []
@@ -329,20 +279,13 @@ class LumberjackClient(Protocol):
 
     def retire(self) -> None:
         """Send no further window, await the acks of those in flight, close (``LJ-15``, ttl)."""
-        if self.writer.state in (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED):
-            self.writer.drain(self.factory.clock.seconds())
-            self.look()
-
-    def hangUp(self) -> None:
-        """Let the transport write what waits, and end the connection."""
-        if not self._closing and not self._lost:
-            self._closing = True
-            self._output.close()
+        if self.machine.state in (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED):
+            self.drain()
 
     def leave(self, error: MsgprotoError) -> None:
         """End the connection at once; ``error`` is what those get who wait for acks."""
         self._error = self._error or error
-        self.transport.abortConnection()  # type: ignore[union-attr]
+        self._abort()
 
     # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
 
@@ -361,47 +304,24 @@ class LumberjackClient(Protocol):
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
+    def makeMachine(self) -> Writer:
+        """Return a writer with the factory's settings."""
+        return self.factory.buildWriter()
+
     def connectionMade(self) -> None:
         """Begin; a subclass which overrides this calls it first."""
-        factory, transport = self.factory, self.transport
-        assert transport is not None
-        self.peer = peer_name(transport.getPeer())
-        self.writer = factory.buildWriter()
         self._producers = ProducerControl()
         self._error = None
-        self._lost = False
-        self._closing = False
-        self._busy = False  # within an event or a hook: what is sent now goes out after it
         self._standing = {}
         self._stopping = []
         self._deadline = None
-        self._handshake: Any = None
         self._ttl: Any = None
-        self._timer = MachineTimer(factory.clock, self.writer, self._advanced)
-        self._output = _Output(self)
-        factory.liveConnections.add(self)
-        factory.counters["connections_total"] += 1
-        if ITCPTransport.providedBy(transport):
-            transport.setTcpNoDelay(True)
-            transport.setTcpKeepAlive(True)
-        if ISSLTransport.providedBy(transport):
-            seconds = factory.limits["handshake"]
-            self._handshake = factory.clock.callLater(seconds, self._handshakeTimedOut)
-        else:
-            self._establish()
+        self._progress = -1
+        self._unanswered = []
+        super().connectionMade()
 
-    def handshakeCompleted(self) -> None:
-        """TLS stands."""
-        if self._handshake is not None:
-            self._handshake.cancel()
-            self._handshake = None
-        self._establish()
-
-    def _handshakeTimedOut(self) -> None:
-        self._handshake = None
-        self.leave(TimedOut("no TLS hand-shake in time"))
-
-    def _establish(self) -> None:
+    def secured(self) -> None:
+        """The connection can be used."""
         self.established = True
         ttl = self.factory.limits["ttl"]
         if ttl:
@@ -414,123 +334,119 @@ class LumberjackClient(Protocol):
                     waiting.callback(self)
         self.look()
 
+    def _handshakeExpired(self) -> None:
+        self._error = TimedOut("no TLS hand-shake in time")
+        super()._handshakeExpired()
+
     def _expired(self) -> None:
         self._ttl = None
         self.expired = True
         self.retire()
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
-        self._lost = True
-        counters, counted = self.factory.counters, self.writer.counters
-        for name in counted.__slots__:
-            counters[name] += getattr(counted, name)
-        parcels = [
-            parcel
-            for event in self.writer.lost(self.factory.clock.seconds())
-            if type(event) is WorkLost
-            for parcel in event.work
-        ]
-        self._timer.stop()
-        self._output.stopProducing()
-        for call in (self._handshake, self._ttl, self._deadline):
+    def workLost(self, work: list[Any], reason: Failure) -> None:
+        """These parcels were not acknowledged."""
+        self._unanswered = work
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: its parcels go back, or those who wait for them are told."""
+        for call in (self._ttl, self._deadline):
             if call is not None:
                 call.cancel()
-        self._handshake = self._ttl = self._deadline = None
-        self.factory.liveConnections.discard(self)
-        error = self._error or self._lossOf(reason)
-        self._error = error
+        self._ttl = self._deadline = None
+        error = self._error = self._error or _loss(reason)
         for waiting in list(self._standing):
             if waiting in self._standing:
                 del self._standing[waiting]
                 waiting.errback(error)
         if self.owner is not None:
-            self.owner.clientLost(self, parcels, error)
+            self.owner.clientLost(self, self._unanswered, error)
         else:
-            for parcel in parcels:
+            for parcel in self._unanswered:
                 parcel.token.failed(error)
         self._producers.stop()
         if self.established:
             self.sessionLost(reason)
         self._tellStopped()
 
-    def _lossOf(self, reason: Failure) -> MsgprotoError:
-        return tls_refusal(reason) or ConnectionClosed(f"the connection was lost: {_why(reason)}")
+    # ── what the reader says ────────────────────────────────────────────────────────────────────
 
-    # ── octets in, octets out ───────────────────────────────────────────────────────────────────
+    def _acknowledged(self, event: PartAcknowledged | WindowAcknowledged) -> None:
+        self._progress = max(self._progress, 0) + event.count
+        for parcel in event.parcels:
+            parcel.token.acknowledged(parcel)
 
-    def dataReceived(self, data: bytes) -> None:
-        """Octets from the transport."""
-        if self._error is not None:
-            return
-        with self._gathering():
-            acknowledged = -1  # no sign of life
-            for event in self.writer.receive(data, self.factory.clock.seconds()):
-                if type(event) is Fault:
-                    self._fault(event)
-                    continue
-                acknowledged = max(acknowledged, 0)
-                if type(event) is PartAcknowledged or type(event) is WindowAcknowledged:
-                    acknowledged += event.count
-                    for parcel in event.parcels:
-                        parcel.token.acknowledged(parcel)
-            if acknowledged >= 0 and self.owner is not None:
-                self.owner.clientProgressed(self, acknowledged)
-        self.look()
+    def _keptAlive(self, event: KeptAlive) -> None:
+        self._progress = max(self._progress, 0)
+
+    def faulted(self, fault: Fault) -> None:
+        """The reader broke the protocol or fell silent: one line, a counter, and the end."""
+        kind = TimedOut if fault.reason == "timeout" else ProtocolViolation
+        self._error = self._error or kind(fault.text)
+        self._tell(fault, self.faultEnds)
+        self._abort()
+
+    def unread(self) -> None:
+        """The reader takes nothing of what we write."""
+        seconds = self.factory.limits["unread-seconds"]
+        self._error = self._error or TimedOut(f"the reader took no octets for {seconds:g} s")
+        super().unread()
+
+    def outputChanged(self, paused: bool) -> None:
+        """Our octets wait in the transport: the reader cannot have answered them."""
+        if paused:
+            self.machine.paused(self._now())
+        else:
+            self.machine.resumed(self._now())
+            self.look()
+
+    # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def _gathering(self) -> Iterator[None]:
         """What is sent within the block goes out after it, in one window."""
-        self._busy = True
+        within, self._following = self._following, True
         try:
             yield
         finally:
-            self._busy = False
+            self._following = within
 
     def look(self) -> None:
         """Something has changed: take more events in, write what may be written, set timers."""
-        if self._busy or self._lost or self._error is not None or not self.established:
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._following or self._ended or not self.established:
             return
-        writer, owner = self.writer, self.owner
-        now = self.factory.clock.seconds()
+        writer, owner = self.machine, self.owner
+        progress, self._progress = self._progress, -1
+        now = self._now()
         with self._gathering():
+            if owner is not None and progress >= 0:
+                owner.clientProgressed(self, progress)
             self._producers.look(writer.full)  # what it sends now shares the next window
             if owner is not None:
                 owner.clientWants(self)
             while writer.flush(now) and owner is not None:
                 owner.clientWants(self)
         self._producers.look(writer.full)
-        octets = writer.outputs()
-        if octets:
-            self.transport.write(octets)  # type: ignore[union-attr]
-        self._timer.look()
-        stopped = bool(self._stopping) and not writer.unacknowledged
-        if writer.finished or stopped:
-            self.hangUp()
+        super()._settle()
+        if self._stopping and not self._ended and not writer.unacknowledged:
+            self._end(fault=False)
 
-    def _advanced(self, events: list[WriterEvent]) -> None:
-        """The machine's deadline has come."""
-        for event in events:
-            if type(event) is Fault and self._error is None:
-                self._fault(event)
-
-    def _fault(self, fault: Fault) -> None:
-        """The reader broke the protocol or fell silent: one line, a counter, and the end."""
-        self.factory.counters["faults"] += 1
-        self.factory.counters[f"fault:{fault.reason}"] += 1
-        log.warn(
-            "{peer}: left: {text} ({octets})",
-            peer=self.peer,
-            text=shown(fault.text)[1:-1],
-            octets=fault.octets.hex(" ") or "no octets",
-            reason=fault.reason,
-        )
-        kind = TimedOut if fault.reason == "timeout" else ProtocolViolation
-        self.leave(kind(fault.text))
+    actions: ClassVar = {
+        Fault: faulted,
+        KeptAlive: _keptAlive,
+        PartAcknowledged: _acknowledged,
+        WindowAcknowledged: _acknowledged,
+    }
 
     def _withdraw(self, parcel: Parcel) -> None:
-        if self.writer.withdraw(parcel):
+        if self.machine.withdraw(parcel):
             self.look()
+
+
+def _loss(reason: Failure) -> MsgprotoError:
+    return tls_refusal(reason) or ConnectionClosed(f"the connection was lost: {_why(reason)}")
 
 
 def _why(reason: Failure) -> str:
@@ -541,7 +457,7 @@ def _unheard(failure: Failure, peer: str) -> None:
     log.warn("{peer}: an event was not sent: {text}", peer=peer, text=failure.getErrorMessage())
 
 
-class LumberjackClientFactory(ClientFactory):
+class LumberjackClientFactory(SessionFactory, ClientFactory):
     """Builds a :class:`LumberjackClient` for each connection to a reader.
 
     Attributes:
@@ -550,8 +466,8 @@ class LumberjackClientFactory(ClientFactory):
         liveConnections: the protocols which are connected now.
     """
 
+    protocolName = "lumberjack"
     protocol = LumberjackClient  # type: ignore[assignment]
-    noisy = False
 
     LIMITS: ClassVar[tuple[Limit, ...]] = CLIENT_LIMITS
 
@@ -572,11 +488,7 @@ class LumberjackClientFactory(ClientFactory):
 
         Raises ConfigurationError for a value which makes no sense.
         """
-        if clock is None:
-            from twisted.internet import reactor as clock
-        self.limits = limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
-        self.clock = clock
-        self.counters: Counter[str] = Counter()
+        super().__init__(limits=limits, clock=clock)
         self.liveConnections: set[LumberjackClient] = set()
         self._settings: dict[str, int] = {
             "version": version,
@@ -591,10 +503,17 @@ class LumberjackClientFactory(ClientFactory):
             raise ConfigurationError(str(error)) from None
         self.window = window
 
-    @classmethod
-    def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:
-        """The limits of a client, with ``changes``."""
-        return Limits.of(cls.LIMITS).replace(changes)
+    def connectionOpened(self, protocol: Any, host: str) -> None:
+        """A connection is made; the system looks now and then whether its reader is still there."""
+        if ITCPTransport.providedBy(protocol.transport):
+            protocol.transport.setTcpKeepAlive(True)
+        super().connectionOpened(protocol, host)
+        self.liveConnections.add(protocol)
+
+    def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
+        """A connection is lost."""
+        self.liveConnections.discard(protocol)
+        super().connectionClosed(protocol, reason)
 
     def buildWriter(self) -> Writer:
         """The machine for a new connection."""

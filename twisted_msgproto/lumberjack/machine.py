@@ -242,6 +242,11 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         """Octets of frames which are not whole yet."""
         return self.decoder.held_octets
 
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is ``held`` and the reader is not ``unfinished``."""
+        return self.decoder.clean
+
     def snapshot(self) -> dict[str, object]:
         """The reader's state as plain values, for status pages and for people."""
         return {
@@ -279,9 +284,9 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             events.append(self._give_out(runs))
         if self.fault is not None:
             events.append(self.fault)
-        acks = self._window.due()
-        if acks:
-            self._give_acks(acks)
+        waiting = self._window.waiting
+        if waiting and waiting[0][0] <= self._window.safe:  # of what had come before this read
+            self._give_acks(self._window.due())
         due = self.deadlines.next
         if due is None or due > now + self._shortest:  # once in a while, and not for each message
             self._look_soon(now)

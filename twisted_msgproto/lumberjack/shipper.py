@@ -371,10 +371,10 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._deadline = None
         error = ConnectionClosed("stopped before every event was acknowledged")
         for client in list(self.factory.liveConnections):
-            if client.writer.unacknowledged:
+            if client.machine.unacknowledged:
                 client.leave(error)
             else:
-                client.hangUp()
+                client.close()
         lines = [maybeDeferred(line.disconnect) for line in self._lines]
         gatherResults(lines, consumeErrors=True).addBoth(self._disconnected, error)
 
@@ -426,7 +426,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         missing = parcel.missing
         if parcel in self._queue:
             self._dequeue(parcel)
-        elif not any(client.writer.withdraw(parcel) for client in self.factory.liveConnections):
+        elif not any(client.machine.withdraw(parcel) for client in self.factory.liveConnections):
             return
         self.unacknowledged -= missing
         self._look()
@@ -447,7 +447,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
 
     def give(self, client: LumberjackClient) -> None:
         """A connection may send: it takes what its next window can hold."""
-        writer = client.writer
+        writer = client.machine
         while self._queue and writer.wanted:
             parcel = next(iter(self._queue))
             self._dequeue(parcel)

@@ -219,8 +219,8 @@ class MicroMsg2Protocol(IngestConnection, Sending):
     def _deliver(self, event: MessagesReceived) -> None:
         factory = self.factory
         count = len(event.sequences)
-        factory.counters["events"] += count
-        factory.counters["octets"] += event.octets
+        factory.counters.settled["events"] += count
+        factory.counters.settled["octets"] += event.octets
         batch = MessageBatch(
             PROTOCOL,
             "message",

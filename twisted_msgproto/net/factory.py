@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from ..core.errors import shown
 from ..core.limits import Limit, Limits
 from .backpressure import OctetBudget
+from .counters import Counters
 from .sink import IMessageSink
 
 COMMON_LIMITS: Final = (
@@ -35,6 +36,13 @@ COMMON_LIMITS: Final = (
         64 << 20,
         "octets",
         "of all connections of the process, not safe yet: reading pauses; the least of all servers",
+        1,
+    ),
+    Limit(
+        "process-held-octets",
+        256 << 20,
+        "octets",
+        "of all connections, in what is not whole yet: who holds most is cut off",
         1,
     ),
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
@@ -84,7 +92,8 @@ class SessionFactory:
     Attributes:
         sink: where received batches go, or None: then only the hooks of a subclass see them.
         limits: the limits in force.
-        counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
+        counters: plain integers by name, for metrics, with those of live connections; faults stand
+            under ``fault:REASON``.
     """
 
     protocolName: ClassVar[str]
@@ -119,8 +128,7 @@ class SessionFactory:
             self.limits["process-octets"], self.limits.get("process-held-octets", inf)
         )
         self.sessionNames = SessionNames(self.protocolName, wallClock())
-        # Each read is counted, and an addition in a Counter costs several times as much.
-        self.counters: dict[str, int] = defaultdict(int)
+        self.counters = Counters()
 
     @classmethod
     def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:

@@ -19,16 +19,8 @@ from .backpressure import OctetBudget, ReadControl
 from .factory import MsgprotoServerFactory, SessionFactory, peer_name
 from .prompt import prompt_write
 
-INGEST_LIMITS: Final = (
-    Limit(
-        "process-held-octets",
-        256 << 20,
-        "octets",
-        "of all connections, in what is not whole yet: who holds most is cut off",
-        1,
-    ),
-)
-"""What the servers over an :class:`IngestConnection` bound, beside what every server does."""
+INGEST_LIMITS: Final[tuple[Limit, ...]] = ()
+"""Nothing beside what every server bounds."""
 
 BATCH_WEIGHT_OCTETS: Final = 2000
 """What a batch which waits for the sink weighs beside its octets.  A peer whose tiny messages are

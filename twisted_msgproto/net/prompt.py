@@ -8,7 +8,9 @@ from typing import Any
 from twisted.internet.interfaces import ISSLTransport, IWriteDescriptor
 
 
-def prompt_write(transport: Any) -> Callable[[bytes], None]:
+def prompt_write(
+    transport: Any, waits: Callable[[bytes], None] | None = None
+) -> Callable[[bytes], None]:
     """A ``write`` for ``transport`` which hands the octets to the system before it returns.
 
     A transport keeps what it is given until the next turn of the reactor finds its socket writable,
@@ -17,9 +19,9 @@ def prompt_write(transport: Any) -> Callable[[bytes], None]:
     from then on: its peer reads more slowly than we write, or is gone.
 
     Nobody else may write to the transport.  One which is no socket itself (TLS) writes as it is
-    used to.
+    used to.  ``waits`` takes what the system does not; by default that is ``transport.write``.
     """
-    plain: Callable[[bytes], None] = transport.write
+    plain: Callable[[bytes], None] = transport.write if waits is None else waits
     own_socket = bool(IWriteDescriptor.providedBy(transport))
     if ISSLTransport.providedBy(transport) or not own_socket:
         return plain

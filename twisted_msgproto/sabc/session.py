@@ -339,8 +339,8 @@ class SabcSession(Verbs):
             body=event.bodies,
             truncated=event.truncated,
         )
-        factory.counters["events"] += batch.count
-        factory.counters["octets"] += batch.octets
+        factory.counters.settled["events"] += batch.count
+        factory.counters.settled["octets"] += batch.octets
         self._place = event.place
         self._delivery.deliver(batch, self._safe, batch, event.place)
 

@@ -210,7 +210,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             mechanisms=self._authenticator.names,
             virtual_hosts=self._virtual_hosts,
             automatic_identities=self._curve is None,
-            counters=self.counters,
+            counters=self.counters.settled,
         )
         self._timer = MachineTimer(clock, self.machine, self._advanced)
 

@@ -1,0 +1,202 @@
+"""The way of octets to a peer which reads slowly, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+
+from twisted_msgproto.net.wires.output import SLICE_OCTETS, Output
+
+
+class Transport:
+    """A transport which says that it is full as Twisted's do, and is read by hand."""
+
+    def __init__(self) -> None:
+        self.bufferSize = 65536
+        self.buffer = b""
+        self.arrived = b""
+        self.producer: Any = None
+        self.full = False
+        self.closing = False
+        self.largest = 0
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        assert streaming
+        self.producer = producer
+
+    def unregisterProducer(self) -> None:
+        self.producer = None
+
+    def loseConnection(self) -> None:
+        self.closing = True
+
+    def write(self, octets: bytes) -> None:
+        assert type(octets) is bytes
+        self.buffer += octets
+        self.largest = max(self.largest, len(self.buffer))
+        if len(self.buffer) > self.bufferSize and self.producer and not self.full:
+            self.full = True
+            self.producer.pauseProducing()
+
+    def take(self, count: int | None = None) -> None:
+        """The peer reads; with nothing left the transport wants more."""
+        count = len(self.buffer) if count is None else count
+        self.arrived += self.buffer[:count]
+        self.buffer = self.buffer[count:]
+        if not self.buffer and self.full:
+            self.full = False
+            if self.producer:
+                self.producer.resumeProducing()
+
+
+class Way:
+    """An output with its transport, its clock, and what it said."""
+
+    def __init__(self, seconds: float = 30.0, most: int = 0) -> None:
+        self.clock = Clock()
+        self.transport = Transport()
+        self.stalled = 0
+        self.changes: list[bool] = []
+        self.drained = 0
+        self.output = Output(
+            self.transport,
+            self.clock,
+            seconds,
+            self.stall,
+            most=most,
+            changed=self.changes.append,
+            drained=self.drain,
+        )
+        self.output.watch()
+
+    def stall(self) -> None:
+        self.stalled += 1
+
+    def drain(self) -> None:
+        self.drained += 1
+
+
+@given(st.lists(st.integers(0, 3 * SLICE_OCTETS), max_size=6), st.data())
+def test_whatever_is_written_arrives_whole_and_in_order_however_the_peer_reads(sizes, data):
+    way = Way()
+    written = b""
+    for number, size in enumerate(sizes):
+        octets = bytes([number]) * size
+        written += octets
+        way.output.write(octets)
+        way.transport.take(data.draw(st.integers(0, SLICE_OCTETS)))
+    while way.transport.buffer:
+        way.transport.take()
+    assert way.transport.arrived == written
+    assert way.output.octets == 0
+    assert way.clock.getDelayedCalls() == []
+
+
+def test_a_transport_holds_a_slice_however_much_is_written():
+    way = Way()
+    way.output.write(bytes(16 << 20))
+    while way.transport.buffer:
+        way.transport.take()
+    assert way.transport.largest <= SLICE_OCTETS + way.transport.bufferSize
+
+
+def test_who_takes_a_slice_now_and_then_is_served_for_as_long_as_it_takes():
+    """HO-04: progress, not emptiness."""
+    way = Way(seconds=30)
+    way.output.write(bytes(40 * SLICE_OCTETS))
+    while way.transport.buffer:
+        way.clock.advance(29)
+        way.transport.take()
+    assert way.stalled == 0
+    assert len(way.transport.arrived) == 40 * SLICE_OCTETS
+    assert way.clock.getDelayedCalls() == []
+
+
+def test_who_takes_less_than_a_slice_is_cut_off():
+    """HO-04: single octets are no progress."""
+    way = Way(seconds=30)
+    way.output.write(bytes(2 * SLICE_OCTETS))
+    for _ in range(29):
+        way.clock.advance(1)
+        way.transport.take(100)
+    assert way.stalled == 0
+    way.clock.advance(1)
+    assert way.stalled == 1
+    assert way.clock.getDelayedCalls() == []
+
+
+def test_who_stops_is_cut_off_after_the_time_and_not_after_twice_of_it():
+    """HO-04: the time runs from the last slice."""
+    way = Way(seconds=30)
+    way.output.write(bytes(4 * SLICE_OCTETS))
+    way.clock.advance(20)
+    way.transport.take()
+    way.clock.advance(29)
+    assert way.stalled == 0
+    way.clock.advance(1)
+    assert way.stalled == 1
+
+
+def test_it_says_that_too_much_waits_and_that_it_no_longer_does():
+    way = Way(most=3 * SLICE_OCTETS)
+    way.output.write(bytes(3 * SLICE_OCTETS))
+    assert way.changes == []
+    way.output.write(bytes(2 * SLICE_OCTETS))
+    assert way.changes == [True]
+    while way.transport.buffer:
+        way.transport.take()
+    assert way.changes == [True, False]
+    assert way.drained == 1
+
+
+def test_without_a_bound_it_says_so_as_soon_as_the_transport_is_full():
+    way = Way()
+    way.output.write(bytes(SLICE_OCTETS))
+    assert way.changes == [True]
+    way.transport.take()
+    assert way.changes == [True, False]
+
+
+def test_an_end_lets_out_what_waits():
+    way = Way()
+    way.output.write(bytes(3 * SLICE_OCTETS))
+    way.output.close()
+    assert not way.transport.closing
+    while way.transport.buffer:
+        way.transport.take()
+    assert way.transport.closing
+    assert way.transport.producer is None
+    assert len(way.transport.arrived) == 3 * SLICE_OCTETS
+    way.output.stop()
+    assert way.clock.getDelayedCalls() == []
+
+
+def test_an_end_does_not_wait_for_a_peer_which_takes_nothing():
+    way = Way(seconds=30)
+    way.output.write(bytes(3 * SLICE_OCTETS))
+    way.output.close()
+    way.output.close()
+    way.clock.advance(30)
+    assert way.stalled == 1
+
+
+def test_the_last_slice_of_an_end_has_its_time_too():
+    way = Way(seconds=30)
+    way.output.write(b"x")
+    way.output.close()
+    assert way.transport.closing
+    way.clock.advance(29)
+    assert way.stalled == 0
+    way.clock.advance(1)
+    assert way.stalled == 1
+
+
+def test_nothing_is_left_after_a_loss():
+    way = Way()
+    way.output.write(bytes(3 * SLICE_OCTETS))
+    way.output.stopProducing()
+    assert way.output.octets == 0
+    assert way.clock.getDelayedCalls() == []

@@ -1,0 +1,106 @@
+"""Batches on their way to a sink, and what of one connection is not safe yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ..core.errors import QueueError
+from ..core.message import MessageBatch
+from .backpressure import OctetBudget, ReadControl
+
+BATCH_WEIGHT_OCTETS: Final = 2000
+"""What a batch which waits for the sink weighs beside its octets.  A peer whose tiny messages are
+each of another kind than the one before makes millions of batches out of 64 MiB."""
+
+Hook = Callable[[MessageBatch], Deferred[Any] | None]
+
+
+def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
+    """Log why messages of ``peer`` will never be acknowledged.
+
+    A disk's fault is the operator's, and one line; any other is in code, with its traceback.
+    ``again`` says that something of the session was lost before: what the disk loses then is no
+    news.
+    """
+    if failure.check(QueueError):
+        if not again:
+            log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
+    else:
+        log.failure("{peer}: not acknowledged", failure, peer=peer)
+
+
+class Delivery:
+    """Hands batches of one connection to hooks and counts what is not safe yet.
+
+    Attributes:
+        unsafe_octets: octets of this connection which are not safe yet, with the weight of batches.
+        unsafe_batches: batches of this connection which are not safe yet.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_control",
+        "_failed",
+        "_limit",
+        "_safe",
+        "unsafe_batches",
+        "unsafe_octets",
+    )
+
+    def __init__(
+        self,
+        control: ReadControl,
+        budget: OctetBudget,
+        limit: int,
+        safe: Callable[[Any], None],
+        failed: Callable[[Any, Failure], None],
+    ) -> None:
+        """``limit`` bounds the unsafe octets: above it the connection is not read.
+
+        For each batch ``safe(place)`` is called when it is safe, or ``failed(place, failure)`` when
+        it never will be.
+        """
+        self._control = control
+        self._budget = budget
+        self._limit = limit
+        self._safe = safe
+        self._failed = failed
+        self.unsafe_octets = 0
+        self.unsafe_batches = 0
+
+    def deliver(self, hook: Hook, batch: MessageBatch, place: Any) -> None:
+        """Give ``batch`` to ``hook``; ``place`` is where it stands in what the peer sent."""
+        try:
+            result = hook(batch)
+        except Exception:
+            self._failed(place, Failure())
+            return
+        if result is None or (result.called and not result.paused and result.result is None):
+            self._safe(place)  # at once, without a callback
+            return
+        octets = batch.octets + BATCH_WEIGHT_OCTETS
+        self.unsafe_octets += octets
+        self.unsafe_batches += 1
+        self._budget.add(octets, self._control)
+        if self.unsafe_octets > self._limit:
+            self._control.pause("connection-octets")
+        result.addBoth(self._finished, octets, place)
+
+    def _finished(self, result: Any, octets: int, place: Any) -> None:
+        self.unsafe_octets -= octets
+        self.unsafe_batches -= 1
+        self._budget.remove(octets)
+        if self.unsafe_octets <= self._limit // 2:
+            self._control.resume("connection-octets")
+        if isinstance(result, Failure):
+            self._failed(place, result)
+        else:
+            self._safe(place)
+
+
+__all__ = ["BATCH_WEIGHT_OCTETS", "Delivery", "Hook", "tell_not_stored"]

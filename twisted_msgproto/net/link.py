@@ -1,0 +1,365 @@
+"""One machine and its wire: what every adapter of this package does, written once.
+
+A machine decides everything about its protocol; a wire moves octets or frames.  The link between
+them follows the machine's events, writes once for everything that happened, keeps one timer, and
+knows how a connection ends: by a peer's fault, by a peer that does not read, by a disk that does
+not store, by a server that stops, and by the network.
+
+A protocol says in ``actions`` which method follows which event::
+
+    class LumberjackServer(Session):
+        actions = {**Session.actions, JsonReceived: _deliver, DataReceived: _deliver}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from ..core.connection import Connection, WorkLost
+from ..core.errors import Fault, shown
+from .backpressure import ReadControl
+from .delivery import Delivery, tell_not_stored
+from .factory import SessionFactory, peer_name
+from .timer import MachineTimer
+from .wires import Wire
+from .wires.stream import StreamWire
+
+Actions = Mapping[type, Callable[[Any, Any], None]]
+
+
+@implementer(IHalfCloseableProtocol, IHandshakeListener)
+class Link(Protocol):
+    """One connection: the protocol of a byte stream, or what a WebSocket wire carries.
+
+    Attributes:
+        factory: sink, limits, clock and counters come from it.
+        machine: decides everything; its ``snapshot()`` tells where the connection stands.
+        wire: what the machine's outputs are written to.
+        session: the public name of this session.
+        peer: the peer's transport address as text.
+        address: the peer's host alone; empty where there is none.
+    """
+
+    log: ClassVar[Logger]
+    actions: ClassVar[Actions] = {}
+    """Event class → the method which follows it; every event of the machine stands here."""
+
+    answers: ClassVar[frozenset[type]] = frozenset()
+    """Events which answer our own calls: they are followed after our own end as well."""
+
+    readOctets: ClassVar[int] = 64 << 10
+    """What one read takes at the most."""
+
+    faultEnds: ClassVar[str] = "closed"
+    """What the line in the log says a peer's fault led to."""
+
+    readsWhileDraining: ClassVar[bool] = False
+    """The peer's answers are still wanted when this side ends."""
+
+    factory: SessionFactory
+    machine: Connection[Any, Any, Any]
+    wire: Wire
+    session: str
+    peer: str
+    address: str
+
+    # ── what a protocol adds ────────────────────────────────────────────────────────────────────
+
+    def makeMachine(self) -> Connection[Any, Any, Any]:
+        """Return a new machine for this side."""
+        raise NotImplementedError
+
+    def secured(self) -> None:
+        """The connection can be used: on TLS its hand-shake is done.  Called once."""
+
+    def workLost(self, work: list[Any], reason: Failure) -> None:
+        """The connection is gone, and ``work`` of ours was not answered."""
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone; called once, after the machine was told."""
+
+    def counted(self) -> Mapping[str, int]:
+        """Return what this connection has counted so far, by name."""
+        counters = self.machine.counters
+        return {name: getattr(counters, name) for name in counters.__slots__}
+
+    def outputChanged(self, paused: bool) -> None:
+        """The peer does not read what we write (True), or reads again."""
+        (self._control.pause if paused else self._control.resume)("unread-output")
+
+    # ── the beginning ───────────────────────────────────────────────────────────────────────────
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it."""
+        factory, transport = self.factory, self.transport
+        clock = factory.clock
+        assert transport is not None
+        address = transport.getPeer()
+        self.peer = peer_name(address)
+        self.address = str(getattr(address, "host", ""))
+        self.session = factory.sessionNames.next()
+        self._now = clock.seconds
+        self._tally = factory.counters.settled
+        self._ended = False  # the wire was asked to end, or has
+        self._deaf = False  # no further arrival is followed
+        self._gone = False  # the connection is lost
+        self._following = False  # what happens meanwhile is settled at the end
+        self._inputEnded = False  # the peer has shut its sending side
+        self._lossTold = False  # it was logged that something is not stored
+        self._held = 0  # octets of what is not whole yet
+        self._resumption: Any = None  # the call which goes on with what is unfinished
+        self._handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
+        self.wire = transport if isinstance(transport, Wire) else self._streamWire()
+        self._write = self.wire.write
+        self._control = ReadControl(self.wire, self._readingChanged)
+        self._delivery = Delivery(
+            self._control,
+            factory.budget,
+            factory.limits.integer("unsafe-octets"),
+            self._safe,
+            self._notSafe,
+        )
+        self.machine = self.makeMachine()
+        self._timer = MachineTimer(clock, self.machine, self._follow)
+        factory.connectionOpened(self, self.address)
+        factory.counters.join(self, self.counted)
+        self._follow(self.machine.connection_made(self._now()))
+        if ISSLTransport.providedBy(transport) and not isinstance(transport, Wire):
+            self._handshake = clock.callLater(factory.limits["handshake"], self._handshakeExpired)
+        else:
+            self._secure()
+
+    def _streamWire(self) -> StreamWire:
+        factory = self.factory
+        return StreamWire(
+            self.transport,
+            factory.clock,
+            factory.limits["unread-seconds"],
+            self.readOctets,
+            self.unread,
+            self.outputChanged,
+        )
+
+    def handshakeCompleted(self) -> None:
+        """TLS stands."""
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+            self._secure()
+
+    def _secure(self) -> None:
+        if isinstance(self.wire, StreamWire):
+            self.wire.watch()
+        self.secured()
+
+    def _handshakeExpired(self) -> None:
+        self._handshake = None
+        if not self._ended:
+            self._tell(Fault("handshake", "no TLS hand-shake in time"))
+        self._abort()
+
+    # ── what comes in ───────────────────────────────────────────────────────────────────────────
+
+    def dataReceived(self, data: bytes) -> None:
+        """Octets came from a byte stream."""
+        if not self._ended:
+            self._follow(self.machine.receive(data, self._now()))
+
+    def received(self, inputs: Any) -> None:
+        """Inputs of one read came from a wire."""
+        if not self._ended:
+            self._follow(self.machine.receive(inputs, self._now()))
+
+    def readConnectionLost(self) -> None:
+        """The peer has shut its sending side: answer what came, then close (HO-06)."""
+        self._inputEnded = True
+        if not self._ended and not self.machine.unfinished:
+            self._follow(self.machine.ended(self._now()))
+
+    def writeConnectionLost(self) -> None:
+        """Nobody reads what we write any more."""
+        self._abort()
+
+    # ── events, and what they led to ────────────────────────────────────────────────────────────
+
+    def _follow(self, events: list[Any]) -> None:
+        """Follow events in order, then settle once.
+
+        After our own end, or the loss of a batch, no further arrival is followed: what is stored of
+        a session has no gap.  Answers to our own calls still are.
+        """
+        actions, within = self.actions, self._following
+        self._following = True
+        try:
+            for event in events:
+                kind = type(event)
+                if not self._deaf or kind in self.answers:
+                    actions[kind](self, event)
+        finally:
+            self._following = within
+        if not within:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Write what the machine has to say, arm the timer, and end when the machine has."""
+        if self._ended or self._following:
+            return
+        machine = self.machine
+        outputs = machine.outputs()
+        if outputs:
+            self._write(outputs)
+        if machine.finished:
+            self._end(fault=False)
+            return
+        if self._held or not machine.whole:
+            self._hold(machine.held)
+            if machine.unfinished:
+                self._control.pause("decoding")
+                self._lookUnfinished()
+        self._timer.look()
+
+    def _lookUnfinished(self) -> None:
+        """Go on in the next turn, unless something else stands in the way of reading.
+
+        One read may hold more than one turn should decode.
+        """
+        if self._control.reasons == {"decoding"} and self._resumption is None and not self._ended:
+            self._resumption = self.factory.clock.callLater(0, self._resume)
+
+    def _resume(self) -> None:
+        self._resumption = None
+        if self._ended or self._control.reasons != {"decoding"}:
+            return
+        self._follow(self.machine.receive(self.nothing, self._now()))
+        if not self._ended and not self.machine.unfinished:
+            self._control.resume("decoding")
+            if self._inputEnded:
+                self._follow(self.machine.ended(self._now()))
+
+    nothing: ClassVar[Any] = b""
+    """What a machine receives to go on with what it has; frames come in lists."""
+
+    def _readingChanged(self, paused: bool) -> None:
+        """Reading was paused, or goes on: the peer's silence means nothing, or something again."""
+        if self._ended:
+            return
+        now = self._now()
+        if paused:
+            self._follow(self.machine.paused(now))
+            self._lookUnfinished()
+        else:
+            self._follow(self.machine.resumed(now))
+
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def _safe(self, place: Any) -> None:
+        """What stood at ``place`` is safe."""
+        if not self._gone:
+            events = self.machine.made_safe(place, self._now())
+            if events or not self._following:
+                self._follow(events)
+
+    def _notSafe(self, place: Any, failure: Failure) -> None:
+        """What stood at ``place`` never will be safe: no acknowledgement, for it or what follows.
+
+        To go on would leave a gap in what is stored of this session, so the machine ends it.
+        """
+        tell_not_stored(self.log, self.peer, failure, self._lossTold or self._ended)
+        self._lossTold = self._deaf = True
+        self.factory.counters["unsafe_batches"] += 1
+        if not self._gone:
+            self._control.pause("draining")
+            self._follow(self.machine.not_safe(place, self._now()))
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def drain(self) -> None:
+        """The server stops: take no more, give out what is owed, then close."""
+        if not self._ended:
+            if not self.readsWhileDraining:
+                self._control.pause("draining")
+            self._follow(self.machine.drain(self._now()))
+
+    def faulted(self, fault: Fault) -> None:
+        """The peer broke the protocol: one line, a counter, the machine's last words, the end."""
+        self._tell(fault, self.faultEnds)
+        outputs = self.machine.outputs()
+        if outputs:
+            self._write(outputs)
+        self._end(fault=True)
+
+    def _tell(self, fault: Fault, end: str = "closed") -> None:
+        self.factory.countFault(fault.reason)
+        self.log.warn(
+            f"{{peer}}: {end}: {{text}} (starts with {{octets}})",
+            peer=self.peer,
+            text=shown(fault.text)[1:-1],
+            octets=fault.octets.hex(" ") or "nothing",
+            reason=fault.reason,
+        )
+
+    def unread(self) -> None:
+        """The peer has taken nothing of what we write for too long: a line and a counter."""
+        if not self._ended:
+            self.factory.countFault("unread")
+            text = "{peer}: closed: it does not read what it is sent"
+            self.log.warn(text, peer=self.peer, reason="unread")
+        self._abort()
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        """All connections together hold too much of what is not whole, and this one the most."""
+        if not self._ended:
+            whole = "octets which are not whole yet, most of all"
+            text = f"{octets} {whole}; together at most {limit:.0f}"
+            self._tell(Fault("process-held-octets", text), "cut off")
+            self._abort()
+
+    def _hold(self, octets: int) -> None:
+        """So many octets are held of what is not whole yet."""
+        if octets != self._held:
+            self._held = octets
+            self.factory.budget.held.hold(self, octets)
+
+    def _end(self, fault: bool) -> None:
+        self._ended = self._deaf = True
+        self.wire.close(fault)
+
+    def _abort(self) -> None:
+        self._ended = self._deaf = True
+        self.wire.abort()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """End; a subclass which overrides this calls it."""
+        self._ended = self._deaf = self._gone = True
+        events = self.machine.lost(self._now())
+        self._timer.stop()
+        self.wire.stop()
+        for call in (self._resumption, self._handshake):
+            if call is not None:
+                call.cancel()
+        self._resumption = self._handshake = None
+        self._hold(0)
+        factory = self.factory
+        factory.budget.forget(self._control)
+        factory.counters.leave(self)
+        factory.connectionClosed(self, reason)
+        for event in events:
+            if isinstance(event, WorkLost):
+                self.workLost(event.work, reason)
+        self.ending(reason)
+
+    def snapshot(self) -> dict[str, object]:
+        """Return where the connection stands, as plain values without secrets."""
+        return {"session": self.session, "peer": self.peer, **self.machine.snapshot()}
+
+
+Link.actions = {Fault: Link.faulted}
+
+__all__ = ["Actions", "Link"]

@@ -1,0 +1,101 @@
+"""One peer's session: its hooks, and the way of its messages into the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.python.failure import Failure
+
+from ..core.message import Message, MessageBatch
+from .factory import SessionFactory
+from .link import Link
+
+
+class SessionHooks:
+    """What a subclass may override, whatever the protocol.
+
+    Attributes:
+        session: the public name of this session.
+        peer: the peer's transport address as text.
+        clientId: who the peer is, or None.
+    """
+
+    factory: SessionFactory
+    clientId: str | None = None
+
+    def sessionEstablished(self) -> None:
+        """The session stands: messages may come, and may be sent where the protocol can."""
+
+    def sessionLost(self, reason: Failure) -> None:
+        """The session has ended; ``reason`` is what Twisted gave to ``connectionLost``."""
+
+    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """Messages of one read arrived.
+
+        By default each goes to :meth:`messageReceived`, if a subclass overrides that, and then the
+        batch goes to the factory's sink.  The acknowledgement follows when the returned Deferred
+        (None: at once) and all Deferreds of ``messageReceived`` have fired; a failure withholds it.
+        """
+        sink = self.factory.sink
+        if type(self).messageReceived is SessionHooks.messageReceived:  # nobody looks at them
+            return None if sink is None else sink.put(batch)
+        waiting: list[Deferred[Any]] = []
+        for message in batch:
+            waiting.append(maybeDeferred(self.messageReceived, message))
+        if sink is not None:
+            waiting.append(sink.put(batch))
+        if not waiting:
+            return None
+        return waiting[0] if len(waiting) == 1 else _all(waiting)
+
+    def messageReceived(self, message: Message) -> Deferred[Any] | None:
+        """One message arrived; override this to see each, return a Deferred to delay its ack."""
+
+
+def _all(waiting: list[Deferred[Any]]) -> Deferred[Any]:
+    """Return what fires when all have fired; it fails with the first failure."""
+    gathered: Deferred[Any] = DeferredList(waiting, fireOnOneErrback=True, consumeErrors=True)
+    return gathered.addErrback(_first_failure)
+
+
+def _first_failure(failure: Failure) -> Failure:
+    first: Failure = failure.value.subFailure  # type: ignore[union-attr]
+    return first
+
+
+class Session(SessionHooks, Link):
+    """A link which is one peer's session: so it is in every protocol but MTL.
+
+    Attributes as :class:`SessionHooks` and :class:`~.link.Link` have them.
+    """
+
+    protocolName: ClassVar[str]
+    _established = False
+
+    def establish(self) -> None:
+        """The session stands: the wire and the application are told."""
+        self._established = True
+        self.wire.established()
+        self.sessionEstablished()
+
+    def deliver(self, batch: MessageBatch, place: Any) -> None:
+        """Hand on a batch; the machine is told when what stood at ``place`` is safe, or lost."""
+        tally = self._tally
+        tally["events"] += batch.count
+        tally["octets"] += batch.octets
+        self._delivery.deliver(self.batchReceived, batch, place)
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: the application is told of a session which stood."""
+        if self._established:
+            self._established = False
+            self.sessionLost(reason)
+
+    def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
+        """Return where the session stands, as plain values without secrets."""
+        return {"client_id": self.clientId, **super().snapshot()}
+
+
+__all__ = ["Session", "SessionHooks"]

@@ -1,0 +1,64 @@
+"""What carries a session: :mod:`.stream` for TCP, TLS and UNIX sockets, :mod:`.websocket`.
+
+A wire knows nothing of the protocol.  It hands on what came in one read, writes what it is given,
+bounds what the peer does not read, and ends a connection in order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IAddress
+
+
+class Wire(ABC):
+    """One connection, as a :class:`~twisted_msgproto.net.link.Link` sees it.
+
+    A wire calls on its link: ``makeConnection(wire)`` once something can be written,
+    ``received(inputs)`` with what one read brought, ``unread()`` when the peer takes nothing of
+    what was written, ``outputChanged(paused)`` when much waits for the peer or no longer does, and
+    ``connectionLost(reason)`` at the end.
+    """
+
+    write: Callable[[Any], None]
+    """Write octets on a byte stream; a list of frames on WebSocket."""
+
+    @abstractmethod
+    def close(self, fault: bool) -> None:
+        """Let out what was written, then end the connection in order.
+
+        ``fault`` says that the peer broke the protocol; a wire may tell it so.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End the connection at once; what was written may be lost."""
+
+    @abstractmethod
+    def pauseProducing(self) -> None:
+        """Hand on nothing more until ``resumeProducing``."""
+
+    @abstractmethod
+    def resumeProducing(self) -> None:
+        """Hand on what comes again."""
+
+    @abstractmethod
+    def getPeer(self) -> IAddress:
+        """Return the peer's address."""
+
+    @abstractmethod
+    def getHost(self) -> IAddress:
+        """Return our own address."""
+
+    @abstractmethod
+    def established(self) -> None:
+        """The session stands: the wire may allow larger messages from now on."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """The connection is lost: forget what waits, and stop every timer."""
+
+
+__all__ = ["Wire"]

@@ -1,0 +1,202 @@
+"""What a peer has not read yet: it leaves in slices, and each slice is a sign of life.
+
+A peer which reads slowly but steadily is served for as long as it takes.  Who is cut off has taken
+nothing for ``unread-seconds`` although more than a slice waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from twisted.internet.interfaces import IPushProducer
+from zope.interface import implementer
+
+SLICE_OCTETS: Final = 64 << 10
+"""What a transport is given at a time.  It says only when all of that is gone, so this is also how
+finely progress is seen."""
+
+
+class Clock(Protocol):
+    """What is needed of a reactor here: time only."""
+
+    def seconds(self) -> float:
+        """Return the time in seconds; it never runs backwards."""
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any) -> Any:
+        """Call ``callable`` after ``delay`` seconds."""
+
+
+def nothing_changed(paused: bool) -> None:
+    """Nobody has to know that the peer does not read."""
+
+
+def nothing_drained() -> None:
+    """Nobody has to know that the peer has read everything."""
+
+
+@implementer(IPushProducer)
+class Output:
+    """The way of octets into one transport, as the transport's producer.
+
+    Attributes:
+        octets: how many octets wait here, beyond the slices which the transport holds.
+        full: the transport has enough for now; what is written waits.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_clock",
+        "_drained",
+        "_ending",
+        "_most",
+        "_moved_at",
+        "_over",
+        "_queue",
+        "_seconds",
+        "_stalled",
+        "_timer",
+        "_transport",
+        "full",
+        "octets",
+    )
+
+    def __init__(
+        self,
+        transport: Any,
+        clock: Clock,
+        seconds: float,
+        stalled: Callable[[], None],
+        *,
+        most: int = 0,
+        changed: Callable[[bool], None] = nothing_changed,
+        drained: Callable[[], None] = nothing_drained,
+    ) -> None:
+        """Make the way; :meth:`watch` begins to look at the peer.
+
+        ``stalled()`` is called when the peer has taken nothing for ``seconds``.  ``changed(True)``
+        is called when the transport is full and ``most`` octets wait here as well,
+        ``changed(False)`` when at most half of that still waits.  ``drained()`` is called when all
+        that waited has been taken.
+        """
+        self._transport = transport
+        self._clock = clock
+        self._seconds = seconds
+        self._stalled = stalled
+        self._most = most
+        self._changed = changed
+        self._drained = drained
+        self._queue: deque[memoryview] = deque()
+        self._over = False
+        self._ending = False
+        self._moved_at = 0.0  # when the peer took something last
+        self._timer: Any = None
+        self.octets = 0
+        self.full = False
+
+    def watch(self) -> None:
+        """Begin: the transport tells from now on when it is full."""
+        self._transport.registerProducer(self, True)
+
+    def write(self, octets: bytes) -> None:
+        """Give ``octets`` to the transport, in slices as it has room."""
+        self._transport.bufferSize = SLICE_OCTETS - 1  # one slice fills it
+        if not self.full and not self._queue and len(octets) <= SLICE_OCTETS:
+            self._transport.write(octets)
+            return
+        self._queue.append(memoryview(octets))
+        self.octets += len(octets)
+        if not self.full:
+            self._feed()
+        self._look_over()
+
+    def _feed(self) -> None:
+        queue, transport = self._queue, self._transport
+        while queue and not self.full:
+            piece = queue.popleft()
+            if len(piece) > SLICE_OCTETS:
+                queue.appendleft(piece[SLICE_OCTETS:])
+                piece = piece[:SLICE_OCTETS]
+            self.octets -= len(piece)
+            transport.write(bytes(piece))
+
+    def _look_over(self) -> None:
+        """Say that too much waits, or no longer does."""
+        if not self._over:
+            if self.full and self.octets >= self._most:
+                self._over = True
+                self._changed(True)
+        elif self.octets <= self._most // 2 and (self._most or not self.full):
+            self._over = False
+            self._changed(False)
+
+    # ── as the transport's producer ─────────────────────────────────────────────────────────────
+
+    def pauseProducing(self) -> None:
+        """The transport's buffer is full."""
+        self.full = True
+        if self._timer is None:
+            self._moved_at = self._clock.seconds()
+            self._timer = self._clock.callLater(self._seconds, self._expired)
+        self._look_over()
+
+    def resumeProducing(self) -> None:
+        """The system has taken all that the transport had: the peer reads (HO-04)."""
+        self.full = False
+        self._moved_at = self._clock.seconds()
+        self._feed()
+        if not self.full:
+            self._cancel()
+            if self._ending:
+                self._finish()
+                return
+            self._look_over()
+            self._drained()
+        else:
+            if self._ending and not self._queue:
+                self._finish()
+            self._look_over()
+
+    def stopProducing(self) -> None:
+        """The transport is gone."""
+        self.stop()
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Let out what waits, then close the transport; a peer which takes nothing is cut off."""
+        if not self._ending:
+            self._ending = True
+            if not self._queue:
+                self._finish()
+
+    def _finish(self) -> None:
+        """All is in the transport.  With a producer it would wait for that for ever (on TLS)."""
+        self._transport.unregisterProducer()
+        self._transport.loseConnection()
+        self._moved_at = self._clock.seconds()
+        if self._timer is None:
+            self._timer = self._clock.callLater(self._seconds, self._expired)
+
+    def stop(self) -> None:
+        """The connection is lost."""
+        self._queue.clear()
+        self.octets = 0
+        self._cancel()
+
+    def _cancel(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _expired(self) -> None:
+        self._timer = None
+        left = self._moved_at + self._seconds - self._clock.seconds()
+        if left > 0:
+            self._timer = self._clock.callLater(left, self._expired)
+        else:
+            self._stalled()
+
+
+__all__ = ["SLICE_OCTETS", "Clock", "Output"]

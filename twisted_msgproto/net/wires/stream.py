@@ -1,0 +1,84 @@
+"""Byte streams: TCP, TLS and UNIX sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IAddress, ITCPTransport
+
+from ..prompt import prompt_write
+from . import Wire
+from .output import Clock, Output
+
+
+class StreamWire(Wire):
+    """A Twisted transport as a wire.
+
+    Attributes:
+        write: takes octets; short ones are with the system when it returns.
+        output: what the peer has not read yet.
+    """
+
+    write: Callable[[bytes], None]  # a function of its own: it is called for every answer
+
+    def __init__(
+        self,
+        transport: Any,
+        clock: Clock,
+        unread_seconds: float,
+        read_octets: int,
+        stalled: Callable[[], None],
+        changed: Callable[[bool], None],
+    ) -> None:
+        """``read_octets`` is what one read takes at the most; the rest as :class:`Output`."""
+        self._transport = transport
+        self.output = Output(transport, clock, unread_seconds, stalled, changed=changed)
+        self.write = prompt_write(transport, self.output.write)
+        transport.bufferSize = read_octets
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+
+    def watch(self) -> None:
+        """Begin to look at what the peer reads.
+
+        TLS writes nothing before its hand-shake is done, which must not count as a peer that does
+        not read: call this after it.
+        """
+        self.output.watch()
+
+    def close(self, fault: bool) -> None:
+        """Let out what was written, then close the transport."""
+        self.output.close()
+
+    def abort(self) -> None:
+        """Reset the connection."""
+        self._transport.abortConnection()
+
+    def established(self) -> None:
+        """A byte stream has no messages which could be larger now."""
+
+    def pauseProducing(self) -> None:
+        """Read nothing."""
+        self._transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Read again."""
+        self._transport.resumeProducing()
+
+    def getPeer(self) -> IAddress:
+        """Return the peer's address."""
+        address: IAddress = self._transport.getPeer()
+        return address
+
+    def getHost(self) -> IAddress:
+        """Return our own address."""
+        address: IAddress = self._transport.getHost()
+        return address
+
+    def stop(self) -> None:
+        """The connection is lost."""
+        self.output.stop()
+
+
+__all__ = ["StreamWire"]
