@@ -407,6 +407,9 @@ class Umq(Case):
         factory.protocol = self.client_class
         return factory
 
+    def session_in(self, protocol: Any) -> Any:
+        return None if protocol is None else protocol.session
+
     def portal(self, checkers: Sequence[Any]) -> Any:
         return Portal(UmqRealm(), list(checkers))
 

@@ -23,13 +23,13 @@ from twisted_msgproto.micromsg2 import wire as micromsg2
 from twisted_msgproto.mtl.wire import control as mtl_control
 from twisted_msgproto.mtl.wire import data as mtl_data
 from twisted_msgproto.mtl.wire import fields as mtl_fields
-from twisted_msgproto.net.websocket import (
+from twisted_msgproto.net.factory import MsgprotoServerFactory
+from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
-    BoundedServerFactory,
-    WebSocketServerConnection,
+    WebSocketServerFactory,
 )
-from twisted_msgproto.sabc import framing as sabc
 from twisted_msgproto.sabc.wire import Bounds
+from twisted_msgproto.sabc.wire import framing as sabc
 from twisted_msgproto.umq import wire as umq
 
 from .streams import Reading, Target, mutate
@@ -396,15 +396,29 @@ autobahn.websocket.protocol.pformat = lambda value: ""
 CLOSE_CODES = frozenset([f"close {code}" for code in (1000, 1002, 1007, 1009)])
 
 
-class Messages(WebSocketServerConnection):
-    """Notes what comes."""
+class Messages:
+    """A session which notes what comes."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.got: list[Any] = []
 
-    def messageReceived(self, payload: bytes, binary: bool) -> None:
-        self.got.append((binary, bytes(payload)))
+    def makeConnection(self, wire: Any) -> None:
+        wire.established()
+
+    def received(self, inputs: list[str | bytes]) -> None:
+        self.got += inputs
+
+    def oversized(self) -> None:
+        pass
+
+    def connectionLost(self, reason: Failure) -> None:
+        pass
+
+
+class Sessions(MsgprotoServerFactory):
+    protocolName = "messages"
+    LIMITS = WEBSOCKET_LIMITS
+    protocol: Any = Messages
 
 
 def websocket_frame(source: Random, opcode: int, final: bool, payload: bytes) -> bytes:
@@ -438,8 +452,8 @@ def websocket_stream(source: Random) -> bytes:
 
 
 def websocket_read(pieces: list[bytes], source: Random) -> Reading:
-    factory = BoundedServerFactory(Clock(), WEBSOCKET_OPTIONS)
-    factory.protocol = Messages
+    sessions = Sessions(clock=Clock())
+    factory = WebSocketServerFactory(sessions, sessions.buildProtocol, WEBSOCKET_OPTIONS)
     connection: Any = factory.buildProtocol(None)
     transport = StringTransport(lenient=True)
     connection.makeConnection(transport)
@@ -453,7 +467,7 @@ def websocket_read(pieces: list[bytes], source: Random) -> Reading:
             *(getattr(connection, "frame_data", None) or []),
         ]
         held = max(held, len(connection.data or b"") + sum(map(len, gathered)))
-    flat = connection.got
+    flat = connection.session.got
     said = transport.value()
     while said:  # what a server writes here is short: pongs, and at the end a close
         opcode, length = said[0] & 15, said[1]

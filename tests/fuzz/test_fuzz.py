@@ -16,7 +16,7 @@ from tests.fuzz.targets import TARGETS
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl.wire import control
-from twisted_msgproto.sabc import lines
+from twisted_msgproto.sabc.wire import lines
 
 SHARES = 2
 """The streams of a decoder are read in so many tests, which can run side by side."""

@@ -8,23 +8,23 @@ import sys
 
 import pytest
 from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.net.websocket import (
+from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionFactory
+from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
-    BoundedClientFactory,
-    BoundedServerFactory,
-    WebSocketClientConnection,
-    WebSocketServerConnection,
-    _frame,
+    OctetWire,
+    WebSocketClientFactory,
+    WebSocketServerFactory,
     parse_address,
     parse_origins,
 )
+from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
 
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -33,54 +33,89 @@ UPGRADE = (
 
 
 class Notes:
-    """Notes what happens; ``on_message`` may pause or fail."""
+    """A session which notes what happens; ``on_message`` may pause or fail."""
+
+    alone = False  # the session never stands
 
     def __init__(self):
-        super().__init__()
         self.seen = []
         self.on_message = None
 
-    def webSocketOpened(self):
+    def makeConnection(self, wire):
+        self.wire = wire
         self.seen.append("opened")
+        self.factory.connectionOpened(self, wire.getPeer().host)
+        if not self.alone:
+            wire.established()
 
-    def messageReceived(self, payload, binary):
-        self.seen.append((payload, binary))
+    def received(self, inputs):
+        self.seen += inputs
+        self.seen.append("read")
         if self.on_message is not None:
             self.on_message(self)
 
-    def readFinished(self):
-        self.seen.append("read")
+    def oversized(self):
+        self.seen.append("oversized")
 
-    def webSocketClosed(self, clean, code, reason):
-        self.seen.append(("closed", clean, code))
+    def unread(self):
+        self.seen.append("unread")
 
-    def outputPaused(self):
-        self.seen.append("output paused")
+    def connectionLost(self, reason):
+        self.seen.append(("lost", reason.type.__name__))
+        self.factory.connectionClosed(self, reason)
 
-    def outputResumed(self):
-        self.seen.append("output resumed")
+    def neverConnected(self, error):
+        self.seen.append(("never", str(error)))
+
+    def outputChanged(self, paused):
+        self.seen.append("output paused" if paused else "output resumed")
+
+    def outputDrained(self):
+        self.seen.append("drained")
 
     def messages(self):
+        words = {
+            "opened",
+            "read",
+            "oversized",
+            "unread",
+            "output paused",
+            "output resumed",
+            "drained",
+        }
         return [
-            entry[0] for entry in self.seen if isinstance(entry, tuple) and entry[0] != "closed"
+            entry for entry in self.seen if isinstance(entry, str | bytes) and entry not in words
         ]
 
-
-class Recorder(Notes, WebSocketServerConnection):
-    pass
-
-
-class ClientRecorder(Notes, WebSocketClientConnection):
-    pass
+    def reads(self):
+        return self.seen.count("read")
 
 
-def server(headers=b"", upgrade=True, origins=(), protocols=(), **limits):
+class Sessions(MsgprotoServerFactory):
+    """Builds them, and nothing else."""
+
+    protocolName = "notes"
+    LIMITS = WEBSOCKET_LIMITS
+    protocol = Notes
+
+
+class Clients(SessionFactory, Factory):
+    protocolName = "notes"
+    LIMITS = WEBSOCKET_LIMITS
+    protocol = Notes
+
+
+def server(headers=b"", upgrade=True, origins=(), protocols=(), alone=False, wire=None, **limits):
+    """A connection, its transport and its clock."""
     clock = Clock()
     changes = {name.replace("_", "-"): value for name, value in limits.items()}
-    factory = BoundedServerFactory(
-        clock, Limits.of(WEBSOCKET_LIMITS).replace(changes), origins=origins, protocols=protocols
+    sessions = Sessions(clock=clock, limits=changes)
+    sessions.protocol = type("Notes", (Notes,), {"alone": alone})
+    factory = WebSocketServerFactory(
+        sessions, sessions.buildProtocol, sessions.limits, origins=origins, protocols=protocols
     )
-    factory.protocol = Recorder
+    if wire is not None:
+        factory.wire = wire
     connection = factory.buildProtocol(None)
     transport = StringTransport(lenient=True)
     connection.makeConnection(transport)
@@ -89,8 +124,17 @@ def server(headers=b"", upgrade=True, origins=(), protocols=(), **limits):
     return connection, transport, clock
 
 
+def server_with(factory):
+    """One more connection of ``factory``, and its transport."""
+    connection = factory.buildProtocol(None)
+    transport = StringTransport(lenient=True)
+    connection.makeConnection(transport)
+    connection.dataReceived(UPGRADE % b"")
+    return connection, transport
+
+
 def client_frame(payload, binary=False):
-    return b"".join(_frame(payload, binary, True))
+    return b"".join(frame(BINARY if binary else TEXT, payload, True))
 
 
 def frames(octets):
@@ -120,7 +164,7 @@ class Reading(TestCase):
     def test_messages_arrive_and_each_read_ends_once(self):
         connection, _, _ = server()
         connection.dataReceived(client_frame(b"a") + client_frame(b"b", True))
-        self.assertEqual(connection.seen, ["opened", (b"a", False), (b"b", True), "read"])
+        self.assertEqual(connection.session.seen, ["opened", "a", b"b", "read"])
 
     def test_every_split_gives_the_same_messages(self):
         stream = client_frame(b"x" * 130) + client_frame(b"") + client_frame(b"\xff", True)
@@ -128,36 +172,84 @@ class Reading(TestCase):
             connection, _, _ = server()
             connection.dataReceived(stream[:at])
             connection.dataReceived(stream[at:])
-            self.assertEqual(connection.messages(), [b"x" * 130, b"", b"\xff"])
+            self.assertEqual(connection.session.messages(), ["x" * 130, "", b"\xff"])
 
     def test_nothing_is_delivered_after_pause_and_all_of_it_after_resume(self):
         """UM-21: autobahn alone goes on delivering what it has buffered."""
-        connection, transport, _ = server()
-        connection.on_message = WebSocketServerConnection.pauseReading
+        connection, transport, _ = server(alone=True)
+        notes = connection.session
+        notes.on_message = lambda notes: notes.wire.pauseProducing()
         stream = b"".join(client_frame(b"%d" % number * 30) for number in range(1000))
         connection.dataReceived(stream)
-        self.assertEqual(len(connection.messages()), 1)
+        self.assertEqual(len(notes.messages()), 1)
         self.assertEqual(transport.producerState, "paused")
         connection.dataReceived(client_frame(b"late"))
-        self.assertEqual(len(connection.messages()), 1)
-        connection.resumeReading()  # pauses again at the second message
-        self.assertEqual(len(connection.messages()), 2)
+        self.assertEqual(len(notes.messages()), 1)
+        notes.wire.resumeProducing()  # pauses again at the second message
+        self.assertEqual(len(notes.messages()), 2)
         self.assertEqual(transport.producerState, "paused")
-        connection.on_message = None
-        connection.resumeReading()
-        self.assertEqual(len(connection.messages()), 1001)
+        notes.on_message = None
+        notes.wire.established()
+        notes.wire.resumeProducing()
+        self.assertEqual(len(notes.messages()), 1001)
         self.assertEqual(transport.producerState, "producing")
+        self.assertEqual(notes.reads(), 3)
+
+    def test_before_the_session_stands_messages_come_one_by_one(self):
+        """What follows may be larger, or not wanted at all."""
+        connection, _, _ = server(alone=True)
+        connection.session.on_message = lambda notes: notes.wire.established()
+        connection.dataReceived(client_frame(b"a") + client_frame(b"b") + client_frame(b"c"))
+        self.assertEqual(connection.session.seen[1:], ["a", "read", "b", "c", "read"])
+
+    def test_the_first_messages_are_small_until_the_session_stands(self):
+        for stands, code in ((False, b"\x03\xf1"), (True, b"")):
+            connection, transport, _ = server(alone=True)
+            connection.factory.first_octets = 100
+            connection, transport = server_with(connection.factory)
+            if stands:
+                connection.session.wire.established()
+            connection.dataReceived(client_frame(b"x" * 101))
+            self.assertEqual(after_head(transport)[2:4], code)
+            self.assertEqual(len(connection.session.messages()), stands)
+            lose(connection)
+
+    def test_octets_may_come_as_text_and_leave_as_text_where_they_are_utf_8(self):
+        """SA-25"""
+        connection, transport, _ = server(wire=OctetWire)
+        connection.dataReceived(client_frame(b"\xc3\xa9") + client_frame(b"\xff", True))
+        self.assertEqual(connection.session.messages(), [b"\xc3\xa9", b"\xff"])
+        connection.session.wire.write([b"a", b"\xc3\xa9", b"\xff"])
+        self.assertEqual(frames(after_head(transport)), [(1, b"a"), (1, b"\xc3\xa9"), (2, b"\xff")])
+
+    def test_what_came_before_a_close_is_answered_before_ours(self):
+        connection, transport, _ = server()
+        connection.session.on_message = lambda notes: notes.wire.write(["answer"])
+        connection.dataReceived(client_frame(b"a") + b"\x88\x82\0\0\0\0\x03\xe8")
+        self.assertEqual([kind for kind, _ in frames(after_head(transport))], [1, 8])
+        lose(connection)
+
+    def test_octets_of_a_message_which_is_not_whole_are_told(self):
+        """NB-02"""
+        connection, _, _ = server()
+        whole = client_frame(b"x" * 50_000)
+        connection.dataReceived(whole[:30_000])
+        self.assertEqual(connection.session.seen, ["opened", "read"])
+        self.assertTrue(29_000 < connection.session.wire.held < 30_000)
+        connection.dataReceived(whole[30_000:])
+        self.assertEqual(connection.session.wire.held, 0)
+        self.assertEqual(connection.session.messages(), ["x" * 50_000])
 
     def test_pause_and_resume_within_one_message_keep_the_order(self):
-        connection, transport, _ = server()
+        connection, transport, _ = server(alone=True)
 
-        def twice(connection):
-            connection.pauseReading()
-            connection.resumeReading()
+        def twice(notes):
+            notes.wire.pauseProducing()
+            notes.wire.resumeProducing()
 
-        connection.on_message = twice
+        connection.session.on_message = twice
         connection.dataReceived(b"".join(client_frame(b"%d" % number) for number in range(50)))
-        self.assertEqual(connection.messages(), [b"%d" % number for number in range(50)])
+        self.assertEqual(connection.session.messages(), ["%d" % number for number in range(50)])
         self.assertEqual(transport.producerState, "producing")
 
     def test_a_message_above_the_limit_closes_with_1009(self):
@@ -171,7 +263,7 @@ class Reading(TestCase):
             connection.dataReceived(octets)
             (opcode, payload), *_ = frames(after_head(transport))
             self.assertEqual((opcode, payload[:2]), (8, (1009).to_bytes(2, "big")))
-            self.assertEqual(connection.messages(), [])
+            self.assertEqual(connection.session.messages(), [])
             lose(connection)
 
     def test_frames_which_are_not_in_order_are_1002_wherever_they_stand(self):
@@ -189,7 +281,7 @@ class Reading(TestCase):
             connection, transport, _ = server()
             good = client_frame(b"a") + client_frame(b"\xc3\xa9") + client_frame(b"x" * 3000, True)
             connection.dataReceived(good + wrong + client_frame(b"b"))
-            self.assertEqual(connection.messages(), [b"a", b"\xc3\xa9", b"x" * 3000], wrong)
+            self.assertEqual(connection.session.messages(), ["a", "é", b"x" * 3000], wrong)
             code = frames(after_head(transport))[0][1][:2]
             self.assertEqual(code, (1002).to_bytes(2, "big"), wrong)
             lose(connection)
@@ -203,7 +295,7 @@ class Reading(TestCase):
             + b"\x01\x81\0\0\0\0a\x80\x81\0\0\0\0b"
             + client_frame(b"3")
         )
-        self.assertEqual(connection.messages(), [b"1", b"2", b"ab", b"3"])
+        self.assertEqual(connection.session.messages(), ["1", "2", "ab", "3"])
         self.assertEqual(frames(after_head(transport)), [(10, b"p")])
 
     def test_a_message_keeps_a_connection_which_owes_a_pong(self):
@@ -220,7 +312,7 @@ class Reading(TestCase):
         """UM-19, UM-20: autobahn alone keeps a list entry for each fragment, however small."""
         connection, _, _ = server()
         body = bytes(range(256)) * 40
-        pieces = [b"".join(_frame(body[at : at + 2], True, True)) for at in range(0, len(body), 2)]
+        pieces = [b"".join(frame(BINARY, body[at : at + 2], True)) for at in range(0, len(body), 2)]
         first, last = pieces[0], pieces[-1]
         middle = [b"\x00" + piece[1:] for piece in pieces[1:-1]]
         connection.dataReceived(b"\x02" + first[1:])
@@ -228,7 +320,7 @@ class Reading(TestCase):
             connection.dataReceived(piece + b"\x00\x80\0\0\0\0")
             self.assertLess(len(connection.message_data), 600)
         connection.dataReceived(b"\x80" + last[1:])
-        self.assertEqual(connection.messages(), [body])
+        self.assertEqual(connection.session.messages(), [body])
 
     def test_a_frame_in_many_reads_weighs_what_it_is(self):
         connection, _, _ = server()
@@ -236,7 +328,7 @@ class Reading(TestCase):
         for octet in client_frame(body, True):
             connection.dataReceived(bytes((octet,)))
             self.assertLess(len(getattr(connection, "frame_data", None) or ()), 600)
-        self.assertEqual(connection.messages(), [body])
+        self.assertEqual(connection.session.messages(), [body])
 
     def test_fragments_without_end_are_1009(self):
         """UM-20: empty fragments are below every limit of octets."""
@@ -245,7 +337,7 @@ class Reading(TestCase):
         self.assertEqual(after_head(transport), b"")
         connection.dataReceived(b"\x00\x80\0\0\0\0" * 10_000)
         self.assertEqual(frames(after_head(transport))[0][1][:2], (1009).to_bytes(2, "big"))
-        self.assertEqual(connection.messages(), [])
+        self.assertEqual(connection.session.messages(), [])
         lose(connection)
 
     def test_what_comes_after_the_end_is_not_kept(self):
@@ -259,7 +351,7 @@ class Reading(TestCase):
     def test_text_which_is_not_utf_8_is_never_delivered(self):
         connection, transport, _ = server()
         connection.dataReceived(client_frame(b"\xff\xfe") + client_frame(b"later"))
-        self.assertEqual(connection.messages(), [])
+        self.assertEqual(connection.session.messages(), [])
         self.assertEqual(frames(after_head(transport))[0][1][:2], (1007).to_bytes(2, "big"))
         lose(connection)
 
@@ -287,14 +379,15 @@ class Reading(TestCase):
     def test_an_error_of_the_subclass_is_logged_and_closes_with_1011(self):
         connection, transport, _ = server()
 
-        def fail(connection):
+        def fail(notes):
             raise RuntimeError("mine")
 
-        connection.on_message = fail
+        connection.session.on_message = fail
         connection.dataReceived(client_frame(b"a") + client_frame(b"b"))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertEqual(frames(after_head(transport))[0][1][:2], (1011).to_bytes(2, "big"))
-        self.assertEqual(connection.messages(), [b"a"])
+        connection.dataReceived(client_frame(b"c"))
+        self.assertEqual(connection.session.messages(), ["a", "b"])
         lose(connection)
 
     def test_an_error_of_autobahn_drops_the_connection_without_a_logged_error(self):
@@ -306,13 +399,14 @@ class Reading(TestCase):
         connection.processData = odd
         connection.dataReceived(b"x")
         self.assertTrue(transport.disconnected)
-        self.assertEqual(connection.abort_reason, "input which could not be parsed")
+        self.assertEqual(connection.wasNotCleanReason, "input which could not be parsed")
 
     def test_messages_after_our_close_are_dropped(self):
         connection, _, _ = server()
-        connection.on_message = WebSocketServerConnection.closeWebSocket
-        connection.dataReceived(client_frame(b"a") + client_frame(b"b"))
-        self.assertEqual(connection.messages(), [b"a"])
+        connection.session.on_message = lambda notes: notes.wire.close()
+        connection.dataReceived(client_frame(b"a"))
+        connection.dataReceived(client_frame(b"b"))
+        self.assertEqual(connection.session.messages(), ["a"])
         lose(connection)
 
 
@@ -322,7 +416,7 @@ class Writing(TestCase):
         bodies = [b"", b"a" * 125, b"b" * 126, b"c" * 65535, b"d" * 65536]
         writes = []
         transport.write = writes.append
-        connection.sendMessages([(body, True) for body in bodies])
+        connection.session.wire.write(bodies)
         self.assertEqual(len(writes), 1)
         self.assertEqual(frames(writes[0]), [(2, body) for body in bodies])
 
@@ -331,17 +425,17 @@ class Writing(TestCase):
         connection, transport, clock = server(unread_octets=1000)
         connection._output.pauseProducing()
         transport.clear()
-        connection.sendMessages([(b"x" * 900, False)])
-        self.assertEqual(connection.seen, ["opened"])
-        connection.sendMessages([(b"x" * 900, False)])
-        self.assertEqual(connection.seen, ["opened", "output paused"])
+        connection.session.wire.write(["x" * 900])
+        self.assertEqual(connection.session.seen, ["opened"])
+        connection.session.wire.write(["x" * 900])
+        self.assertEqual(connection.session.seen, ["opened", "output paused"])
         self.assertEqual(transport.value(), b"")
         clock.advance(29.9)
         self.assertFalse(transport.disconnected)
         clock.advance(0.2)
         self.assertTrue(transport.disconnected)
         lose(connection)
-        self.assertEqual(connection.unread_octets, 0)
+        self.assertEqual(connection._output.octets, 0)
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_a_slow_reader_lives_as_long_as_it_reads(self):
@@ -357,8 +451,8 @@ class Writing(TestCase):
             producer.pauseProducing()
 
         transport.write = write
-        connection.sendMessages([(body, True), (b"end", False)])
-        while connection.unread_octets:
+        connection.session.wire.write([body, "end"])
+        while connection._output.octets:
             clock.advance(29)
             producer.resumeProducing()
         self.assertFalse(transport.disconnected)
@@ -367,9 +461,11 @@ class Writing(TestCase):
     def test_the_producer_hears_when_half_is_read(self):
         connection, _, _ = server(unread_octets=1000)
         connection._output.pauseProducing()
-        connection.sendMessages([(b"x" * 2000, False)])
+        connection.session.wire.write(["x" * 2000])
         connection._output.resumeProducing()
-        self.assertEqual(connection.seen[1:], ["output paused", "output resumed"])
+        self.assertEqual(
+            connection.session.seen[1:], ["output paused", "output resumed", "drained"]
+        )
 
     def test_only_the_last_ping_of_a_peer_which_does_not_read_is_answered(self):
         """A flood of pings costs the memory of one."""
@@ -378,7 +474,7 @@ class Writing(TestCase):
         transport.clear()
         for number in range(1000):
             connection.dataReceived(b"\x89\x84\0\0\0\0%04d" % number)
-        self.assertEqual(connection.unread_octets, 0)
+        self.assertEqual(connection._output.octets, 0)
         connection._output.resumeProducing()
         self.assertEqual(frames(transport.value()), [(10, b"0999")])
 
@@ -386,7 +482,7 @@ class Writing(TestCase):
         connection, transport, _ = server()
         connection._output.pauseProducing()
         transport.clear()
-        connection.sendMessages([(b"last words", False)])
+        connection.session.wire.write(["last words"])
         connection.dataReceived(b"\x88\x80\0\0\0\0")
         self.assertFalse(transport.disconnecting)
         connection._output.resumeProducing()
@@ -408,11 +504,10 @@ class Writing(TestCase):
 
     def test_sending_on_a_closed_connection_does_nothing(self):
         connection, transport, _ = server()
-        connection.closeWebSocket()
+        connection.session.wire.close()
         written = transport.value()
-        connection.sendMessages([(b"x", False)])
-        connection.sendMessage(b"x")
-        connection.closeWebSocket()
+        connection.session.wire.write(["x"])
+        connection.session.wire.close()
         self.assertEqual(transport.value(), written)
         lose(connection)
 
@@ -433,13 +528,13 @@ class Closing(TestCase):
 
     def test_closing_while_paused_reads_the_answer(self):
         connection, transport, _ = server()
-        connection.pauseReading()
-        connection.closeWebSocket()
+        connection.session.wire.pauseProducing()
+        connection.session.wire.close()
         self.assertEqual(transport.producerState, "producing")
         connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
         self.assertTrue(transport.disconnecting)
         lose(connection)
-        self.assertEqual(connection.seen, ["opened", ("closed", True, 1000)])
+        self.assertEqual(connection.session.seen, ["opened", ("lost", "ConnectionDone")])
 
     def test_closing_before_the_upgrade_drops_the_connection(self):
         connection, transport, _ = server(upgrade=False)
@@ -452,17 +547,17 @@ class Closing(TestCase):
         connection.closeWebSocket()
         lose(connection)
         self.assertEqual(clock.getDelayedCalls(), [])
-        self.assertEqual(connection.seen[-1][0], "closed")
+        self.assertEqual(connection.session.seen[-1], ("lost", "ConnectionLost"))
 
     def test_a_peer_without_pongs_is_dropped_unless_we_do_not_read(self):
         """UM-20: WebSocket ping."""
         connection, transport, clock = server()
         clock.advance(30.1)
         self.assertEqual(frames(after_head(transport))[0][0], 9)
-        connection.pauseReading()
+        connection.session.wire.pauseProducing()
         clock.pump([10] * 12)
         self.assertFalse(transport.disconnected)
-        connection.resumeReading()
+        connection.session.wire.resumeProducing()
         clock.pump([10] * 4)
         self.assertTrue(transport.disconnected)
         lose(connection)
@@ -534,9 +629,31 @@ class Letting(TestCase):
     def test_connections_above_the_limit_are_closed(self):
         connection, _, _ = server(connections=1)
         self.assertIsNone(connection.factory.buildProtocol(None))
-        self.assertEqual(connection.factory.refused_connections, 1)
+        self.assertEqual(connection.factory.sessions.counters["turned_away:connections"], 1)
         lose(connection)
         self.assertIsNotNone(connection.factory.buildProtocol(None))
+
+    def test_a_connection_counts_before_its_upgrade(self):
+        """UM-20: for all, and for its address."""
+        for limits in ({"connections": 1}, {"connections_per_address": 1}):
+            connection, _, clock = server(upgrade=False, **limits)
+            address = connection.transport.getPeer()
+            self.assertIsNone(connection.factory.buildProtocol(address))
+            clock.advance(10.1)
+            lose(connection)
+            self.assertEqual(connection.session.seen[0][0], "never")
+            self.assertIsNotNone(connection.factory.buildProtocol(address))
+
+    def test_a_server_which_stops_lets_nobody_upgrade(self):
+        connection, transport, _ = server(upgrade=False)
+        connection.factory.sessions.drain()
+        connection.dataReceived(UPGRADE % b"")
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 503"))
+        lose(connection)
+        connection, transport, _ = server(upgrade=False)
+        connection.factory.abortUpgrades()
+        self.assertTrue(transport.disconnected)
+        lose(connection)
 
 
 class BothSides(TestCase):
@@ -544,13 +661,16 @@ class BothSides(TestCase):
 
     def connect(self, url="ws://[::1]:5048/path?query"):
         clock = Clock()
-        limits = Limits.of(WEBSOCKET_LIMITS)
-        factory = BoundedClientFactory(clock, limits, url, protocols=["umq"])
-        factory.protocol = ClientRecorder
+        clients = Clients(clock=clock)
+        factory = WebSocketClientFactory(
+            clients, clients.buildProtocol, clients.limits, url, protocols=["umq"]
+        )
         client = factory.buildProtocol(None)
         client.makeConnection(StringTransport(lenient=True))
-        server_factory = BoundedServerFactory(clock, limits, protocols=["umq"])
-        server_factory.protocol = Recorder
+        sessions = Sessions(clock=clock)
+        server_factory = WebSocketServerFactory(
+            sessions, sessions.buildProtocol, sessions.limits, protocols=["umq"]
+        )
         peer = server_factory.buildProtocol(None)
         peer.makeConnection(StringTransport(lenient=True))
         return client, peer, clock
@@ -572,23 +692,23 @@ class BothSides(TestCase):
         self.assertIn(b"Host: [::1]:5048\r\n", client.transport.value())
         self.assertIn(b"GET /path?query HTTP/1.1", client.transport.value())
         self.pump(client, peer)
-        client.sendMessages([(b"q" * 70000, False), (b"", True)])
-        peer.sendMessage(b"r", True)
+        client.session.wire.write(["q" * 70000, b""])
+        peer.session.wire.write([b"r"])
         self.pump(client, peer)
-        self.assertEqual(peer.messages(), [b"q" * 70000, b""])
-        self.assertEqual(client.messages(), [b"r"])
-        client.closeWebSocket(1000, "bye")
+        self.assertEqual(peer.session.messages(), ["q" * 70000, b""])
+        self.assertEqual(client.session.messages(), [b"r"])
+        client.session.wire.close()
         self.pump(client, peer)
         lose(peer)
         lose(client)
-        self.assertEqual(peer.seen[-1], ("closed", True, 1000))
-        self.assertEqual(client.seen[-1], ("closed", True, 1000))
+        self.assertEqual(peer.session.seen[-1], ("lost", "ConnectionDone"))
+        self.assertEqual(client.session.seen[-1], ("lost", "ConnectionDone"))
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_a_server_which_never_drops_the_connection_is_dropped(self):
         client, peer, clock = self.connect()
         self.pump(client, peer)
-        client.closeWebSocket()
+        client.session.wire.close()
         self.pump(client, peer)
         clock.advance(5.1)
         self.assertTrue(client.transport.disconnected)
@@ -639,7 +759,7 @@ def test_what_is_no_origin_is_one_line(text):
 
 def test_importing_the_room_installs_no_reactor():
     code = (
-        "import sys, twisted_msgproto.net.websocket\n"
+        "import sys, twisted_msgproto.net.wires.websocket\n"
         "sys.exit('twisted.internet.reactor' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

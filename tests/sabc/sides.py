@@ -6,17 +6,17 @@ from typing import Any
 
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.sabc.events import (
+from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc.terms.events import (
     ConnectReceived,
     Event,
     MessagesReceived,
     ResponsesReceived,
     SessionGranted,
 )
-from twisted_msgproto.sabc.machine import Client, Server
-from twisted_msgproto.sabc.tables import Connecting, Serving
+from twisted_msgproto.sabc.terms.limits import SESSION_LIMITS
+from twisted_msgproto.sabc.terms.tables import Connecting, Serving
 from twisted_msgproto.sabc.wire import (
-    SESSION_LIMITS,
     Connect,
     Connected,
     Error,
@@ -69,9 +69,7 @@ def open_server(*, lengths: bool = False, expires: float | None = None, **option
     framing = {"framing": "length"} if lengths else {}
     octets = encode(Connect({"client-id": "me", **framing}))
     (event,) = (
-        server.receive_frame(octets, NOW)
-        if options.get("framed")
-        else server.receive_data(octets, NOW)
+        server.receive([octets], NOW) if options.get("framed") else server.receive_data(octets, NOW)
     )
     assert isinstance(event, ConnectReceived)
     server.accept(SESSION, expires=expires)
@@ -85,8 +83,8 @@ def open_client(*, lengths: bool = False, framed: bool = False, **options: Any) 
     client.data_to_send()
     framing = {"framing": "length"} if lengths else {}
     octets = encode(Connected({"session-id": SESSION, **framing}))
-    receive = client.receive_frame if framed else client.receive_data
-    assert [type(event) for event in receive(octets, NOW)] == [SessionGranted]
+    events = client.receive([octets] if framed else octets, NOW)
+    assert [type(event) for event in events] == [SessionGranted]
     return client
 
 
@@ -114,7 +112,7 @@ def requests(events: list[Event]) -> list[tuple[str, bytes, bool]]:
 
 def talk(sender: Client | Server, receiver: Client | Server, framed: bool) -> list[Event]:
     if framed:
-        return [e for f in sender.outputs() for e in receiver.receive_frame(f, NOW)]
+        return [e for f in sender.outputs() for e in receiver.receive([f], NOW)]
     return receiver.receive_data(sender.data_to_send(), NOW)
 
 

@@ -5,7 +5,7 @@ from twisted.internet.defer import CancelledError
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from twisted_msgproto.sabc import Response, SabcClient, SabcServer
-from twisted_msgproto.sabc.exchange import octets_of
+from twisted_msgproto.sabc.protocol.exchange import octets_of
 
 from .pairs import Case, Echo
 

@@ -171,7 +171,7 @@ class Ends(Case):
         notes = list(self.server.notes)
         self.client.request(b"x").addErrback(lambda failure: None)
         self.server.dataReceived(self.client.transport.value())
-        self.server.framesReceived([self.client.transport.value()])
+        self.server.received([self.client.transport.value()])
         self.assertEqual(self.server.notes, notes)
 
     def test_a_snapshot_has_no_secrets(self):

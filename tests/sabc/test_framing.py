@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.sabc.framing import BodyContinued, Decoder, read_frame
 from twisted_msgproto.sabc.wire import END, Bounds, Frame, Message, encode
+from twisted_msgproto.sabc.wire.framing import BodyContinued, Decoder, read_frame
 
 from . import vectors
 from .vectors import SESSION, Read, crlf, cut, decode

@@ -7,7 +7,8 @@ import pytest
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.core.machine import events as table_events
-from twisted_msgproto.sabc.events import (
+from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc.terms.events import (
     ConnectReceived,
     ConnectRefused,
     DisconnectingReceived,
@@ -20,8 +21,7 @@ from twisted_msgproto.sabc.events import (
     SessionExpired,
     SessionGranted,
 )
-from twisted_msgproto.sabc.machine import Client, Server
-from twisted_msgproto.sabc.tables import CLIENT, SERVER, Connecting, Serving
+from twisted_msgproto.sabc.terms.tables import CLIENT, SERVER, Connecting, Serving
 from twisted_msgproto.sabc.wire import (
     Connect,
     Connected,
@@ -204,7 +204,7 @@ def test_lengths_need_both_sides_and_a_stream(ours: bool, framed: bool) -> None:
     assert open_server(lengths=ours, framed=framed).lengths is (ours and not framed)
     assert open_client(lengths=ours, framed=framed).lengths is (ours and not framed)
     server = Server(framed=True)
-    server.receive_frame(vectors.CONNECT, NOW)
+    server.receive([vectors.CONNECT], NOW)
     server.accept(SESSION)
     assert b"framing" not in server.data_to_send()
     client = Client(framed=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from twisted_msgproto.core.errors import Fault, LimitExceeded
-from twisted_msgproto.sabc.events import (
+from twisted_msgproto.sabc.machine import Client, Server
+from twisted_msgproto.sabc.terms.events import (
     ErrorReceived,
     FrameRefused,
     MessagesReceived,
     RequestFailed,
     RequestsTimedOut,
 )
-from twisted_msgproto.sabc.machine import Client, Server
-from twisted_msgproto.sabc.tables import Connecting, Serving
+from twisted_msgproto.sabc.terms.tables import Connecting, Serving
 from twisted_msgproto.sabc.wire import (
     Error,
     encode,
@@ -64,9 +64,9 @@ def test_an_acknowledgement_is_an_empty_answer() -> None:
         ids = [client.request(b"x", n, NOW) for n in range(3)]
         if framed:
             for frame in client.outputs():
-                server.receive_frame(frame, NOW)
+                server.receive([frame], NOW)
             server.acknowledge(ids)
-            events = [e for f in server.outputs() for e in client.receive_frame(f, NOW)]
+            events = [e for f in server.outputs() for e in client.receive([f], NOW)]
         else:
             server.receive_data(client.data_to_send(), NOW)
             server.acknowledge(ids)

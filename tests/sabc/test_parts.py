@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.errors import Fault, LimitExceeded
-from twisted_msgproto.sabc.events import (
+from twisted_msgproto.sabc.terms.events import (
     ErrorReceived,
     Event,
     FrameDiscarded,
@@ -52,7 +52,7 @@ def test_the_parts_of_the_example_become_one_message() -> None:
     server = open_server(framed=True)
     found = []
     for frame in (vectors.PART_1, vectors.PART_2, vectors.PART_3):
-        found += server.receive_frame(frame, NOW)
+        found += server.receive([frame], NOW)
     assert requests(found) == [("123456", vectors.WHOLE_BODY, False)]
 
 
@@ -105,7 +105,7 @@ def test_a_frame_without_end_and_without_more_is_discarded(framed: bool) -> None
         named = {"session-id": SESSION} | {k.replace("_", "-"): v for k, v in headers.items()}
         frame = Message(named, body, final=final)
         if framed:
-            return server.receive_frame(encode(frame), NOW)
+            return server.receive([encode(frame)], NOW)
         return server.receive_data(encode(frame, lengths=True), NOW)
 
     assert receive(b"a", False, msg_id="1", msg_more="yes") == []
@@ -122,7 +122,7 @@ def test_a_frame_without_end_and_without_more_is_discarded(framed: bool) -> None
 def test_an_error_without_end_is_discarded() -> None:
     # SA-20, SA-23
     server = open_server(framed=True)
-    assert server.receive_frame(b"ERROR\r\nmsg-more::yes\r\n\r\nx", NOW) == [FrameDiscarded(None)]
+    assert server.receive([b"ERROR\r\nmsg-more::yes\r\n\r\nx"], NOW) == [FrameDiscarded(None)]
 
 
 def test_unfinished_messages_are_bounded() -> None:
@@ -251,8 +251,8 @@ def test_a_message_is_cut_at_the_octet(framing: str, size: int) -> None:
     body = bytes(1 + n % 255 for n in range(size)).replace(b"\r", b"x")
     octets = encode(Message({"session-id": SESSION, "msg-id": "1"}, body), lengths=lengths)
     head = octets.index(body)
-    receive = server.receive_frame if framing == "websocket" else server.receive_data
-    ((_, got, truncated),) = requests(receive(octets, NOW))
+    inputs = [octets] if framing == "websocket" else octets
+    ((_, got, truncated),) = requests(server.receive(inputs, NOW))
     assert truncated is (len(octets) > 300)
     assert got == body[: 300 - head]
 
@@ -304,7 +304,7 @@ def test_what_is_cut_off_is_never_read_as_frames(framing: str) -> None:
         for id, body in (("1", smuggling()), ("2", b"next"))
     ]
     if framed:
-        events = [e for frame in frames for e in server.receive_frame(frame, NOW)]
+        events = [e for frame in frames for e in server.receive([frame], NOW)]
     else:
         stream = b"".join(frames)
         events = [
@@ -466,6 +466,53 @@ def test_a_body_in_parts_arrives_as_it_was(
     else:
         assert flat(talk(client, server, framed)) == [
             ("request", outgoing.id, {"a": "b"}, body, False)
+        ]
+
+
+@pytest.mark.parametrize("part_octets", [40, 65536])
+@pytest.mark.parametrize("framing", ["length", "websocket", "mark"])
+def test_what_the_peer_would_cut_is_not_sent(framing: str, part_octets: int) -> None:
+    # HO-01, SA-22: the largest which is sent arrives whole, and nothing is queued of a larger one
+    lengths, framed = framing == "length", framing == "websocket"
+    bound = limits(message_octets=400, part_octets=part_octets)
+    client = open_client(lengths=lengths, framed=framed, limits=bound)
+    server = open_server(lengths=lengths, framed=framed, limits=bound)
+    sent_octets = 0
+    for octets in range(1, 500):
+        try:
+            client.request(b"x" * octets, "w", NOW, headers={"a": "b"})
+        except LimitExceeded:
+            assert not client.outputs()
+            with pytest.raises(LimitExceeded):
+                client.send_only(b"x" * octets, headers={"a": "b"})
+            assert not client.outputs()
+        else:
+            assert octets == sent_octets + 1
+            sent_octets = octets
+            assert [row[3:] for row in flat(talk(client, server, framed))] == [  # type: ignore[index]
+                (b"x" * octets, False)
+            ]
+    assert sent_octets > 40
+    assert client.outstanding == sent_octets
+
+
+@pytest.mark.parametrize("framing", ["length", "websocket", "mark"])
+def test_a_message_in_pieces_is_never_more_than_the_peer_takes(framing: str) -> None:
+    # HO-01, SA-18
+    lengths, framed = framing == "length", framing == "websocket"
+    bound = limits(message_octets=400, part_octets=40)
+    client = open_client(lengths=lengths, framed=framed, limits=bound)
+    server = open_server(lengths=lengths, framed=framed, limits=bound)
+    for size in (1, 7, 40, 60):
+        outgoing = client.open_message("w", NOW, headers={"a": "b"})
+        taken = b""
+        with pytest.raises(LimitExceeded):
+            while True:
+                outgoing.write(b"x" * size)
+                taken += b"x" * size
+        outgoing.finish()
+        assert flat(talk(client, server, framed)) == [
+            ("request", outgoing.id, {"a": "b"}, taken, False)
         ]
 
 

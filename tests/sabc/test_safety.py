@@ -97,17 +97,15 @@ class Safety(HeldCase):
         self.sink.safe()
         self.assertEqual(self.server.transport.producerState, "producing")
 
-    def test_a_cut_message_is_stored_as_cut_and_its_answer_says_so(self):
-        """SA-22."""
+    def test_a_cut_message_is_stored_as_cut_and_its_request_fails(self):
+        """SA-22, HO-01: acknowledged means whole."""
         self.pair(message_octets=300)
         asked = self.client.request(b"x" * 400)
         self.pump()
         self.assertEqual(self.sink.batches[0].truncated, [True])
         self.sink.safe()
         self.pump()
-        response = self.successResultOf(asked)
-        self.assertEqual(response.headers["truncated"], "yes")
-        self.assertFalse(response.truncated)
+        self.assertEqual(self.failureResultOf(asked, Refused).value.code, "truncated")
         self.assertEqual(self.factory.counters["truncated_messages"], 0)
         self.lose(self.server)
         self.assertEqual(self.factory.counters["truncated_messages"], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -51,6 +52,28 @@ def test_what_is_sent_on_both_transports_is_on_disk(launch: Launcher, tmp_path: 
     assert len({row["session"] for row in landed}) == 2
     assert [row["message_id"] for row in landed[:500]] == [str(n) for n in range(1, 501)]
     assert {row["client_id"] for row in landed} == {"anonymous"}
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+@pytest.mark.parametrize("message_octets", [1 << 20, 4000])
+def test_a_line_which_the_server_does_not_take_whole_is_no_success(
+    launch: Launcher, tmp_path: Path, transport: str, message_octets: int
+) -> None:
+    # HO-01: acknowledged means whole, whoever finds that the line is too long
+    octets = 1_500_000 if message_octets == 1 << 20 else 5000
+    server, tcp, ws = serve(
+        launch, "--queue", tmp_path / "queue", "--limit", f"message-octets={message_octets}"
+    )
+    where = tcp if transport == "tcp" else ws
+    sent = launch.run("send", "sabc", where, "--json", stdin="good\n" + "x" * octets + "\n")
+    assert sent.returncode == 1, sent.stdout
+    assert json.loads(sent.stdout)["acknowledged"] < 2
+    assert sent.stderr.startswith("msgproto send: ")
+    assert sent.stderr.count("\n") == 1
+    server.end()
+    landed = [(row["body"], row["truncated"]) for row in rows(tmp_path / "queue")]
+    assert landed[0] == (b"good", False)
+    assert [cut for _, cut in landed[1:]] == ([True] if octets == 5000 else [])
 
 
 def test_sigterm_under_load_loses_nothing(launch: Launcher, tmp_path: Path) -> None:

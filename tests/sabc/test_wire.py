@@ -3,8 +3,8 @@
 import pytest
 
 from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.sabc.terms.limits import SESSION_LIMITS
 from twisted_msgproto.sabc.wire import (
-    SESSION_LIMITS,
     Bounds,
     Connect,
     Disconnect,

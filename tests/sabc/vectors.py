@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.sabc.framing import (
+from twisted_msgproto.sabc.wire import Frame
+from twisted_msgproto.sabc.wire.framing import (
     BodyContinued,
     Decoder,
     FrameClosed,
     FrameOpened,
     Piece,
 )
-from twisted_msgproto.sabc.wire import Frame
 
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
 

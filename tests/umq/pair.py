@@ -27,10 +27,9 @@ class Pair:
         self.ends = {"server": End(5048, full), "client": End(40000, full)}
         a, b = self.ends.values()
         a.other, b.other = b, a
-        self.server = self.server_factory.buildProtocol(b.address)
-        self.client = self.client_factory.buildProtocol(a.address)
-        for end, protocol in zip((a, b), (self.server, self.client), strict=True):
-            end.protocol = protocol
+        a.protocol = self.server_factory.buildProtocol(b.address)
+        b.protocol = self.client_factory.buildProtocol(a.address)
+        self.server, self.client = a.protocol.session, b.protocol.session
         for end in (a, b):
             end.protocol.makeConnection(end)
         if connect:

@@ -230,7 +230,7 @@ class Services(TestCase):
         name, address = yield announced
         self.assertEqual(name, "umq")
         (factory,) = gateway.factories
-        self.assertTrue(factory.origin_allowed("http://page.example"))
+        self.assertTrue(factory.webSocket.origin_allowed("http://page.example"))
         self.assertEqual(factory.limits["calls"], 7)
         where = address.removeprefix("tcp:")
         session = yield start(connect(reactor, f"ws://{where}/", hello="alice:secret"))

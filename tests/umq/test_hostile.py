@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from twisted_msgproto.net.websocket import _frame
+from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
 
 MEBI = 1 << 20
 SENT_MAX = 5 * MEBI
@@ -25,11 +25,11 @@ UPGRADE = (
 
 
 def text(payload):
-    return b"".join(_frame(payload.encode(), False, True))
+    return b"".join(frame(TEXT, payload.encode(), True))
 
 
 def binary(payload):
-    return b"".join(_frame(payload, True, True))
+    return b"".join(frame(BINARY, payload, True))
 
 
 def resident(pid):

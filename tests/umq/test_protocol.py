@@ -384,5 +384,5 @@ class Making(TestCase):
 
     def test_sub_protocols_are_agreed(self):
         both = pair()
-        self.assertEqual(both.client.websocket_protocol_in_use, "umq")
+        self.assertEqual(both.ends["client"].protocol.websocket_protocol_in_use, "umq")
         both.close()

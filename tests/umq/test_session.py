@@ -124,7 +124,7 @@ class HandShake(TestCase):
         self.addCleanup(globalLogPublisher.removeObserver, lines.append)
 
         def begin(self):
-            self.sendMessages([(b"h1:alice:secret", False)])
+            self.wire.write(["h1:alice:secret"])
 
         both = pair(client=type("Typo", (UmqClient,), {"_begin": begin}))
         self.failureResultOf(self.established(both), SessionRefused)
@@ -248,9 +248,7 @@ class HandShake(TestCase):
 
 class Faults(TestCase):
     def raw(self, both, *messages):
-        both.client.sendMessages(
-            [(m.encode(), False) if isinstance(m, str) else (m, True) for m in messages]
-        )
+        both.client.wire.write(messages)
         both.pump()
 
     def test_a_fault_fails_everything_on_both_sides_and_closes(self):
@@ -271,7 +269,7 @@ class Faults(TestCase):
         self.assertTrue(topic.ended)
         self.assertEqual(both.server.reason, ["lost"])
         self.assertTrue(both.ends["server"].gone and both.ends["client"].gone)
-        self.assertEqual(both.client.remoteCloseCode, 1002)
+        self.assertEqual(both.ends["client"].protocol.remoteCloseCode, 1002)
         self.assertEqual(both.server.seen[-1], "lost")
         self.assertEqual(both.server_factory.counters["fault:id"], 1)
         both.server.later[0].callback("too late")
@@ -294,7 +292,7 @@ class Faults(TestCase):
             both.pump()
             self.raw(both, *messages)
             self.assertEqual(self.failureResultOf(pending, SessionRefused).value.code, code)
-            self.assertEqual(both.client.remoteCloseCode, close)
+            self.assertEqual(both.ends["client"].protocol.remoteCloseCode, close)
             both.close()
 
     def test_text_before_hello_is_fatal(self):
@@ -364,7 +362,7 @@ class Reconnecting(TestCase):
             def connect(self, factory):
                 both = Pair(server_factory, factory, clock=clock, connect=False)
                 pairs.append(both)
-                return succeed(both.client)
+                return succeed(both.ends["client"].protocol)
 
         factory = UmqClientFactory("ws://server/", clock=clock)
         service = UmqClientService(Endpoint(), factory, retryPolicy=lambda attempt: 1.0)

@@ -153,7 +153,7 @@ class Sinking(TestCase):
         both.pump()
         self.assertEqual(self.successResultOf(answered).payload, "")
         self.successResultOf(drained)
-        self.assertEqual(both.client.remoteCloseCode, 1001)
+        self.assertEqual(both.ends["client"].protocol.remoteCloseCode, 1001)
         both.close()
 
     def test_a_server_which_stops_waits_for_late_answers(self):

@@ -297,7 +297,7 @@ class Unread(TestCase):
         for _ in range(200):
             both.client.call("x" * 500).addErrback(lambda failure: None)
             both.pump()
-        self.assertLess(both.server.unread_octets, 12_000)
+        self.assertLess(both.ends["server"].protocol._output.octets, 12_000)
         self.assertLess(len(both.server.seen), 40)
         both.advance(30.1)
         self.assertTrue(both.ends["server"].gone)
@@ -323,10 +323,10 @@ class Unread(TestCase):
         both.deaf.add("client")
         both.client.call("later").addErrback(lambda failure: None)
         for _ in range(500):
-            both.client.sendMessages([(b"T9:x", False), (b"C7:x", False)])
+            both.client.wire.write(["T9:x", "C7:x"])
             both.pump()
         self.assertFalse(both.ends["server"].reading)
-        self.assertLess(both.server.unread_octets, 5000)
+        self.assertLess(both.ends["server"].protocol._output.octets, 5000)
         both.close()
 
     def test_two_sides_which_send_much_at_once_do_not_lock_each_other(self):

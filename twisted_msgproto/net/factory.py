@@ -175,6 +175,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.liveConnections: dict[Any, str] = {}
         self._perAddress: Counter[str] = Counter()
+        self._taken = 0  # connections: the live ones, and those which have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
 
@@ -182,7 +183,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """A protocol for a new connection; None (the connection is closed) above a limit."""
         host = str(getattr(addr, "host", ""))
         per_address = self.limits.integer("connections-per-address")
-        if self.draining or len(self.liveConnections) >= self.limits.integer("connections"):
+        if self.draining or self._taken >= self.limits.integer("connections"):
             self._turnedAway("connections")
             return None
         if per_address and host and self._perAddress[host] >= per_address:
@@ -205,7 +206,19 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             transport.setTcpKeepAlive(True)
         super().connectionOpened(protocol, host)
         self.liveConnections[protocol] = host
+        self.addressTaken(host)
+
+    def addressTaken(self, host: str) -> None:
+        """One more connection from ``host``."""
+        self._taken += 1
         self._perAddress[host] += 1
+
+    def addressFreed(self, host: str) -> None:
+        """One connection less from ``host``."""
+        self._taken -= 1
+        self._perAddress[host] -= 1
+        if not self._perAddress[host]:
+            del self._perAddress[host]
 
     def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
         """A protocol says that its connection is lost, and what its ``connectionLost`` was told.
@@ -215,9 +228,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.lookTls(getattr(protocol, "transport", None), reason)
         host = self.liveConnections.pop(protocol, None)
         if host is not None:
-            self._perAddress[host] -= 1
-            if not self._perAddress[host]:
-                del self._perAddress[host]
+            self.addressFreed(host)
         self._lookDrained()
 
     def lookTls(self, transport: Any, reason: Failure) -> None:

@@ -1,15 +1,14 @@
 """sABC: sessions of requests and answers which a person can type, over TCP, TLS and WebSocket.
 
-Read in this order: wire, lines, framing, tables, events, speaking, side, machine, verbs, session,
-protocol, websocket, service.
+Read in this order: wire, terms, machine, protocol, websocket, service.
 """
 
-from .comeback import SabcClientService
-from .events import ConnectReceived, ErrorReceived
-from .exchange import Response
 from .machine import Client, Server
 from .protocol import SabcClient, SabcClientFactory, SabcServer, SabcServerFactory, connect
-from .session import SabcSession
+from .protocol.comeback import SabcClientService
+from .protocol.exchange import Response
+from .protocol.session import SabcSession
+from .terms.events import ConnectReceived, ErrorReceived
 
 __all__ = [
     "Client",

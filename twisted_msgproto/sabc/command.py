@@ -17,11 +17,11 @@ from ..cli.connecting import client_endpoint, tls_options
 from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError, ConnectionClosed
 from ..core.message import Message
-from ..net import websocket
+from ..net.wires import websocket
 from ..registry import PROTOCOLS
-from .events import ErrorReceived
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
-from .session import PROTOCOL, log
+from .protocol.session import PROTOCOL, log
+from .terms.events import ErrorReceived
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS[PROTOCOL].ports['tcp']}"
 

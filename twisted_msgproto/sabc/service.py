@@ -13,9 +13,9 @@ from ..core.errors import ConfigurationError
 from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, announce, standalone
 from ..net.options import ServerOptions
-from ..net.websocket import parse_origins
+from ..net.wires.websocket import parse_origins
 from .protocol import SabcServerFactory
-from .session import LIMITS, PROTOCOL
+from .protocol.session import LIMITS, PROTOCOL
 
 DEFAULT_WEBSOCKET_ENDPOINT = "tcp:5047:interface=127.0.0.1"
 

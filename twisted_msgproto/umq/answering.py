@@ -69,6 +69,7 @@ class Answering(SessionPart):
         try:
             self.admit(event)
         except Exception:
+            self._streamOf(event)
             self._refuse(event.id, Failure())
             return False
         return True

@@ -133,6 +133,9 @@ def _failed(why: object) -> None:
 
 
 def _umq_client(port: int, begin: Any, heard: Any) -> Any:
+    from twisted.internet.protocol import connectionDone
+    from twisted.python.failure import Failure
+
     from .exchange import Reply
     from .protocol import UmqClient, UmqClientFactory
 
@@ -147,9 +150,9 @@ def _umq_client(port: int, begin: Any, heard: Any) -> Any:
             assert reply.payload == TEXT
             heard(self.send)
 
-        def webSocketClosed(self, clean: bool, code: int | None, reason: str | None) -> None:
-            super().webSocketClosed(clean, code, reason)
-            _failed(f"{code} {reason}")
+        def connectionLost(self, reason: Failure = connectionDone) -> None:
+            super().connectionLost(reason)
+            _failed(reason.getErrorMessage())
 
     factory = UmqClientFactory(f"ws://127.0.0.1:{port}/")
     factory.protocol = Caller

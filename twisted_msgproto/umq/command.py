@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
@@ -19,7 +20,7 @@ from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOp
 from ..core.errors import ConfigurationError, ConnectionClosed
 from ..core.message import Message
 from ..core.strict_json import NotJson
-from ..net import websocket
+from ..net.wires import websocket
 from .codec import call_method, dump, parse
 from .exchange import Reply, Stored, Update, plain
 from .protocol import UmqClient, UmqClientFactory, connect
@@ -130,7 +131,7 @@ class Receiver(UmqClient):
 
     def sessionLost(self, reason: Failure) -> None:
         """The server is gone."""
-        if self.wasClean:
+        if reason.check(ConnectionDone):
             self.ended.callback(None)
         else:
             self.ended.errback(self._reason or ConnectionClosed("the connection was lost"))

@@ -128,6 +128,7 @@ class AttachmentStream:
 
     Attributes:
         count: how many there will be in all.
+        taken: whoever answers the message has this.
     """
 
     count: int
@@ -136,6 +137,13 @@ class AttachmentStream:
     _waiting: deque[Deferred[bytes]] = field(default_factory=deque)
     _asked: int = 0
     _lost: bool = False
+    _came: int = 0
+    taken: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """All have come."""
+        return self._came == self.count
 
     def next(self) -> Deferred[bytes]:
         """The next attachment.
@@ -160,6 +168,7 @@ class AttachmentStream:
 
     def arrived(self, attachment: Attachment) -> None:
         """One more is there."""
+        self._came += 1
         if not self._waiting:
             self._arrived.append(attachment)
             if isinstance(attachment, bytes):

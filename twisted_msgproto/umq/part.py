@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..core.message import Message
     from ..net.ingest import Delivery
+    from ..net.wires.websocket import WebSocketWire
     from .attachments import Slot
     from .events import CallbackReceived, CallReceived
     from .exchange import AttachmentStream, Request
@@ -31,6 +32,8 @@ class SessionPart:
 
     factory: Any
     machine: Server | Client
+    transport: WebSocketWire
+    wire: WebSocketWire
     limits: Limits
     peer: Any
     session: str
@@ -86,6 +89,3 @@ class SessionPart:
 
         def closeSession(self, code: int | None = None, text: str = "") -> None:
             """End the session."""
-
-        def closeWebSocket(self, code: int = 1000, reason: str = "") -> None:
-            """Begin the closing hand-shake."""

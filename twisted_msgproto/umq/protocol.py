@@ -30,6 +30,7 @@ from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
+from twisted.internet.protocol import ClientFactory, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import Interface, implementer
 
@@ -38,12 +39,9 @@ from ..core.limits import Limits
 from ..net.backpressure import OctetBudget
 from ..net.factory import MsgprotoServerFactory, SessionFactory
 from ..net.sink import IMessageSink
-from ..net.websocket import (
-    CLOSE_NORMAL,
-    BoundedClientFactory,
-    BoundedServerFactory,
-    WebSocketClientConnection,
-    WebSocketServerConnection,
+from ..net.wires.websocket import (
+    WebSocketClientFactory,
+    WebSocketServerFactory,
     client_endpoint,
 )
 from .codec import MethodRegistry
@@ -92,14 +90,11 @@ class UmqRealm:
         return IUmqIdentity, _Identity(name), lambda: None
 
 
-class UmqServer(UmqSession, WebSocketServerConnection):
+class UmqServer(UmqSession):
     """The server's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Server
-    peer: Any
     _deciding: Deferred[Any] | None = None
-    maxMessagePayloadSize: int
-    maxFramePayloadSize: int
 
     def credentials(self, hello: HelloReceived) -> ICredentials | None:
         """What ``H`` says who the client is, for the factory's portal (``UM-06``).
@@ -136,14 +131,7 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         return ""
 
     def _newMachine(self, now: float) -> Server:
-        # Nobody is authorised yet: a message is as large as an H may be.
-        limits = self.factory.limits
-        self._full_size = self.maxMessagePayloadSize
-        size = limits.integer("hello-characters") + 32
-        if limits.integer("hello-attachments"):
-            size = max(size, limits.integer("hello-attachment-octets"))
-        self.maxMessagePayloadSize = self.maxFramePayloadSize = min(size, self._full_size)
-        return Server(limits, now)
+        return Server(self.factory.limits, now)
 
     def _onHello(self, hello: HelloReceived) -> None:
         self._deciding = maybeDeferred(self.authorise, hello)
@@ -163,13 +151,13 @@ class UmqServer(UmqSession, WebSocketServerConnection):
         self.count("authorisations_timed_out")
         self.logger.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
         self._fail(ConnectionClosed(event.text))
-        self.closeWebSocket(CLOSE_NORMAL)
+        self.transport.close()
 
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
             return
         self.clientId = identity
-        self.maxMessagePayloadSize = self.maxFramePayloadSize = self._full_size
+        self.transport.established()
         welcome = self.welcome(hello)
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
         self._now()
@@ -200,12 +188,16 @@ UmqServer.actions = {
 }
 
 
-class UmqServerFactory(MsgprotoServerFactory, BoundedServerFactory):
+class UmqServerFactory(MsgprotoServerFactory):
     """Builds a :class:`UmqServer` for each client which connects.
+
+    What :meth:`buildProtocol` returns is the connection which carries it; its ``session`` is the
+    :class:`UmqServer`.
 
     Attributes:
         methods: the methods which clients may call, or None.
         portal: who may come in, or None for everybody.
+        webSocket: the factory of the connections.
     """
 
     protocolName = PROTOCOL
@@ -225,25 +217,36 @@ class UmqServerFactory(MsgprotoServerFactory, BoundedServerFactory):
         origins: Sequence[str] = (),
     ) -> None:
         """As :class:`MsgprotoServerFactory`; ``origins`` are the web pages which may connect."""
-        MsgprotoServerFactory.__init__(
-            self, sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.webSocket = WebSocketServerFactory(
+            self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
         )
-        BoundedServerFactory.__init__(
-            self, self.clock, self.limits, origins=origins, protocols=[SUBPROTOCOL]
-        )
+        self.webSocket.first_octets = _hello_octets(self.limits)
         self.methods = methods
         self.portal = portal
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """A connection, or None (which closes it) above a limit."""
-        return super().buildProtocol(addr)
+        """A connection with a session in it, or None (which closes it) above a limit."""
+        return self.webSocket.buildProtocol(addr)
+
+    def drain(self) -> Deferred[None]:
+        """As :meth:`MsgprotoServerFactory.drain`; connections before their upgrade end at once."""
+        self.webSocket.abortUpgrades()
+        return super().drain()
 
 
-class UmqClient(UmqSession, WebSocketClientConnection):
+def _hello_octets(limits: Limits) -> int:
+    """How large a message may be before anybody is authorised: as large as one of ``H``."""
+    octets = limits.integer("hello-characters") + 32
+    if limits.integer("hello-attachments"):
+        octets = max(octets, limits.integer("hello-attachment-octets"))
+    return octets
+
+
+class UmqClient(UmqSession):
     """The client's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Client
-    peer: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,8 +280,11 @@ class UmqClient(UmqSession, WebSocketClientConnection):
         if self._lateness is None:
             seconds = self.factory.limits["drain"]
             self._lateness = self.factory.clock.callLater(seconds, self._late)
-            self._closing = True
-            self.drain()
+            if self.transport is None:  # no upgrade yet
+                self.closeSession()
+            else:
+                self._closing = True
+                self.drain()
         return left
 
     def _late(self) -> None:
@@ -308,6 +314,7 @@ class UmqClient(UmqSession, WebSocketClientConnection):
         return Client(self.factory.limits, now)
 
     def _begin(self) -> None:
+        self.transport.established()
         self.machine.hello(self.hello(), self._bodies(self.helloAttachments()))
 
     def _onWelcome(self, welcome: WelcomeReceived) -> None:
@@ -338,30 +345,47 @@ class UmqClient(UmqSession, WebSocketClientConnection):
         if not self.machine.closed:
             self.closeSession(Code.REJECTED.value, "the server is not accepted")
 
-    def webSocketClosed(self, clean: bool, code: int | None, reason: str | None) -> None:
-        """The connection is gone: whoever waits for the session hears why."""
-        established = self._established
-        self._lost = self._reason or ConnectionClosed(
-            f"the connection ended: {self.wasNotCleanReason or reason or code}"
-            if not established
-            else "the session has ended"
+    def neverConnected(self, error: Exception) -> None:
+        """The connection was lost before the upgrade: whoever waits for the session hears why."""
+        self._ended(error)
+        self._left()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """End; a subclass which overrides this calls it."""
+        text = (
+            "the session has ended"
+            if self._established
+            else f"the connection ended: {reason.getErrorMessage()}"
         )
-        standing, self._standing = self._standing, []
-        for waiting in standing:
-            waiting.errback(self._lost)
-        if self._lateness is not None and self._lateness.active():
-            self._lateness.cancel()
+        self._ended(self._reason or ConnectionClosed(text))
+        super().connectionLost(reason)
+        self._left()
+
+    def _left(self) -> None:
+        """The connection is closed: whoever waits for that hears it."""
+        lateness, self._lateness = self._lateness, None
+        if lateness is not None and lateness.active():
+            lateness.cancel()
         leaving, self._leaving = self._leaving, {}
         for left in leaving:
-            if not left.called:
+            if not left.called:  # its caller may have cancelled it
                 left.callback(None)
+
+    def _ended(self, error: Exception) -> None:
+        self._lost = error
+        standing, self._standing = self._standing, []
+        for waiting in standing:
+            waiting.errback(error)
 
 
 UmqClient.actions = {**ACTIONS, WelcomeReceived: UmqClient._onWelcome}
 
 
-class UmqClientFactory(SessionFactory, BoundedClientFactory):
+class UmqClientFactory(SessionFactory, ClientFactory):
     """Builds a :class:`UmqClient` for one server's address.
+
+    What :meth:`buildProtocol` returns is the connection which carries it; its ``session`` is the
+    :class:`UmqClient`.
 
     Attributes as :class:`SessionFactory` has them, for the client's one connection at a time;
     ``hello`` is the payload of ``H``, ``helloAttachments`` are its attachments.
@@ -386,15 +410,17 @@ class UmqClientFactory(SessionFactory, BoundedClientFactory):
         origin: str | None = None,
     ) -> None:
         """Connect to ``url`` (``ws://…`` or ``wss://…``); ConfigurationError for anything else."""
-        SessionFactory.__init__(
-            self, sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget
-        )
-        BoundedClientFactory.__init__(
-            self, self.clock, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.webSocket = WebSocketClientFactory(
+            self, super().buildProtocol, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
         )
         self.hello = hello
         self.helloAttachments = helloAttachments
         self.methods = methods
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """A connection with a session in it."""
+        return self.webSocket.buildProtocol(addr)
 
 
 async def connect(
@@ -418,5 +444,6 @@ async def connect(
         factory = UmqClientFactory(url, hello=hello, clock=reactor, **options)
     if endpoint is None:
         endpoint = client_endpoint(reactor, url, tls)
-    client: Any = await endpoint.connect(factory)
-    return await client.whenEstablished()  # type: ignore[no-any-return]
+    connection: Any = await endpoint.connect(factory)
+    client: UmqClient = connection.session
+    return await client.whenEstablished()

@@ -14,7 +14,7 @@ from ..core.message import Message
 from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
-from ..net.websocket import parse_origins
+from ..net.wires.websocket import parse_origins
 from .codec import MethodRegistry
 from .events import CallbackReceived, CallReceived
 from .exchange import Stored

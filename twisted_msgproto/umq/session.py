@@ -7,9 +7,9 @@ Time, sink, limits and methods come from the factory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from twisted.internet.protocol import connectionDone
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from ..core.connection import WorkLost
@@ -19,7 +19,7 @@ from ..net.backpressure import ReadControl
 from ..net.factory import peer_name
 from ..net.ingest import Delivery, tell_unread
 from ..net.timer import MachineTimer
-from ..net.websocket import CLOSE_NORMAL, CLOSE_PROTOCOL, WEBSOCKET_LIMITS
+from ..net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
 from . import states
 from .answering import Answering
 from .events import (
@@ -45,11 +45,6 @@ from .storing import Storing
 from .topics import Topic
 from .verbs import Answer, Verbs
 from .wire import Code, UmqFault
-
-if TYPE_CHECKING:
-    from ..net.websocket import WebSocketConnection as _Connection
-else:
-    _Connection = object
 
 SUBPROTOCOL: Final = "umq"
 """The WebSocket sub-protocol we offer and know; a peer need not name one."""
@@ -87,17 +82,7 @@ class PeerAttributes(Mapping[str, str]):
         return self._session.machine.attributes[name].attachments
 
 
-class _Reading:
-    """A connection's reading as :class:`ReadControl` wants to pause it."""
-
-    __slots__ = ("pauseProducing", "resumeProducing")
-
-    def __init__(self, connection: _Connection) -> None:
-        self.pauseProducing = connection.pauseReading
-        self.resumeProducing = connection.resumeReading
-
-
-class UmqSession(Verbs, Answering, Storing, _Connection):
+class UmqSession(Verbs, Answering, Storing, Protocol):
     """One UMQ connection: verbs which return Deferreds, and hooks for subclasses.
 
     Attributes:
@@ -112,7 +97,8 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
 
     actions: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
     factory: Any
-    transport: Any
+    transport: WebSocketWire  # type: ignore[assignment]
+    wire: WebSocketWire
     machine: Server | Client
     session: str
     peer: str
@@ -150,10 +136,9 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
+        """The upgrade is done: begin; a subclass which overrides this calls it first."""
         factory = self.factory
         address = self.transport.getPeer()
-        super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
         self.peer = peer_name(address)
         self.session = factory.sessionNames.next()
         self.clientId = None
@@ -178,7 +163,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         self._draining = False
         self._closing = False  # an orderly end of ours, which waits for the answers to our calls
         self._reason: Exception | None = None
-        self._control = ReadControl(_Reading(self), self._readingChanged)
+        self._control = ReadControl(self.transport, self._readingChanged)
         self._delivery: Delivery | None = None
         if factory.sink is not None:
             self._delivery = Delivery(
@@ -189,12 +174,8 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
                 self._notSafe,
                 self._lookDrained,
             )
-        self._timer: MachineTimer | None = None
         factory.connectionOpened(self, str(getattr(address, "host", "")))
-
-    def webSocketOpened(self) -> None:
-        """The upgrade is done: the machine begins."""
-        clock = self.factory.clock
+        clock = factory.clock
         self.machine = self._newMachine(clock.seconds())
         self._timer = MachineTimer(clock, self.machine, self._advanced)
         self._begin()
@@ -212,18 +193,19 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass which overrides this calls it."""
-        super().connectionLost(reason)
-        if self._timer is not None:
-            self._timer.stop()
-            self._fail(ConnectionClosed("the connection was lost"))
-            counters = self.factory.counters
-            for name in self.machine.counters.__slots__:
-                counters[name] += getattr(self.machine.counters, name)
+        self._timer.stop()
+        self._fail(ConnectionClosed("the connection was lost"))
+        counters = self.factory.counters
+        for name in self.machine.counters.__slots__:
+            counters[name] += getattr(self.machine.counters, name)
         self.factory.budget.forget(self._control)
         self.factory.connectionClosed(self, reason)
         if self._established:
             self._established = False
             self.sessionLost(reason)
+
+    def neverConnected(self, error: Exception) -> None:
+        """The connection was lost before the upgrade."""
 
     def _fail(self, error: MsgprotoError) -> None:
         """The session is over: all that is pending fails with ``error`` (UM-08, UM-19)."""
@@ -245,40 +227,33 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
     def drain(self) -> None:
         """The server stops: refuse new calls, answer those which came, then close."""
         self._draining = True
-        if self._timer is not None:
-            self.machine.drain(self.factory.clock.seconds())
+        self.machine.drain(self.factory.clock.seconds())
         self._lookDrained()
 
     def _lookDrained(self) -> None:
         if self._draining and (
-            self._timer is None
-            or self.machine.closed
+            self.machine.closed
             or (
                 not self.machine.calls_serving
                 and not (self._closing and self.machine.calls_pending)
                 and (self._delivery is None or not self._delivery.unsafe_batches)
             )
         ):
-            self.closeWebSocket(CLOSE_NORMAL if self._closing else 1001)
+            self.transport.close()
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
-    def messageReceived(self, payload: bytes, binary: bool) -> None:
-        """A WebSocket message."""
+    def received(self, inputs: list[str | bytes]) -> None:
+        """The WebSocket messages of one read."""
         self._in_read = True
-        now = self.factory.clock.seconds()
-        machine = self.machine
-        for event in (
-            machine.receive_binary(payload, now)
-            if binary
-            else machine.receive_text(payload.decode(), now)
-        ):
+        for event in self.machine.receive(inputs, self.factory.clock.seconds()):
             if self._held is None:
                 self._take(event)
             else:
                 self._held.append(event)
+        self._readFinished()
 
-    def readFinished(self) -> None:
+    def _readFinished(self) -> None:
         """All of a read has been taken: hand it to the sink, write every answer at once."""
         self._in_read = False
         if self._gathered:
@@ -297,6 +272,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         if self._over:
             self._inbox.append(event)
         elif self._draining:
+            self._streamOf(event)
             self.machine.error(event.id, f"{Code.UNAVAILABLE.value} the server stops")
         elif self._selective and not self._admitted(event):
             return
@@ -343,23 +319,35 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         self._guard(self.attributeChanged, event.name, value)
 
     def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
-        if self.streams(event.message):
-            key = id(event.message)
-            self._streams[key] = event.message, AttachmentStream(event.count, self._streamChanged)
-            for following in self.machine.stream(event.message):
+        message = event.message
+        if self.streams(message):
+            stream = AttachmentStream(event.count, self._streamChanged)
+            self._streams[id(message)] = message, stream
+            for following in self.machine.stream(message):
                 self._take(following)
+            if len(message.attachments) == event.count:  # all of it came in one read
+                attachments, message.attachments = message.attachments, []
+                for attachment in attachments:
+                    stream.arrived(attachment)
 
     def _onArrived(self, event: AttachmentArrived) -> None:
         kept = self._streams.get(id(event.message))
         if kept is not None:
-            stream = kept[1]
-            if event.index + 1 == stream.count:
-                del self._streams[id(event.message)]
+            message, stream = kept
             stream.arrived(event.attachment)
+            if stream.complete and stream.taken:
+                del self._streams[id(message)]
 
     def _streamOf(self, message: object) -> AttachmentStream | None:
+        """The attachments of ``message`` which come one by one; asked for once."""
         kept = self._streams.get(id(message)) if self._streams else None
-        return None if kept is None else kept[1]
+        if kept is None:
+            return None
+        stream = kept[1]
+        stream.taken = True
+        if stream.complete:
+            del self._streams[id(message)]
+        return stream
 
     def _streamChanged(self, octets: int) -> None:
         """Octets of streamed attachments came, or were taken: not read on above a limit."""
@@ -383,7 +371,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             reason=event.reason,
         )
         self._fail(ConnectionClosed(f"the peer broke the protocol: {event.text}"))
-        self.closeWebSocket(CLOSE_PROTOCOL if event.code in _REPLY_CODES else CLOSE_NORMAL)
+        self.transport.close(event.code in _REPLY_CODES)
 
     def _onFatal(self, event: FatalReceived) -> None:
         self.count("fatals")
@@ -395,7 +383,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             text=shown(event.text),
         )
         self._fail(SessionRefused(f"{code} {shown(event.text)[1:-1]}", event.code))
-        self.closeWebSocket(CLOSE_NORMAL)
+        self.transport.close()
 
     def _guard(self, hook: Callable[..., object], *args: object) -> None:
         """Call an application's hook; its error is logged and ends nothing."""
@@ -411,19 +399,13 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
         if self._in_read:
             return False
         written = self._write()
-        if self._timer is not None:
-            self._timer.look()
+        self._timer.look()
         return written
 
     def _write(self) -> bool:
         out = self.machine.outputs()
         if out:
-            self.sendMessages(
-                [
-                    (message.encode(), False) if isinstance(message, str) else (message, True)
-                    for message in out
-                ]
-            )
+            self.transport.write(out)
         return bool(out)
 
     def _advanced(self, events: list[Event]) -> None:
@@ -435,8 +417,6 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
             self._lookDrained()
 
     def _readingChanged(self, paused: bool) -> None:
-        if self._timer is None:
-            return
         now = self.factory.clock.seconds()
         if paused:
             self.machine.paused(now)
@@ -446,24 +426,25 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
 
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────
 
-    def peerUnreading(self) -> None:
+    def unread(self) -> None:
         """The peer read nothing for ``unread-seconds``: a line and a counter, and it is dropped."""
         if self._reason is None:
             tell_unread(self.logger, self.factory, self.peer)
-        super().peerUnreading()
+        self.transport.abort()
 
-    def outputPaused(self) -> None:
+    def oversized(self) -> None:
+        """A message above the limit begins: the WebSocket closes with its code."""
+
+    def outputChanged(self, paused: bool) -> None:
         """Too much is unread: calls wait until the peer has read its answers."""
-        self._over = True
-
-    def outputResumed(self) -> None:
-        """The peer reads: serve the calls which waited."""
-        self._over = False
+        self._over = paused
+        if paused:
+            return
         waiting, self._inbox = self._inbox, []
         self._in_read = True  # one write for all of it
         for event in waiting:
             self._onCall(event)
-        self.readFinished()
+        self._readFinished()
         if not self._over:
             self._control.resume("unread-output")
 
@@ -492,7 +473,7 @@ class UmqSession(Verbs, Answering, Storing, _Connection):
 
     def snapshot(self) -> dict[str, object]:
         """Where the session stands, as plain values."""
-        return {} if self._timer is None else self.machine.snapshot()
+        return {} if self.transport is None else self.machine.snapshot()
 
 
 def _fire(waiter: Any, failure: Failure) -> None:

@@ -56,6 +56,7 @@ class Storing(SessionPart):
         """A batch will never be safe: its calls are refused, so that their callers know."""
         if self.machine.opened:
             for event in calls:
+                self._streamOf(event)
                 self.machine.error(event.id, f"{Code.UNAVAILABLE.value} the call was not stored")
             self._flush()
         return failure

@@ -56,7 +56,7 @@ class Topic:
         if self.closed is not None:
             return False
         bodies = session._bodies(attachments)
-        if not self._queue and not session.unread:
+        if not self._queue and not session.transport.unread:
             session._now()
             session.machine.publish(self._number, payload, bodies)
             session._flush()
@@ -128,7 +128,7 @@ class Topic:
 
     def _drain(self) -> None:
         """The subscriber reads again: send what waits, as long as it does."""
-        while self._queue and self.closed is None and not self._session.unread:
+        while self._queue and self.closed is None and not self._session.transport.unread:
             self._send()
             self._session._flush()
         if not self._queue and self.closed is None:

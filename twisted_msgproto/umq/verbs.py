@@ -9,7 +9,6 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed, LimitExceeded, shown
-from ..net.websocket import CLOSE_NORMAL
 from .attachments import Slot
 from .exchange import Reply, Request, Update
 from .part import SessionPart
@@ -157,12 +156,14 @@ class Verbs(SessionPart):
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:
         """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
-        if code is not None and self._timer is not None:
+        if self.transport is None:  # no upgrade yet
+            self.wire.abort()
+            return
+        if code is not None:
             self.machine.fatal(code, text)
             self._write()
-        if self._timer is not None:
-            self._fail(ConnectionClosed("the session was closed"))
-        self.closeWebSocket(CLOSE_NORMAL)
+        self._fail(ConnectionClosed("the session was closed"))
+        self.transport.close()
 
     def _now(self) -> float:
         now: float = self.factory.clock.seconds()

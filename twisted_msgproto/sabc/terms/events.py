@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..core.errors import Fault
+from ...core.errors import Fault
 
 REQUEST = "request"
 SEND_ONLY = "send-only"

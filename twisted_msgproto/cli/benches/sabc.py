@@ -20,8 +20,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ..cli.measuring import Comparison, Figures, Subject, answer_usage
-from .wire import END, Connect, Message, encode
+from twisted_msgproto.sabc.wire import END, Connect, Message, encode
+
+from ..measuring import Comparison, Figures, Subject, answer_usage
 
 BODY_OCTETS = 200
 WINDOW = 256
@@ -109,7 +110,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
 
     def subject(*words: str) -> Subject:
         if words not in subjects:
-            subjects[words] = Subject("twisted_msgproto.sabc.bench", *words)
+            subjects[words] = Subject("twisted_msgproto.cli.benches.sabc", *words)
         return subjects[words]
 
     def ours(*words: str, lengths: bool = True) -> Figures:
@@ -173,9 +174,9 @@ def serve(kind: str, argument: str = "") -> None:
     from twisted.protocols.basic import LineReceiver
     from zope.interface import implementer
 
-    from ..core.message import MessageBatch
-    from ..net.sink import DurableSink, IMessageSink
-    from .protocol import SabcServer, SabcServerFactory
+    from twisted_msgproto.core.message import MessageBatch
+    from twisted_msgproto.net.sink import DurableSink, IMessageSink
+    from twisted_msgproto.sabc.protocol import SabcServer, SabcServerFactory
 
     @implementer(IMessageSink)
     class CountingSink:

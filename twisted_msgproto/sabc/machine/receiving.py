@@ -1,20 +1,19 @@
-"""What client and server share beside their verbs: what comes in, and what time brings.
+"""The half of an sABC machine which listens: octets to frames, frames to messages and answers.
 
-The verbs are those of :class:`.speaking.Speaker`; the duties of the caller are told in
-:mod:`.machine`.
+:class:`Listener` adds it to :class:`.sending.Speaker` and is the base of the two roles in
+:mod:`.sides`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hmac import compare_digest
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-from ..core.connection import WorkLost
-from ..core.errors import Fault
-from ..core.limits import Limits
-from . import wire
-from .events import (
+from ...core.errors import Fault
+from ...core.limits import Limits
+from .. import wire
+from ..terms.events import (
     REQUEST,
     SEND_ONLY,
     DisconnectingReceived,
@@ -22,58 +21,41 @@ from .events import (
     Event,
     FrameDiscarded,
     FrameRefused,
-    MessageAbandoned,
     MessagesReceived,
     RequestFailed,
-    RequestsTimedOut,
     ResponsesReceived,
 )
-from .framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
-from .incoming import Incoming, whole_characters
-from .speaking import RESERVED, S, Speaker
-from .tables import ConnectionLost
-from .wire import (
-    CLIENT_ID,
-    CLIENT_PASSCODE,
+from ..terms.tables import BAD_REQUEST, MISPLACED, TOO_LARGE, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
+from ..wire import (
     ERROR_CODE,
     MSG_ID,
     MSG_MORE,
     REF_MSG_ID,
-    SESSION_EXPIRY,
+    RESERVED,
     SESSION_ID,
+    TRUNCATED,
     YES,
     Connect,
     Connected,
-    Disconnect,
     Disconnecting,
     Error,
     Frame,
     Message,
 )
+from ..wire.framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
+from .incoming import Incoming, whole_characters
+from .sending import S, Speaker
 
-BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TIMED_OUT = 400, 401, 403, 408
-TOO_LARGE, TOO_MANY, FAILED, UNAVAILABLE = 413, 429, 500, 503
-
-LENGTH: Final = "length"
 _PIECES_A_MESSAGE = 16  # how finely a message which is still coming is measured against its limit
 
+_CUT: Final = "the peer has cut the message to what it takes"
 _MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
-
-_MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
-    Connect: RESERVED - {CLIENT_ID, CLIENT_PASSCODE},
-    Connected: RESERVED - {SESSION_ID, SESSION_EXPIRY},
-    Disconnect: RESERVED - {SESSION_ID},
-    Disconnecting: RESERVED - {SESSION_ID},
-    Message: RESERVED - {SESSION_ID, MSG_ID, REF_MSG_ID, wire.SEND_ONLY, MSG_MORE},
-    Error: frozenset(),
-}
-"""Reserved headers where they must not stand (``SA-06``)."""
 
 _NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
-class Side(Speaker[S]):
-    """What client and server share; see the module for the duties of the caller.
+class Listener(Speaker[S]):
+    """What is heard: frames of the peer, joined to messages and bounded (``SA-01`` … ``SA-27``).
 
     Attributes:
         expires: when the session ends (seconds since 1970-01-01 UTC), or None (``SA-11``).
@@ -93,44 +75,22 @@ class Side(Speaker[S]):
     ) -> None:
         super().__init__(initial, limits, framed=framed)
         limits = self._limits
-        self._connect_seconds = limits["connect-seconds"]
-        self._message_octets = limits.integer("message-octets")
         self._unfinished_seconds = limits["unfinished-seconds"]
         self._unanswered_max = limits.integer("outstanding-requests")
-        self._drain_seconds = limits["session-drain"]
         self._lenient = lenient
         self._refuse_oversize = refuse_oversize
 
         self.expires: float | None = None
 
-        piece = max(1, min(65536, self._message_octets // _PIECES_A_MESSAGE))
+        piece = max(1, min(65536, self.message_octets // _PIECES_A_MESSAGE))
         self._decoder = Decoder(self.bounds, part_octets=piece, lenient=lenient)
         self._request_prefix = b""  # of a request's id
         self._places = 0  # of the last event with messages
         self._unsafe: dict[int, MessagesReceived] = {}  # by place: what the sink has not answered
-        self._paused = False
         self._current = Incoming(None, None, 0.0)  # the message of the frame being received
         self._more = False  # that frame says msg-more
         self._receiving = False  # there is one
         self._unfinished: dict[tuple[bool, str], Incoming] = {}
-
-    # ── what the caller may look at ─────────────────────────────────────────────────────────────
-
-    @property
-    def faulted(self) -> bool:
-        """Closed because the peer broke the protocol."""
-        return self.fault is not None
-
-    def snapshot(self) -> dict[str, object]:
-        """The state as plain values, without secrets, for status pages and for people."""
-        return {
-            "state": self.state.name,
-            "framing": "websocket" if self._framed else "length" if self.lengths else "mark",
-            "expires": self.expires,
-            "unanswered": len(self._unanswered),
-            "outstanding": len(self._pending),
-            "unfinished": len(self._unfinished),
-        }
 
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
@@ -175,10 +135,6 @@ class Side(Speaker[S]):
             if type(piece) is not Message or not self._quick(piece, now, events):
                 self._take(piece, now, events)
 
-    def receive_frame(self, octets: bytes, now: float) -> list[Event]:
-        """As ``receive`` with one WebSocket message; the older name, for one release."""
-        return self.receive([octets], now)
-
     def _quickest(self, now: float, events: list[Event]) -> None:
         """Deal with requests in one frame each, if nothing else has come, all together."""
         if (
@@ -190,7 +146,7 @@ class Side(Speaker[S]):
             return
         unanswered = self._unanswered
         found = self._decoder.plain(
-            self._request_prefix, self._message_octets, unanswered, self._unanswered_max
+            self._request_prefix, self.message_octets, unanswered, self._unanswered_max
         )
         if found is None:
             return
@@ -212,7 +168,7 @@ class Side(Speaker[S]):
             or self._unfinished
             or self._machine.state is not self._open[0]
             or (self.expires is not None and now >= self.expires)
-            or frame.head_octets + len(frame.body) + frame.end_octets > self._message_octets
+            or frame.head_octets + len(frame.body) + frame.end_octets > self.message_octets
             or not compare_digest(headers.get(SESSION_ID, "").encode(), self._session_id)
         ):
             return False
@@ -310,7 +266,7 @@ class Side(Speaker[S]):
 
     def _misplaced(self, frame: Frame) -> str | None:
         """What is wrong with the reserved headers of ``frame`` (``SA-06``), or None."""
-        wrong = _MISPLACED[type(frame)].intersection(frame.headers)
+        wrong = MISPLACED[type(frame)].intersection(frame.headers)
         return f"{min(wrong)} does not belong on {frame.command}" if wrong else None
 
     def _command(self, frame: Frame, now: float, events: list[Event]) -> None:
@@ -400,7 +356,7 @@ class Side(Speaker[S]):
     def _grow(self, incoming: Incoming, octets: int, events: list[Event]) -> None:
         """So many octets more of a message came, beside its body (``SA-22``)."""
         incoming.size += octets
-        if incoming.size > self._message_octets:
+        if incoming.size > self.message_octets:
             self._overgrown(incoming, True, events)
 
     def _overgrown(self, incoming: Incoming, trim: bool, events: list[Event]) -> None:
@@ -417,7 +373,7 @@ class Side(Speaker[S]):
                 body = b"".join(incoming.parts)
                 incoming.parts = [whole_characters(body) if trim else body]
                 incoming.cut = True
-        if incoming.size > 2 * self._message_octets:
+        if incoming.size > 2 * self.message_octets:
             ref = None if incoming.key is None or incoming.key[0] else incoming.id
             incoming.mute()
             self._fail(TOO_LARGE, _MORE_THAN_TWICE, events, ref)
@@ -437,7 +393,7 @@ class Side(Speaker[S]):
         incoming = self._current
         incoming.heard = now
         if not incoming.muted and not incoming.cut:
-            room = self._message_octets - incoming.size
+            room = self.message_octets - incoming.size
             incoming.parts.append(octets if len(octets) <= room else octets[: max(0, room)])
         self._grow(incoming, len(octets), events)
 
@@ -448,7 +404,7 @@ class Side(Speaker[S]):
         key = incoming.key
         if final:
             incoming.size += octets
-            if incoming.size > self._message_octets:
+            if incoming.size > self.message_octets:
                 # The body is complete: only its end mark is above the limit.
                 self._overgrown(incoming, False, events)
             if self.closed:
@@ -498,7 +454,10 @@ class Side(Speaker[S]):
             return
         if key[0]:
             if id in self._pending:
-                self._answered(id, incoming.fields, body, truncated, events)
+                if incoming.fields.get(TRUNCATED) == YES:
+                    self._answered_cut(id, events)
+                else:
+                    self._answered(id, incoming.fields, body, truncated, events)
             else:
                 self.counters.unknown_responses += 1
             return
@@ -544,6 +503,11 @@ class Side(Speaker[S]):
         last.fields.append(fields)
         last.bodies.append(body)
 
+    def _answered_cut(self, id: str, events: list[Event]) -> None:
+        """HO-01: the peer has only the beginning of our message, so its answer is a failure."""
+        self.counters.responses += 1
+        events.append(RequestFailed(id, self._pending.resolve(id), TRUNCATED, _CUT))
+
     def _error_received(self, headers: Mapping[str, str], body: bytes, events: list[Event]) -> None:
         """An ERROR fails the request it names, or goes to the application (``SA-16``)."""
         self.counters.errors_received += 1
@@ -555,110 +519,3 @@ class Side(Speaker[S]):
                 events.append(RequestFailed(id, waiter, code, body.decode("utf-8", "replace")))
                 return
         events.append(ErrorReceived(code, body, headers))
-
-    # ── what the sink says ──────────────────────────────────────────────────────────────────────
-
-    def made_safe(self, place: int, now: float) -> list[Event]:
-        """The messages of this event are safe: answer the requests among them."""
-        self._answered_by_sink(place)
-        return []
-
-    def not_safe(self, place: int, now: float) -> list[Event]:
-        """The messages of this event never will be safe: requests fail, the session ends (SA-16).
-
-        Going on would leave a gap in what is stored of this session.
-        """
-        event = self._answered_by_sink(place)
-        if event.kind == SEND_ONLY:
-            self.settle(len(event.ids))
-        else:
-            for id in event.ids:
-                if not self.closed and id in self._unanswered:
-                    self.fail(id, UNAVAILABLE, "not stored")
-        self.stop()
-        return []
-
-    def _answered_by_sink(self, place: int) -> MessagesReceived:
-        event = self._unsafe.pop(place, None)
-        if event is None:
-            raise ValueError(f"no event had the place {place!r}")
-        return event
-
-    # ── time and the end ────────────────────────────────────────────────────────────────────────
-
-    def paused(self, now: float) -> list[Event]:
-        """The peer is not read: that the rest of its messages does not come means nothing."""
-        self._paused = True
-        return []
-
-    def resumed(self, now: float) -> list[Event]:
-        """The peer is read again: it has all its time from now on."""
-        self._paused = False
-        for incoming in self._waiting():
-            incoming.heard = now
-            self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
-        return []
-
-    def _connect_expired(self, now: float, events: list[Event]) -> None:
-        """``SA-27``: no session came about."""
-        self._fail(TIMED_OUT, Fault("connect-seconds", "no session in time"), events)
-
-    def _answers_expired(self, now: float, events: list[Event]) -> None:
-        """``SA-27``: requests of ours which nobody has answered, if any."""
-        expired = self._pending.expire(now)
-        if expired:
-            events.append(
-                RequestsTimedOut([id for id, _ in expired], [waiter for _, waiter in expired])
-            )
-        first = self._pending.next_deadline()
-        if first is not None:
-            self.deadlines.set("answer", first)
-
-    def _waiting(self) -> list[Incoming]:
-        """The messages of which more must come."""
-        waiting = list(self._unfinished.values())
-        if self._receiving and self._current not in waiting:
-            waiting.append(self._current)
-        return waiting
-
-    def _unfinished_expired(self, now: float, events: list[Event]) -> None:
-        """Give up messages whose parts stopped coming (``SA-27``).
-
-        They are remembered for as long again, so that a late part does not pass for a message.
-        """
-        if self._paused:
-            return
-        seconds = self._unfinished_seconds
-        for incoming in self._waiting():
-            if now >= incoming.heard + seconds:
-                receiving = self._receiving and incoming is self._current
-                if incoming.muted and not receiving:
-                    del self._unfinished[incoming.key]  # type: ignore[arg-type]
-                    continue
-                if not incoming.muted:
-                    self.counters.abandoned_messages += 1
-                    ref = None if incoming.key is None or incoming.key[0] else incoming.id
-                    self._send_error(TIMED_OUT, "the rest of the message did not come", ref)
-                    events.append(MessageAbandoned(incoming.id))
-                    incoming.mute()
-                incoming.heard = now
-            self.deadlines.no_later("unfinished", incoming.heard + seconds)
-
-    timely: ClassVar = {
-        "connect": _connect_expired,
-        "answer": _answers_expired,
-        "unfinished": _unfinished_expired,
-    }
-
-    def lost(self, now: float) -> list[Event | WorkLost]:
-        """The connection is gone: (id, waiter) of each request without an answer."""
-        self._machine.try_step(ConnectionLost)
-        self._unfinished.clear()
-        self._unanswered.clear()
-        self._unsafe.clear()
-        self._receiving = False
-        self._current = Incoming(None, None, 0.0)
-        self._out.clear()
-        self.deadlines.clear_all()
-        unanswered = self._pending.drain()
-        return [WorkLost(unanswered)] if unanswered else []

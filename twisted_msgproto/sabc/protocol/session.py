@@ -2,7 +2,8 @@
 
 A session moves octets between a transport and its machine, turns events into hooks and Deferreds,
 owns the timer and the back-pressure, and decides nothing about the protocol.  On a byte stream it
-is the transport's protocol; on WebSocket a :mod:`.websocket` connection stands between.
+is the transport's protocol; on WebSocket a connection of :mod:`twisted_msgproto.sabc.websocket`
+stands between.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import iscoroutine
 from typing import Any, Final
-from typing import Protocol as Shape
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableProtocol, ISSLTransport, ITCPTransport
@@ -19,17 +19,18 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.connection import WorkLost
-from ..core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
-from ..core.limits import Limit
-from ..core.message import Message, MessageBatch
-from ..net.authentication import LOGIN_LIMITS
-from ..net.backpressure import OutputGuard, ReadControl
-from ..net.factory import peer_name
-from ..net.ingest import Delivery, tell_not_stored, tell_unread
-from ..net.timer import MachineTimer
-from ..net.websocket import WEBSOCKET_LIMITS
-from .events import (
+from ...core.connection import WorkLost
+from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
+from ...core.limits import Limit
+from ...core.message import Message, MessageBatch
+from ...net.authentication import LOGIN_LIMITS
+from ...net.backpressure import OutputGuard, ReadControl
+from ...net.factory import peer_name
+from ...net.ingest import Delivery, tell_not_stored, tell_unread
+from ...net.timer import MachineTimer
+from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
+from ..machine import Client, Server
+from ..terms.events import (
     REQUEST,
     DisconnectingReceived,
     DrainTimedOut,
@@ -44,10 +45,9 @@ from .events import (
     ResponsesReceived,
     SessionExpired,
 )
+from ..terms.limits import SESSION_LIMITS
 from .exchange import Response, octets_of
-from .machine import Client, Server
 from .verbs import Stream, Verbs
-from .wire import SESSION_LIMITS
 
 PROTOCOL: Final = "sabc"
 
@@ -68,19 +68,6 @@ LIMITS: Final = (
 log = Logger(namespace="twisted_msgproto.sabc")
 
 
-class FramedTransport(Shape):
-    """What a session needs of a WebSocket connection."""
-
-    def sendFrames(self, frames: list[bytes]) -> None:
-        """One WebSocket message each."""
-
-    def sessionEstablished(self) -> None:
-        """The session stands."""
-
-    def closeSession(self, fault: bool) -> None:
-        """Begin the closing hand-shake."""
-
-
 @implementer(IHalfCloseableProtocol)
 class SabcSession(Verbs):
     """What server and client have in common: hooks, and the way of events.
@@ -98,7 +85,7 @@ class SabcSession(Verbs):
     session: str
     peer: str
     clientId: str | None = None
-    framed: FramedTransport | None = None
+    framed: WebSocketWire | None = None
     """The WebSocket connection in between, or None on a byte stream."""
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
@@ -130,6 +117,8 @@ class SabcSession(Verbs):
         """Begin; a subclass which overrides this calls it first."""
         factory, transport = self.factory, self.transport
         assert transport is not None
+        if isinstance(transport, WebSocketWire):
+            self.framed = transport
         address = transport.getPeer()
         self.peer = peer_name(address)
         self.address = str(getattr(address, "host", ""))
@@ -169,7 +158,7 @@ class SabcSession(Verbs):
             self._control,
             factory.clock,
             factory.limits["unread-seconds"],
-            self._cutUnread,
+            self.unread,
             self.outputChanged,
         )
 
@@ -253,9 +242,9 @@ class SabcSession(Verbs):
             now = self.factory.clock.seconds()
             self._take(self.machine.receive(data, now), now)
 
-    def framesReceived(self, frames: list[bytes]) -> None:
-        """WebSocket messages of one read."""
-        if not self._ended:
+    def received(self, frames: list[bytes]) -> None:
+        """WebSocket messages of one read; none where only part of one has come."""
+        if frames and not self._ended:
             now = self.factory.clock.seconds()
             self._take(self.machine.receive(frames, now), now)
 
@@ -504,7 +493,7 @@ class SabcSession(Verbs):
             if self.framed is None:
                 self.transport.write(outputs)  # type: ignore[union-attr]
             else:
-                self.framed.sendFrames(outputs)
+                self.framed.write(outputs)
         if self.machine.finished:
             self._close()
         else:
@@ -517,7 +506,7 @@ class SabcSession(Verbs):
         if self._guard is not None:
             self._guard.close()
         elif self.framed is not None:
-            self.framed.closeSession(self.machine.faulted)
+            self.framed.close(self.machine.faulted)
         else:
             self._abort()
 
@@ -525,14 +514,14 @@ class SabcSession(Verbs):
         self._ended = True
         self.transport.abortConnection()  # type: ignore[union-attr]
 
-    def peerUnreading(self) -> None:
+    def unread(self) -> None:
         """The peer has left unread what we write for too long: a line and a counter."""
-        tell_unread(log, self.factory, self.peer)
-
-    def _cutUnread(self) -> None:
         if not self._ended:
-            self.peerUnreading()
+            tell_unread(log, self.factory, self.peer)
         self._abort()
+
+    def outputDrained(self) -> None:
+        """The peer has read all that waited on WebSocket."""
 
     def outputChanged(self, paused: bool) -> None:
         """The peer has stopped reading what we write, or has caught up."""

@@ -1,25 +1,25 @@
 """The half of an sABC machine which speaks: its verbs, and what they leave to be answered.
 
-:class:`Speaker` is the base of :class:`.side.Side`, which listens.
+:class:`Speaker` is the base of :class:`.receiving.Listener`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from ..core.connection import Connection
-from ..core.deadlines import Deadlines
-from ..core.errors import LimitExceeded
-from ..core.limits import Limits
-from ..core.machine import IllegalTransition, Machine, State, Table
-from ..core.pending import Pending
-from . import wire
-from .events import Event
-from .outgoing import OutgoingMessage
-from .tables import AnswerSent, MessageSent, Stopped
-from .wire import (
+from ...core.connection import Connection
+from ...core.deadlines import Deadlines
+from ...core.errors import LimitExceeded
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition, Machine, State, Table
+from ...core.pending import Pending
+from .. import wire
+from ..terms.counters import Counters
+from ..terms.events import Event
+from ..terms.limits import SESSION_LIMITS
+from ..terms.tables import AnswerSent, MessageSent, Stopped
+from ..wire import (
     CONTENT_LENGTH,
     END,
     END_OF_EMPTY,
@@ -27,54 +27,19 @@ from .wire import (
     MSG_ID,
     MSG_MORE,
     REF_MSG_ID,
+    RESERVED,
     SESSION_ID,
-    SESSION_LIMITS,
+    TRUNCATED,
     YES,
     Bounds,
 )
+from .outgoing import OutgoingMessage
 
-TRUNCATED: Final = "truncated"
 _TRUNCATED_LINE = f"{TRUNCATED}::{YES}\r\n"
 _OVERHEAD_LINES = 6  # the lines which our own messages have beside an application's headers
 _OVERHEAD_OCTETS = 1536
 
-RESERVED: Final = frozenset(
-    (
-        wire.CLIENT_ID,
-        wire.CLIENT_PASSCODE,
-        wire.SESSION_ID,
-        wire.SESSION_EXPIRY,
-        wire.MSG_ID,
-        wire.REF_MSG_ID,
-        wire.SEND_ONLY,
-        wire.MSG_MORE,
-        wire.ERROR_CODE,
-    )
-)
-"""Headers which mean something to the protocol (``SA-06``)."""
-
 S = TypeVar("S", bound=State)
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a machine has seen, as plain integers."""
-
-    requests: int = 0
-    send_only: int = 0
-    responses: int = 0
-    errors_received: int = 0
-    errors_sent: int = 0
-    refused_frames: int = 0
-    discarded_frames: int = 0
-    abandoned_messages: int = 0
-    truncated_messages: int = 0
-    unknown_responses: int = 0
-    odd_expiries: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """By name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class Speaker(Connection[Any, Any, Event], Generic[S]):
@@ -86,6 +51,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         counters: plain integers for metrics.
         lengths: both sides announced ``framing::length`` (``SA-26``).
         part_octets: a longer body is sent in parts.
+        message_octets: a longer message is cut when it is read, and not sent (``SA-22``).
     """
 
     TABLE: ClassVar[Table]  # type: ignore[type-arg]
@@ -98,6 +64,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._limits = limits
         self.bounds = Bounds.of(limits)
         self.part_octets = limits.integer("part-octets")
+        self.message_octets = limits.integer("message-octets")
         self._unfinished_max = limits.integer("unfinished-messages")
         self._response_seconds = limits["response-seconds"]
         self._framed = framed  # WebSocket: frames come and go one by one
@@ -211,6 +178,25 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         outgoing.write(body)
         outgoing.finish()
 
+    def _send_original(self, lines: str, extra: str, body: bytes) -> None:
+        """As ``_send_message``; LimitExceeded for what the peer would cut, and nothing is queued.
+
+        A peer is taken to have our limit: acknowledged means whole (HO-01).
+        """
+        before, most = len(self._out), self.message_octets
+        if len(body) <= most:
+            self._send_message(lines, extra, body)
+        octets = sum(map(len, self._out[before:])) or len(body)
+        if octets > most:
+            del self._out[before:]
+            raise self.too_large(octets)
+
+    def too_large(self, octets: int) -> LimitExceeded:
+        """What is raised for an original of so many octets."""
+        return LimitExceeded(
+            f"a message of {octets} octets is above message-octets={self.message_octets}"
+        )
+
     def _send_part(self, lines: str, body: bytes, final: bool) -> None:
         length = f"{CONTENT_LENGTH}::{len(body)}\r\n" if self.lengths else ""
         more = "" if final else f"{MSG_MORE}::{YES}\r\n"
@@ -233,11 +219,11 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
         ``waiter`` comes back with the answer, or after ``seconds`` (None: the limit
         ``response-seconds``) without one.  Raises IllegalTransition outside of a session,
-        LimitExceeded when too many are outstanding, ValueError for headers and bodies which the
-        framing cannot carry.
+        LimitExceeded when too many are outstanding or the message is above ``message-octets``,
+        ValueError for headers and bodies which the framing cannot carry.
         """
         extra, id = self._original(headers, waiting=True)
-        self._send_message(f"{MSG_ID}::{id}\r\n", extra, body)
+        self._send_original(f"{MSG_ID}::{id}\r\n", extra, body)
         self._await_answer(id, waiter, now, seconds)
         return id
 
@@ -249,7 +235,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
         """Send a message which wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
         extra, id = self._original(headers, waiting=False)
-        self._send_message(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
+        self._send_original(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
         return id
 
     def open_message(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import wire
-from .wire import CONTENT_LENGTH, SESSION_ID
+from .. import wire
+from ..wire import CONTENT_LENGTH, END, SESSION_ID
 
 if TYPE_CHECKING:
-    from .speaking import Speaker
+    from .sending import Speaker
+
+_HEAD_OCTETS = len("msg-more::yes\r\ncontent-length::1234567890\r\n\r\n")
+"""The most which a head of ours has beside the session, the message's own id and its headers."""
 
 
 class OutgoingMessage:
@@ -24,6 +27,7 @@ class OutgoingMessage:
         "_kept",
         "_lines",
         "_reach",
+        "_sent",
         "_session_line",
         "_side",
         "_tail",
@@ -41,12 +45,24 @@ class OutgoingMessage:
         self._reach = len(self._session_line)
         self._tail = b""  # the end of what was sent, for what parts make together
         self._begun = False  # a part was sent
+        self._sent = 0  # octets of all parts, with what the framing adds
         self.id = id
         self.finished = False
 
     def check(self, octets: bytes) -> None:
-        """ValueError if these octets cannot be sent next (``SA-21``); nothing is sent then."""
+        """ValueError if these octets cannot be sent next (``SA-21``); nothing is sent then.
+
+        LimitExceeded if the message would be above ``message-octets`` with them: its peer would
+        cut it (HO-01).
+        """
         side = self._side
+        if self.id is not None:
+            left = len(self._kept) + len(octets)
+            frames = 1 + left // side.part_octets
+            heads = frames * (len(side._prefix) + len(self._lines.encode()) + _HEAD_OCTETS)
+            total = self._sent + left + heads + len(self._extra.encode()) + len(END)
+            if total > side.message_octets:
+                raise side.too_large(total)
         if side.lengths:
             return
         before = (self._tail + bytes(self._kept[-self._reach :]))[-self._reach :]
@@ -95,6 +111,7 @@ class OutgoingMessage:
         self._begun = True
         self._tail = (self._tail + body[-self._reach :])[-self._reach :]
         self._side._send_part(lines, body, final)
+        self._sent += len(self._side._out[-1])
 
     def finish(self) -> None:
         """Send the last part."""

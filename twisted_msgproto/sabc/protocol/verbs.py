@@ -9,12 +9,12 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 
-from ..core.errors import ConnectionClosed
-from ..core.machine import IllegalTransition
-from ..net.timer import MachineTimer
+from ...core.errors import ConnectionClosed
+from ...core.machine import IllegalTransition
+from ...net.timer import MachineTimer
+from ..machine import Client, Server
+from ..machine.outgoing import OutgoingMessage
 from .exchange import Body, Response, octets_of
-from .machine import Client, Server
-from .outgoing import OutgoingMessage
 
 PARTS_A_TURN: Final = 16
 """So many pieces of a streamed body are sent before other work gets its turn."""
@@ -56,9 +56,11 @@ class Verbs(Protocol):
         as fast as the peer reads (``SA-18``).  ``timeout`` is in seconds (None: the limit
         ``response-seconds``).
 
-        The Deferred fails with Refused when the peer answers ERROR, TimedOut, ConnectionClosed,
-        LimitExceeded when too many requests are outstanding, or ValueError for what cannot be sent
-        (``SA-03``, ``SA-21``).  Cancelling it forgets the answer, and ends a streamed body.
+        The Deferred fails with Refused when the peer answers ERROR or has cut the message (then the
+        code is ``truncated``), TimedOut, ConnectionClosed, LimitExceeded when too many requests are
+        outstanding or the message is above the limit ``message-octets``, or ValueError for what
+        cannot be sent (``SA-03``, ``SA-21``).  Cancelling it forgets the answer, and ends a
+        streamed body.
         """
         if not isinstance(body, bytes | str | bytearray | memoryview):
             return self._stream(iter(body), headers, timeout, waiting=True)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 class Response:
     """An answer: what ``request`` gives, and what ``requestReceived`` may return.
 
-    ``truncated``: the peer's answer was above our limit and cut (``SA-22``).  That *our* message
-    was cut by the peer stands in ``headers`` as ``truncated``: ``yes``.
+    ``truncated``: the peer's answer was above our limit and cut (``SA-22``).
     """
 
     body: bytes = b""

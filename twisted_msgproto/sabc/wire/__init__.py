@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from ..core.limits import Limit, Limits
+from ...core.limits import Limits
 
 CRLF: Final = b"\r\n"
 BLANK: Final = b"\r\n\r\n"
@@ -38,27 +38,26 @@ SEND_ONLY: Final = "send-only"
 MSG_MORE: Final = "msg-more"
 ERROR_CODE: Final = "error-code"
 FRAMING: Final = "framing"
+LENGTH: Final = "length"
 CONTENT_LENGTH: Final = "content-length"
+TRUNCATED: Final = "truncated"
+"""With ``yes`` on the answer to a message which was cut (``SA-16``)."""
 YES: Final = "yes"
 
-
-SESSION_LIMITS: Final = (
-    Limit("connect-seconds", 10.0, "s", "for CONNECT to come and to be answered (SA-27)", 0.001),
-    Limit("login-attempts", 5, "attempts", "failed CONNECTs of a connection (SA-27)", 1),
-    Limit(
-        "message-octets", 1 << 20, "octets", "a message is cut there, twice it closes (SA-22)", 1
-    ),
-    Limit("header-lines", 32, "headers", "of a frame (SA-27)", 1),
-    Limit("header-line-octets", 1024, "octets", "of one header (SA-27)", 64),
-    Limit("header-block-octets", 8192, "octets", "of all headers of a frame (SA-27)", 64),
-    Limit("unfinished-messages", 16, "messages", "whose last part has not come (SA-19)", 1),
-    Limit("unfinished-seconds", 60.0, "s", "between two parts of a message (SA-27)", 0.001),
-    Limit("outstanding-requests", 1024, "requests", "unanswered, each direction (SA-27)", 1),
-    Limit("response-seconds", 60.0, "s", "for the answer to our request (SA-27)", 0.001),
-    Limit("session-drain", 30.0, "s", "to answer what is in work after DISCONNECT (SA-12)", 0.001),
-    Limit("part-octets", 65536, "octets", "of a body are sent as one frame (SA-18)", 1),
+RESERVED: Final = frozenset(
+    (
+        CLIENT_ID,
+        CLIENT_PASSCODE,
+        SESSION_ID,
+        SESSION_EXPIRY,
+        MSG_ID,
+        REF_MSG_ID,
+        SEND_ONLY,
+        MSG_MORE,
+        ERROR_CODE,
+    )
 )
-"""What both machines take as limits."""
+"""Headers which mean something to the protocol (``SA-06``)."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,7 +70,7 @@ class Bounds:
 
     @classmethod
     def of(cls, limits: Limits) -> Bounds:
-        """What ``limits`` (which contain :data:`SESSION_LIMITS`) say."""
+        """What ``limits`` say, which contain the table of ``terms.limits``."""
         return cls(
             limits.integer("header-lines"),
             limits.integer("header-line-octets"),

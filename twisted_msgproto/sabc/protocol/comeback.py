@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IStreamClientEndpoint
 
-from ..core.errors import LimitExceeded
-from ..net.comeback import ClientComeback
+from ...core.errors import LimitExceeded
+from ...net.comeback import ClientComeback
 from .exchange import Body, Response
-from .protocol import SabcClient, SabcClientFactory
+from .sides import SabcClient, SabcClientFactory
 
 T = TypeVar("T")
 

@@ -22,9 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hmac import compare_digest
 
-from ..core.errors import Fault
-from .lines import LENIENT, STRICT, quick_head, read_header
-from .wire import (
+from ...core.errors import Fault
+from . import (
     BLANK,
     COMMANDS,
     CONTENT_LENGTH,
@@ -39,6 +38,7 @@ from .wire import (
     Frame,
     Message,
 )
+from .lines import LENIENT, STRICT, quick_head, read_header
 
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 _CR, _LF = 13, 10

@@ -1,16 +1,34 @@
-"""The states of both sides and what leads from one to the other.
+"""The states of both sides and what leads from one to the other; codes, misplaced headers.
 
 A frame which stands in no row of its state is the peer's fault; a verb which does not is ours.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import auto
 from typing import Final
 
-from ..core.errors import Fault
-from ..core.machine import State, Table
-from .wire import Connect, Connected, Disconnect, Disconnecting, Error, Message
+from ...core.errors import Fault
+from ...core.machine import State, Table
+from ..wire import (
+    CLIENT_ID,
+    CLIENT_PASSCODE,
+    MSG_ID,
+    MSG_MORE,
+    REF_MSG_ID,
+    RESERVED,
+    SEND_ONLY,
+    SESSION_EXPIRY,
+    SESSION_ID,
+    Connect,
+    Connected,
+    Disconnect,
+    Disconnecting,
+    Error,
+    Frame,
+    Message,
+)
 
 
 class Accepted:
@@ -154,3 +172,19 @@ CLIENT: Final[Table[Connecting]] = {
     Connecting.CLOSED: {},
 }
 """A server's CONNECT and DISCONNECT are in no row (``SA-05``)."""
+
+# ── What is refused, and how ────────────────────────────────────────────────────────────────────
+
+BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TIMED_OUT = 400, 401, 403, 408
+TOO_LARGE, TOO_MANY, FAILED, UNAVAILABLE = 413, 429, 500, 503
+"""Error codes, as in HTTP."""
+
+MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
+    Connect: RESERVED - {CLIENT_ID, CLIENT_PASSCODE},
+    Connected: RESERVED - {SESSION_ID, SESSION_EXPIRY},
+    Disconnect: RESERVED - {SESSION_ID},
+    Disconnecting: RESERVED - {SESSION_ID},
+    Message: RESERVED - {SESSION_ID, MSG_ID, REF_MSG_ID, SEND_ONLY, MSG_MORE},
+    Error: frozenset(),
+}
+"""Reserved headers where they must not stand (``SA-06``)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .wire import COMMANDS, CRLF, END, Bounds, Frame
+from . import COMMANDS, CRLF, END, Bounds, Frame
 
 _CR, _LF = 13, 10
 

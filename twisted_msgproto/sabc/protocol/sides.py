@@ -31,17 +31,17 @@ from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, Fault, ProtocolViolation, Refused, TimedOut
-from ..core.limits import Limits
-from ..net.authentication import Authentication, LoggedIn
-from ..net.backpressure import OctetBudget
-from ..net.factory import MsgprotoServerFactory, SessionFactory
-from ..net.sink import IMessageSink
-from .events import ConnectReceived, ConnectRefused, Event, SessionGranted
+from ...core.errors import ConnectionClosed, Fault, ProtocolViolation, Refused, TimedOut
+from ...core.limits import Limits
+from ...net.authentication import Authentication, LoggedIn
+from ...net.backpressure import OctetBudget
+from ...net.factory import MsgprotoServerFactory, SessionFactory
+from ...net.sink import IMessageSink
+from ..machine import Client, Server
+from ..terms.events import ConnectReceived, ConnectRefused, Event, SessionGranted
+from ..terms.tables import Connecting, Serving
 from .exchange import Body, Response
-from .machine import Client, Server
 from .session import LIMITS, PROTOCOL, SabcSession, log
-from .tables import Connecting, Serving
 
 
 class SabcServer(SabcSession):
@@ -126,7 +126,7 @@ class SabcServer(SabcSession):
         self._established = True
         factory.counters["sessions"] += 1
         if self.framed is not None:
-            self.framed.sessionEstablished()
+            self.framed.established()
         self._flush()
         try:
             self.sessionEstablished()
@@ -213,7 +213,7 @@ class SabcServerFactory(MsgprotoServerFactory):
         ``origins`` are the web pages which may connect; clients which are no browsers always may.
         Raises ConfigurationError for what is no origin.
         """
-        from .websocket import WebSocketServerFactory
+        from ..websocket import WebSocketServerFactory
 
         return WebSocketServerFactory(self, origins)
 
@@ -306,7 +306,7 @@ class SabcClient(SabcSession):
             self.connectedHeaders = event.headers
             self._established = True
             if self.framed is not None:
-                self.framed.sessionEstablished()
+                self.framed.established()
             self._guarded(lambda _: self.sessionEstablished(), None)
             standing, self._standing = self._standing, []
             for waiting in standing:
@@ -383,7 +383,7 @@ class SabcClientFactory(SessionFactory, ClientFactory):
 
         Raises ConfigurationError for what is no such address.
         """
-        from .websocket import WebSocketClientFactory
+        from ..websocket import WebSocketClientFactory
 
         return WebSocketClientFactory(self, url, origin)
 
@@ -409,7 +409,7 @@ async def connect(
     if factory is None:
         factory = SabcClientFactory(clientId, passcode, clock=reactor, **options)
     if isinstance(endpoint, str) and endpoint.startswith(("ws:", "wss:")):
-        from ..net.websocket import client_endpoint
+        from ...net.wires.websocket import client_endpoint
 
         connection = await client_endpoint(reactor, endpoint, tls).connect(
             factory.webSocketFactory(endpoint)

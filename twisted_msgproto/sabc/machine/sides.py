@@ -27,26 +27,36 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from typing import ClassVar
 
-from ..core.errors import Fault
-from ..core.limits import Limits
-from ..core.machine import IllegalTransition
-from . import wire
-from .events import (
+from ...core.connection import WorkLost
+from ...core.errors import Fault
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition
+from .. import wire
+from ..terms.events import (
+    SEND_ONLY,
     ConnectReceived,
     ConnectRefused,
     DisconnectReceived,
     DrainTimedOut,
     Event,
+    MessageAbandoned,
+    MessagesReceived,
+    RequestsTimedOut,
     SessionExpired,
     SessionGranted,
 )
-from .side import BAD_REQUEST, FORBIDDEN, LENGTH, UNAUTHORIZED, UNAVAILABLE, Side
-from .speaking import RESERVED
-from .tables import (
+from ..terms.limits import SESSION_LIMITS
+from ..terms.tables import (
+    BAD_REQUEST,
     CLIENT,
+    FORBIDDEN,
     SERVER,
+    TIMED_OUT,
+    UNAUTHORIZED,
+    UNAVAILABLE,
     Accepted,
     Connecting,
+    ConnectionLost,
     ConnectSent,
     DisconnectSent,
     DrainBegun,
@@ -57,20 +67,172 @@ from .tables import (
     Stopped,
     TimedOut,
 )
-from .wire import (
+from ..wire import (
     CLIENT_ID,
     CLIENT_PASSCODE,
     END_OF_EMPTY,
     ERROR_CODE,
     FRAMING,
+    LENGTH,
+    RESERVED,
     SESSION_EXPIRY,
     SESSION_ID,
-    SESSION_LIMITS,
     Connect,
     Disconnect,
     Error,
     Frame,
 )
+from .incoming import Incoming
+from .receiving import Listener
+from .sending import S
+
+
+class Side(Listener[S]):
+    """What client and server share beside what they say and hear: the sink's word, time, the end.
+
+    See the module for the duties of the caller.
+    """
+
+    def __init__(
+        self,
+        initial: S,
+        limits: Limits | None,
+        *,
+        framed: bool,
+        lenient: bool,
+        refuse_oversize: bool,
+    ) -> None:
+        super().__init__(
+            initial, limits, framed=framed, lenient=lenient, refuse_oversize=refuse_oversize
+        )
+        self._connect_seconds = self._limits["connect-seconds"]
+        self._drain_seconds = self._limits["session-drain"]
+        self._paused = False
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def faulted(self) -> bool:
+        """Closed because the peer broke the protocol."""
+        return self.fault is not None
+
+    def snapshot(self) -> dict[str, object]:
+        """The state as plain values, without secrets, for status pages and for people."""
+        return {
+            "state": self.state.name,
+            "framing": "websocket" if self._framed else "length" if self.lengths else "mark",
+            "expires": self.expires,
+            "unanswered": len(self._unanswered),
+            "outstanding": len(self._pending),
+            "unfinished": len(self._unfinished),
+        }
+
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def made_safe(self, place: int, now: float) -> list[Event]:
+        """The messages of this event are safe: answer the requests among them."""
+        self._answered_by_sink(place)
+        return []
+
+    def not_safe(self, place: int, now: float) -> list[Event]:
+        """The messages of this event never will be safe: requests fail, the session ends (SA-16).
+
+        Going on would leave a gap in what is stored of this session.
+        """
+        event = self._answered_by_sink(place)
+        if event.kind == SEND_ONLY:
+            self.settle(len(event.ids))
+        else:
+            for id in event.ids:
+                if not self.closed and id in self._unanswered:
+                    self.fail(id, UNAVAILABLE, "not stored")
+        self.stop()
+        return []
+
+    def _answered_by_sink(self, place: int) -> MessagesReceived:
+        event = self._unsafe.pop(place, None)
+        if event is None:
+            raise ValueError(f"no event had the place {place!r}")
+        return event
+
+    # ── time and the end ────────────────────────────────────────────────────────────────────────
+
+    def paused(self, now: float) -> list[Event]:
+        """The peer is not read: that the rest of its messages does not come means nothing."""
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[Event]:
+        """The peer is read again: it has all its time from now on."""
+        self._paused = False
+        for incoming in self._waiting():
+            incoming.heard = now
+            self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
+        return []
+
+    def _connect_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-27``: no session came about."""
+        self._fail(TIMED_OUT, Fault("connect-seconds", "no session in time"), events)
+
+    def _answers_expired(self, now: float, events: list[Event]) -> None:
+        """``SA-27``: requests of ours which nobody has answered, if any."""
+        expired = self._pending.expire(now)
+        if expired:
+            events.append(
+                RequestsTimedOut([id for id, _ in expired], [waiter for _, waiter in expired])
+            )
+        first = self._pending.next_deadline()
+        if first is not None:
+            self.deadlines.set("answer", first)
+
+    def _waiting(self) -> list[Incoming]:
+        """The messages of which more must come."""
+        waiting = list(self._unfinished.values())
+        if self._receiving and self._current not in waiting:
+            waiting.append(self._current)
+        return waiting
+
+    def _unfinished_expired(self, now: float, events: list[Event]) -> None:
+        """Give up messages whose parts stopped coming (``SA-27``).
+
+        They are remembered for as long again, so that a late part does not pass for a message.
+        """
+        if self._paused:
+            return
+        seconds = self._unfinished_seconds
+        for incoming in self._waiting():
+            if now >= incoming.heard + seconds:
+                receiving = self._receiving and incoming is self._current
+                if incoming.muted and not receiving:
+                    del self._unfinished[incoming.key]  # type: ignore[arg-type]
+                    continue
+                if not incoming.muted:
+                    self.counters.abandoned_messages += 1
+                    ref = None if incoming.key is None or incoming.key[0] else incoming.id
+                    self._send_error(TIMED_OUT, "the rest of the message did not come", ref)
+                    events.append(MessageAbandoned(incoming.id))
+                    incoming.mute()
+                incoming.heard = now
+            self.deadlines.no_later("unfinished", incoming.heard + seconds)
+
+    timely: ClassVar = {
+        "connect": _connect_expired,
+        "answer": _answers_expired,
+        "unfinished": _unfinished_expired,
+    }
+
+    def lost(self, now: float) -> list[Event | WorkLost]:
+        """The connection is gone: (id, waiter) of each request without an answer."""
+        self._machine.try_step(ConnectionLost)
+        self._unfinished.clear()
+        self._unanswered.clear()
+        self._unsafe.clear()
+        self._receiving = False
+        self._current = Incoming(None, None, 0.0)
+        self._out.clear()
+        self.deadlines.clear_all()
+        unanswered = self._pending.drain()
+        return [WorkLost(unanswered)] if unanswered else []
 
 
 class Server(Side[Serving]):

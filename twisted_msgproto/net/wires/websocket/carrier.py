@@ -1,0 +1,510 @@
+"""autobahn's protocol classes, bounded on every side, which carry messages for a session.
+
+This module is the only place which knows about autobahn's inner life.  A :class:`Carrier` belongs
+to one connection and has a ``session`` (a :class:`.wire.FramedSession`), which is no subclass of
+anything here; what the session sees of it is its wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from autobahn.twisted import websocket as autobahn
+from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+
+from twisted_msgproto.core.errors import ConnectionClosed, shown
+
+from .frames import BINARY, TEXT, close_reason, xored
+from .limits import CLOSE_INTERNAL, CLOSE_NORMAL
+from .quiet import Call, QuietLog, log
+from .unread import Output
+from .wire import FramedSession, WebSocketWire
+
+_SLICE = 16384
+"""autobahn is given reads in slices: it copies its whole buffer twice for each frame in it."""
+
+_PIECES = 256
+"""A message which came in more pieces is put together as it comes."""
+
+_CONNECTING, _OPEN, _CLOSING, _CLOSED = (
+    autobahn.WebSocketServerProtocol.STATE_CONNECTING,
+    autobahn.WebSocketServerProtocol.STATE_OPEN,
+    autobahn.WebSocketServerProtocol.STATE_CLOSING,
+    autobahn.WebSocketServerProtocol.STATE_CLOSED,
+)
+
+if TYPE_CHECKING:  # autobahn's attributes come from the class this one is mixed into
+    from autobahn.websocket.protocol import WebSocketProtocol as _Mixin
+else:
+    _Mixin = object
+
+
+class Carrier(_Mixin):
+    """One WebSocket connection, either side; a mixin in front of autobahn's protocol classes.
+
+    Attributes:
+        factory: a :class:`.factories.WebSocketServerFactory` or
+            :class:`.factories.WebSocketClientFactory`.
+        session: what the messages are for.
+        wire: what the session sees of this.
+        held: octets of a message which is not whole yet.
+        oversize: the peer began a message above the limit.
+    """
+
+    log = QuietLog()
+    factory: Any
+    transport: Any
+    session: FramedSession
+    wire: WebSocketWire
+    held = 0
+    oversize = False
+
+    _output: Output | None = None
+    _upgraded = False
+    _arrived: list[Any]  # messages which the session has not been given yet
+    _alone = True  # what comes belongs to no session yet, so each message is given by itself
+    _octets = False  # messages are octets, text or not
+    _full_size = 0  # of a message, once the session stands
+    _reading_paused = False
+    _consuming = False
+    _ended = False
+    _ping: bytes | None = None
+    _drop_call: Call | None = None
+    _overdue = False  # the server should have dropped the connection by now
+    data: Any
+    message_data: Any
+    frame_data: Any
+    _fragments = 0
+    closeHandshakeTimeoutCall: Any
+    autoPingTimeout: float
+    maxFramePayloadSize: int
+    maxMessagePayloadSize: int
+    serverConnectionDropTimeout = 0  # its timer is autobahn's own; _drop_call takes its place
+
+    # ── what the wire asks for ──────────────────────────────────────────────────────────────────
+
+    @property
+    def unread(self) -> bool:
+        """The transport's buffer is full: what is sent now waits."""
+        return self._output is not None and self._output.paused
+
+    def established(self) -> None:
+        """The session stands: messages come in their full size, those of one read together."""
+        self._alone = False
+        self.maxMessagePayloadSize = self.maxFramePayloadSize = self._full_size
+
+    def sendFrames(self, parts: list[bytes]) -> None:
+        """Write these frames; nothing when the connection is not open."""
+        output = self._output
+        if output is not None and self.state == _OPEN:
+            output.write(b"".join(parts))
+
+    def closeWebSocket(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
+        """Begin the closing handshake with any code of RFC 6455; aborts if never opened.
+
+        Messages which still arrive are dropped.  Safe to call twice.
+        """
+        if self.state == _OPEN:
+            self._resume_transport()  # a paused connection could not see the peer's answer
+            self.sendCloseFrame(code=code, reasonUtf8=close_reason(reason), isReply=False)
+        elif self.state not in (_CLOSING, _CLOSED):
+            self.abort(reason or "closed before the upgrade")
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection at once."""
+        if self.state != _CLOSED:
+            self.wasClean = False
+            self.wasNotCleanReason = reason
+            self.dropConnection(abort=True)
+        elif self._output is not None and self._output.ending:
+            self._end(abort=True)
+
+    def pauseReading(self) -> None:
+        """Deliver no further message until :meth:`resumeReading`."""
+        if not self._reading_paused and self.state == _OPEN:
+            self._reading_paused = True
+            self.transport.pauseProducing()
+
+    def resumeReading(self) -> None:
+        """Deliver what was held back, then read on."""
+        if not self._reading_paused:
+            return
+        self._reading_paused = False
+        if not self._consuming and self.data:
+            self._consume(b"")
+        if not self._reading_paused:
+            self._resume_transport(force=True)
+
+    def _resume_transport(self, force: bool = False) -> None:
+        if (force or self._reading_paused) and self.state != _CLOSED:
+            self._reading_paused = False
+            self.transport.resumeProducing()
+
+    # ── from the transport, to autobahn ─────────────────────────────────────────────────────────
+
+    def connectionMade(self) -> None:
+        """Connected: the upgrade comes next."""
+        self._arrived = []
+        self._octets = self.factory.wire.octets
+        self.session.wire = self.wire = self.factory.wire(self)
+        super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
+        self.factory.connectionBegun(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Octets from the transport."""
+        if self.state == _CLOSED:
+            return
+        if self._reading_paused:
+            self.data += data
+            return
+        if (
+            self.state == _CONNECTING
+            and len(self.data) + len(data) > self.factory.upgrade_octets
+            and b"\r\n\r\n" not in self.data[-3:] + data
+        ):
+            self.abort("the HTTP head is too long")
+            return
+        self._consume(data)
+
+    def _consume(self, data: bytes) -> None:
+        self._consuming = True
+        held = self.held
+        try:
+            if self.state == _OPEN and self.current_frame is None and not self.inside_message:
+                if self.data:
+                    data = self.data + data
+                data = self._takeWhole(data)
+                self.data = b""
+            if data or self.data:
+                for start in range(0, len(data), _SLICE) or (0,):
+                    if self._reading_paused:
+                        self.data += data[start:]
+                        break
+                    self.data += data[start : start + _SLICE]
+                    self.consumeData()
+            if self._arrived or (self.held != held and self._upgraded):
+                self._handOn()
+        except Exception:
+            # autobahn did not expect this input.  The peer is the cause, so no more than a line.
+            log.info(
+                "{peer}: dropped, autobahn failed: {error}",
+                peer=self.peer,
+                error=shown(Failure().getErrorMessage()),
+            )
+            self.abort("input which could not be parsed")
+        finally:
+            self._consuming = False
+
+    def consumeData(self) -> None:
+        """autobahn's loop over what was read, which stops where reading was paused.
+
+        Before autobahn looks at anything the session has what came in front of it: of a wrong frame
+        nobody shall hear first, nor of a Close, which our answers have to precede.
+        """
+        if self.state in (_OPEN, _CLOSING):
+            while not self._reading_paused and self.state != _CLOSED:
+                if self.current_frame is None and not self.inside_message:
+                    if self.data:
+                        self.data = self._takeWhole(self.data)
+                    if not self.data:
+                        break
+                if self._arrived:
+                    self._handOn()
+                    continue
+                if not self.processData():
+                    break
+        else:
+            super().consumeData()
+
+    def _takeWhole(self, data: bytes) -> bytes:
+        """Take the unfragmented messages which ``data`` begins with; what is left of it.
+
+        Nearly all messages are such, and are spared autobahn's detours.  Stops at anything else,
+        and at anything which is not in order: autobahn says what is wrong.
+        """
+        server, largest, octets = self.factory.isServer, self.maxFramePayloadSize, self._octets
+        place, size = 0, len(data)
+        while size - place >= 2 and not self._reading_paused and self.state == _OPEN:
+            opcode, second = data[place], data[place + 1]
+            if opcode not in (TEXT, BINARY) or (second >= 0x80) is not server:
+                break
+            length, start = second & 0x7F, place + 2
+            if length == 126:
+                length, start = int.from_bytes(data[start : start + 2], "big"), start + 2
+                if length < 126:
+                    break
+            elif length == 127:
+                break
+            mask_end = start + 4 if server else start
+            end = mask_end + length
+            if end > size or length > largest:
+                break
+            payload = data[mask_end:end]
+            if server and payload:
+                payload = xored(payload, data[start:mask_end])
+            message: str | bytes = payload
+            if opcode == TEXT and not (octets and payload.isascii()):
+                try:
+                    text = payload.decode()
+                except UnicodeDecodeError:
+                    break
+                if not octets:
+                    message = text
+            place = end
+            self._arrived.append(message)
+            if self._alone:
+                self._handOn()
+        if place and self.autoPingTimeoutCall:
+            self._cancelAutoPingTimeoutCall()
+        return data[place:] if place else data
+
+    # ── from autobahn, to the session ───────────────────────────────────────────────────────────
+
+    def _handOn(self) -> None:
+        """Give the session what came, unless the connection closes already."""
+        arrived, self._arrived = self._arrived, []
+        if self.state == _OPEN:
+            self._guarded(self.session.received, arrived)
+
+    def _guarded(self, hook: Callable[..., None], *args: object) -> None:
+        """Call the session; an exception is our fault and closes the connection."""
+        try:
+            hook(*args)
+        except Exception:
+            log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook.__name__)
+            self.closeWebSocket(CLOSE_INTERNAL, "internal error")
+
+    def onOpen(self) -> None:
+        """The upgrade is done: the session begins."""
+        self._output = Output(self)
+        self.transport.registerProducer(self._output, True)
+        self._full_size = self.maxMessagePayloadSize
+        first = self.factory.first_octets
+        if first is not None:
+            self.maxMessagePayloadSize = self.maxFramePayloadSize = min(first, self._full_size)
+        self._upgraded = True
+        self._guarded(self.session.makeConnection, self.wire)
+        self.factory.connectionUpgraded(self)
+
+    def onMessage(self, payload: bytes, isBinary: bool) -> None:
+        """A complete message which autobahn put together."""
+        if self.state == _OPEN:
+            self._arrived.append(payload if isBinary or self._octets else payload.decode())
+            if self._alone:
+                self._handOn()
+
+    def _max_message_size_exceeded(self, size: int, most: int, reason: str) -> None:
+        """autobahn's, before it closes with 1009."""
+        self.oversize = True
+        if self.state == _OPEN and not self._alone:
+            self._guarded(self.session.oversized)
+        super()._max_message_size_exceeded(size, most, reason)
+
+    def onMessageBegin(self, isBinary: bool) -> None:
+        """As autobahn's, and the fragments are counted."""
+        self._fragments = 0
+        super().onMessageBegin(isBinary)
+
+    def onMessageFrameBegin(self, length: int) -> None:
+        """As autobahn's; too many fragments are as bad as too many octets."""
+        self._fragments += 1
+        super().onMessageFrameBegin(length)
+        if self._fragments > self.factory.frames_max and not self.failedByMe:
+            self._max_message_size_exceeded(0, 0, "too many fragments")
+
+    def onMessageFrameData(self, payload: bytes) -> None:
+        """Kept in few pieces: a list of tiny ones weighs many times what they weigh."""
+        if not self.failedByMe:
+            self.held += len(payload)
+            self.frame_data.append(payload)
+            if len(self.frame_data) > _PIECES:
+                self.frame_data = _joined(self.frame_data)
+
+    def onMessageFrameEnd(self) -> None:
+        """As autobahn's, with few pieces."""
+        if not self.failedByMe:
+            pieces = self.message_data
+            pieces += self.frame_data
+            if len(pieces) > _PIECES:
+                self.message_data = _joined(pieces)
+        self.frame_data = None
+
+    def onMessageEnd(self) -> None:
+        """As autobahn's, without its timings and listeners."""
+        self.held = 0
+        if not self.failedByMe:
+            self.onMessage(b"".join(self.message_data), self.message_is_binary)
+        self.message_data = None
+
+    def onPing(self, payload: bytes) -> None:
+        """Answered at once, or, by a peer which does not read, only the last one (RFC 6455)."""
+        if self._output is not None and self._output.paused:
+            self._ping = payload
+        else:
+            self.sendPong(payload)  # type: ignore[no-untyped-call]
+
+    def onAutoPingTimeout(self) -> None:
+        """No pong: the peer is gone, unless it is we who do not read, or it who reads slowly."""
+        if self._reading_paused or (self._output is not None and self._output.paused):
+            self.autoPingTimeoutCall = self.factory.reactor.callLater(
+                self.autoPingTimeout, self.onAutoPingTimeout
+            )
+        else:
+            super().onAutoPingTimeout()
+
+    def onCloseFrame(self, code: int, reasonRaw: bytes) -> bool | None:
+        """The peer's close; a client gives the server some time to drop the connection."""
+        answer: bool | None = super().onCloseFrame(code, reasonRaw)
+        if not self.factory.isServer and self.state == _CLOSING and self._drop_call is None:
+            self._drop_call = self.factory.reactor.callLater(self.factory.close_seconds, self._drop)
+        return answer
+
+    def _drop(self) -> None:
+        self._drop_call = None
+        self._overdue = True
+        self.dropConnection(abort=True)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The transport is gone: no timer of this connection remains."""
+        if self._output is not None:
+            self._output.stop()
+        for call in (self._drop_call, self.closeHandshakeTimeoutCall):
+            if call is not None and call.active():
+                call.cancel()
+        self._drop_call = self.closeHandshakeTimeoutCall = None
+        self._reading_paused = False
+        self.held = 0
+        self.factory.connectionGone(self, reason)
+        super().connectionLost(reason)  # type: ignore[misc]  # autobahn's Twisted class has it
+
+    def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
+        """autobahn's last word, once."""
+        why = self.wasNotCleanReason or reason or str(code)
+        if not self._upgraded:
+            error = ConnectionClosed(f"no WebSocket: {why}")
+            self._guarded(self.session.neverConnected, error)
+        else:
+            lost = ConnectionDone() if wasClean else ConnectionLost(why)
+            self._guarded(self.session.connectionLost, Failure(lost))
+
+    # ── from autobahn, to the transport ─────────────────────────────────────────────────────────
+
+    def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
+        """Octets to the peer, in order, through the bounded queue."""
+        if self._output is None:
+            self.transport.write(data)
+        else:
+            self._output.write(data)
+
+    # ── from the output which waits, to the session ─────────────────────────────────────────────
+
+    def outputPaused(self) -> None:
+        """More than ``unread-octets`` wait for the peer to read."""
+        self.session.outputChanged(True)
+
+    def outputResumed(self) -> None:
+        """The peer has read at least half of it."""
+        self.session.outputChanged(False)
+
+    def peerUnreading(self) -> None:
+        """The peer read nothing for ``unread-seconds``: the session says so, if there is one."""
+        if self._upgraded:
+            self._guarded(self.session.unread)
+        self.abort("the peer does not read")
+
+    def _drained(self) -> None:
+        if self._ping is not None:
+            payload, self._ping = self._ping, None
+            self.sendPong(payload)  # type: ignore[no-untyped-call]
+        if self._output is not None and self._output.ending:
+            self._end()
+        elif self.state == _OPEN:
+            self.session.outputDrained()
+
+    def _closeConnection(self, abort: bool = False) -> None:
+        """Close the transport: at once, or when the peer has read what waits for it.
+
+        After both close frames there is nothing to cut off: a reset could overtake ours, and a
+        browser would call the connection unclean.
+        """
+        output = self._output
+        abort = abort and (self._overdue or not self.wasClean)
+        if abort or output is None or not (output.paused or output.octets):
+            self._end(abort)
+        else:
+            output.ending = True
+
+    def unregisterProducer(self) -> None:
+        """Kept back: the queue goes on draining until :meth:`_end`."""
+
+    def _end(self, abort: bool = False) -> None:
+        if self._output is not None:
+            self._output.stop()
+            if not self._ended:
+                self.transport.unregisterProducer()
+        self._ended = True
+        if abort:
+            self.transport.abortConnection()
+            return
+        self.transport.loseConnection()
+        if self._drop_call is None:  # a peer which reads nothing would keep the rest for ever
+            factory = self.factory
+            self._drop_call = factory.reactor.callLater(
+                factory.unread_seconds, self.transport.abortConnection
+            )
+
+
+def _joined(pieces: list[Any]) -> list[Any]:
+    """The same octets as one piece, which grows in linear time when it is joined again."""
+    whole = pieces[0] if isinstance(pieces[0], bytearray) else bytearray(pieces[0])
+    for piece in pieces[1:]:
+        whole += piece
+    return [whole]
+
+
+class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
+    """The server's side of one connection."""
+
+    peer: Any
+    _transport_details: Any
+
+    def onConnect(self, request: ConnectionRequest) -> str | None:
+        """Refuse foreign origins, then choose the sub-protocol.
+
+        A client which offers sub-protocols gets the first one the factory knows; one which offers
+        none is accepted without.
+        """
+        if self.factory.sessions.draining:
+            raise ConnectionDeny(ConnectionDeny.SERVICE_UNAVAILABLE, "the server stops")
+        if request.origin and not self.factory.origin_allowed(request.origin):
+            self.factory.refused_origins += 1
+            raise ConnectionDeny(ConnectionDeny.FORBIDDEN, "origin not allowed")
+        for name in request.protocols:
+            if name in self.factory.protocols:
+                return str(name)
+        return None
+
+
+class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
+    """The client's side of one connection."""
+
+    peer: Any
+    _transport_details: Any
+
+    def onConnecting(self, transport_details: object) -> ConnectingRequest:
+        """The upgrade request; an IPv6 address goes into brackets, which autobahn forgets."""
+        factory = self.factory
+        host = f"[{factory.host}]" if ":" in factory.host else factory.host
+        return ConnectingRequest(
+            host=host,
+            port=factory.port,
+            resource=factory.resource,
+            headers=factory.headers,
+            useragent=factory.useragent,
+            origin=factory.origin,
+            protocols=factory.protocols,
+        )

@@ -1,0 +1,198 @@
+"""The factories of WebSocket connections: bounds for autobahn, origins, and who is let in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from autobahn.twisted import websocket as autobahn
+from twisted.internet.interfaces import IAddress, ITCPTransport
+from twisted.python.failure import Failure
+
+from twisted_msgproto.core.limits import Limits
+
+from ...factory import MsgprotoServerFactory, SessionFactory
+from ..origins import origin_of, parse_address, parse_origins
+from .carrier import Carrier, ClientCarrier, ServerCarrier
+from .limits import CLOSE_LEAVING, CLOSE_NORMAL
+from .quiet import PlainTimer
+from .wire import FramedSession, WebSocketWire
+
+Build = Callable[[IAddress | None], Any]
+"""Builds the session (a :class:`.wire.FramedSession`) of a new connection; None refuses it."""
+
+
+class _Bounds:
+    """What both factories set: all of autobahn's bounds, and ours.
+
+    Attributes:
+        sessions: the factory whose sessions the connections carry.
+        wire: the class of the sessions' wires.
+        first_octets: how large a message may be before its session stands; None: as any other.
+    """
+
+    isServer: ClassVar[bool]
+    wire: type[WebSocketWire] = WebSocketWire
+    first_octets: int | None = None
+    reactor: Any
+    sessions: Any
+    _build: Build
+
+    def bound(self, limits: Limits) -> None:
+        """Put ``limits`` (which contain :data:`.limits.WEBSOCKET_LIMITS`) in force."""
+        self._batched_timer = PlainTimer(self.reactor)
+        self.unread_octets = limits.integer("unread-octets")
+        self.unread_seconds = limits["unread-seconds"]
+        self.upgrade_octets = limits.integer("websocket-upgrade-octets")
+        self.close_seconds = limits["websocket-close-seconds"]
+        self.frames_max = limits.integer("websocket-message-frames")
+        octets = limits.integer("websocket-message-octets")
+        options: dict[str, Any] = {
+            "maxFramePayloadSize": octets,
+            "maxMessagePayloadSize": octets,
+            "failByDrop": False,
+            "openHandshakeTimeout": limits["websocket-upgrade-seconds"],
+            "closeHandshakeTimeout": limits["websocket-close-seconds"],
+            "autoPingInterval": limits["websocket-ping-seconds"],
+            "autoPingTimeout": limits["websocket-pong-seconds"],
+            "tcpNoDelay": True,
+        }
+        if self.isServer:
+            options |= {
+                "versions": [13],
+                "webStatus": False,
+                # Origins are compared exactly in onConnect, where a refusal is a 403.
+                "allowedOrigins": ["*"],
+                "allowNullOrigin": True,
+            }
+        self.setProtocolOptions(**options)  # type: ignore[attr-defined]
+
+    def carrying(self, carrier: Any, session: FramedSession) -> Any:
+        """``carrier`` with the session which it is for."""
+        carrier.session = session
+        return carrier
+
+    @property
+    def close_code(self) -> int:
+        """With which code a connection closes where nobody did anything wrong."""
+        return CLOSE_LEAVING if getattr(self.sessions, "draining", False) else CLOSE_NORMAL
+
+    def connectionBegun(self, carrier: Carrier) -> None:
+        """The transport of ``carrier`` stands: the upgrade comes next."""
+
+    def connectionUpgraded(self, carrier: Carrier) -> None:
+        """The session of ``carrier`` has begun."""
+
+    def connectionGone(self, carrier: Carrier, reason: Failure) -> None:
+        """The transport of ``carrier`` is lost."""
+
+
+class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
+    """Accepts WebSocket connections for the sessions of another factory.
+
+    It needs no URL, so it listens on any endpoint.
+
+    Attributes:
+        refused_origins: browser pages from origins which are not listed.
+    """
+
+    protocol = ServerCarrier
+    noisy = False
+    sessions: MsgprotoServerFactory
+
+    def __init__(
+        self,
+        sessions: MsgprotoServerFactory,
+        build: Build,
+        limits: Limits,
+        *,
+        origins: Sequence[str] = (),
+        protocols: Sequence[str] = (),
+    ) -> None:
+        """``origins`` as :func:`parse_origins` takes them; ``protocols`` are sub-protocol names.
+
+        Raises ConfigurationError for what is no origin.
+        """
+        super().__init__(  # type: ignore[no-untyped-call]
+            reactor=sessions.clock, protocols=list(protocols), server=""
+        )
+        self.sessions = sessions
+        self._build = build
+        self.origins = parse_origins(origins)
+        self.refused_origins = 0
+        self._upgrading: dict[Carrier, str] = {}
+        self.bound(limits)
+
+    def origin_allowed(self, origin: str) -> bool:
+        """May a page from ``origin`` (the header's text) connect?"""
+        if "*" in self.origins:
+            return True
+        try:
+            return origin_of(origin) in self.origins
+        except ValueError:
+            return False
+
+    def buildProtocol(self, address: Any) -> Any:
+        """A connection with a session in it, or None (which closes it) above a limit."""
+        session = self._build(address)
+        return None if session is None else self.carrying(super().buildProtocol(address), session)
+
+    def connectionBegun(self, carrier: Carrier) -> None:
+        """A connection counts for its address from the beginning, not from the upgrade."""
+        transport = carrier.transport
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpKeepAlive(True)
+        host = str(getattr(transport.getPeer(), "host", ""))
+        self._upgrading[carrier] = host
+        self.sessions.addressTaken(host)
+
+    def connectionUpgraded(self, carrier: Carrier) -> None:
+        """From here on its session counts."""
+        host = self._upgrading.pop(carrier, None)
+        if host is not None:
+            self.sessions.addressFreed(host)
+
+    def connectionGone(self, carrier: Carrier, reason: Failure) -> None:
+        """The transport is lost; where TLS failed, that is told."""
+        self.sessions.lookTls(carrier.transport, reason)
+        self.connectionUpgraded(carrier)
+
+    def abortUpgrades(self) -> None:
+        """The server stops: connections which have no session yet end at once."""
+        for carrier in list(self._upgrading):
+            carrier.abort("the server stops")
+
+
+class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
+    """Connects to one ``ws://`` or ``wss://`` address for the sessions of another factory."""
+
+    protocol = ClientCarrier
+    noisy = False
+
+    def __init__(
+        self,
+        sessions: SessionFactory,
+        build: Build,
+        limits: Limits,
+        url: str,
+        *,
+        origin: str | None = None,
+        protocols: Sequence[str] = (),
+    ) -> None:
+        """``url`` as :func:`parse_address` takes it; ``origin`` only to play a browser."""
+        parse_address(url)
+        super().__init__(  # type: ignore[no-untyped-call]
+            reactor=sessions.clock,
+            url=url,
+            origin=origin,
+            protocols=list(protocols),
+            useragent=None,
+        )
+        self.sessions = sessions
+        self._build = build
+        self.bound(limits)
+
+    def buildProtocol(self, address: Any) -> Any:
+        """A connection with a session in it."""
+        session = self._build(address)
+        return None if session is None else self.carrying(super().buildProtocol(address), session)

@@ -1,0 +1,27 @@
+"""What a WebSocket connection bounds, and the codes with which it closes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted_msgproto.core.limits import Limit
+
+CLOSE_NORMAL: Final = 1000
+CLOSE_LEAVING: Final = 1001
+CLOSE_PROTOCOL: Final = 1002
+CLOSE_TOO_BIG: Final = 1009
+CLOSE_INTERNAL: Final = 1011
+
+WEBSOCKET_LIMITS: Final = (
+    Limit("connections", 10_000, "connections", "of one server at a time", 1),
+    Limit("websocket-message-octets", 16 << 20, "octets", "one message, all its frames", 1),
+    Limit("websocket-message-frames", 1 << 16, "frames", "fragments of one message", 1),
+    Limit("websocket-upgrade-octets", 16 << 10, "octets", "HTTP head before the upgrade", 256),
+    Limit("websocket-upgrade-seconds", 10.0, "s", "from connect to upgrade", 0.001),
+    Limit("websocket-close-seconds", 5.0, "s", "from our close to the peer's", 0.001),
+    Limit("websocket-ping-seconds", 30.0, "s", "between pings; 0 sends none"),
+    Limit("websocket-pong-seconds", 30.0, "s", "a ping's answer, or any frame", 0.001),
+    Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
+    Limit("unread-seconds", 30.0, "s", "a peer which reads nothing is dropped", 0.001),
+)
+"""What both WebSocket protocols bound; part of their ``LIMITS`` tables."""

@@ -1,0 +1,164 @@
+"""What a link sees of a WebSocket connection, and what the connection calls on the link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Protocol as Shape
+
+from twisted.internet.interfaces import IAddress
+from twisted.python.failure import Failure
+
+from .frames import BINARY, TEXT, frame, opcode_of
+from .limits import CLOSE_PROTOCOL, CLOSE_TOO_BIG
+
+if TYPE_CHECKING:
+    from .carrier import Carrier
+
+Message = str | bytes
+"""A WebSocket message: ``str`` is text, ``bytes`` is binary."""
+
+
+class FramedSession(Shape):
+    """What a WebSocket connection carries messages for; the factory builds one for each.
+
+    Attributes:
+        wire: set before the upgrade; until ``makeConnection`` it can be closed, but not written to.
+    """
+
+    wire: Any
+
+    def makeConnection(self, wire: Any) -> None:
+        """The upgrade is done: ``wire`` can be written to from here on."""
+
+    def received(self, inputs: list[Any]) -> None:
+        """The messages of one read, in order.
+
+        Before ``wire.established()`` each comes alone.  An empty list says that ``wire.held`` has
+        changed, and no more.
+        """
+
+    def oversized(self) -> None:
+        """A message above the limit begins; when this returns the connection closes with 1009."""
+
+    def unread(self) -> None:
+        """The peer has read nothing for ``unread-seconds``: the connection is dropped after this."""
+
+    def outputChanged(self, paused: bool) -> None:
+        """More than ``unread-octets`` wait for the peer to read, or half of them no longer do."""
+
+    def outputDrained(self) -> None:
+        """The peer has read all that waited for it."""
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The connection is gone: ConnectionDone after a closing handshake, ConnectionLost
+        otherwise."""
+
+    def neverConnected(self, error: Exception) -> None:
+        """The connection is gone before the upgrade; instead of ``connectionLost``."""
+
+
+class WebSocketWire:
+    """One WebSocket connection, either side.
+
+    Messages are ``str`` (text) and ``bytes`` (binary), in lists.
+    """
+
+    octets: ClassVar[bool] = False
+    """Whether text, too, is received as octets."""
+
+    __slots__ = ("_carrier", "_masked", "disconnecting")
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self._masked = not carrier.factory.isServer
+        self.disconnecting = False
+
+    def write(self, messages: Iterable[Any]) -> None:
+        """Send ``messages`` with one write; nothing once the connection closes."""
+        masked = self._masked
+        parts: list[bytes] = []
+        for message in messages:
+            if type(message) is str:
+                parts += frame(TEXT, message.encode(), masked)
+            else:
+                parts += frame(BINARY, message, masked)
+        self._carrier.sendFrames(parts)
+
+    def close(self, fault: bool = False) -> None:
+        """Begin the closing handshake behind what was written; the second call does nothing.
+
+        ``fault``: the peer broke the protocol.  Messages which still arrive are dropped.
+        """
+        self.disconnecting = True
+        carrier = self._carrier
+        if not fault:
+            carrier.closeWebSocket(carrier.factory.close_code)
+        else:
+            carrier.closeWebSocket(CLOSE_TOO_BIG if carrier.oversize else CLOSE_PROTOCOL)
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self.disconnecting = True
+        self._carrier.abort("the session was given up")
+
+    def established(self) -> None:
+        """The session stands: messages may be as large as the limits say."""
+        self._carrier.established()
+
+    def pauseProducing(self) -> None:
+        """Deliver no further message until ``resumeProducing()``."""
+        self._carrier.pauseReading()
+
+    def resumeProducing(self) -> None:
+        """Deliver what was held back, then read on."""
+        self._carrier.resumeReading()
+
+    @property
+    def held(self) -> int:
+        """Octets of a message which is not whole yet."""
+        return self._carrier.held
+
+    @property
+    def unread(self) -> bool:
+        """The transport has enough: what is written now waits."""
+        return self._carrier.unread
+
+    def getPeer(self) -> IAddress:
+        """The peer's address."""
+        return self._carrier.transport.getPeer()  # type: ignore[no-any-return]
+
+    def getHost(self) -> IAddress:
+        """Our own address."""
+        return self._carrier.transport.getHost()  # type: ignore[no-any-return]
+
+    # As Twisted's transports call them, for those who have one wire among many.
+
+    def loseConnection(self) -> None:
+        """As ``close()``."""
+        self.close()
+
+    def abortConnection(self) -> None:
+        """As ``abort()``."""
+        self.abort()
+
+
+class OctetWire(WebSocketWire):
+    """As :class:`WebSocketWire` for a protocol whose frames are octets.
+
+    What is UTF-8 is sent as text, any other as binary; both kinds are received as ``bytes``.
+    """
+
+    octets = True
+    __slots__ = ()
+
+    def write(self, messages: Iterable[bytes]) -> None:
+        """Send ``messages`` with one write; nothing once the connection closes."""
+        masked = self._masked
+        parts: list[bytes] = []
+        for message in messages:
+            parts += frame(opcode_of(message), message, masked)
+        self._carrier.sendFrames(parts)
+
+
+__all__ = ["FramedSession", "Message", "OctetWire", "WebSocketWire"]

@@ -1,0 +1,26 @@
+"""What the machines of sABC count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a machine has seen, as plain integers."""
+
+    requests: int = 0
+    send_only: int = 0
+    responses: int = 0
+    errors_received: int = 0
+    errors_sent: int = 0
+    refused_frames: int = 0
+    discarded_frames: int = 0
+    abandoned_messages: int = 0
+    truncated_messages: int = 0
+    unknown_responses: int = 0
+    odd_expiries: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """By name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
