@@ -15,6 +15,10 @@ _BROKEN: dict[str, tuple[str, str]] = {
         "HO-04: progress does not reset the deadline",
     ),
     "test_an_orderly_end_finishes_what_is_in_flight": ("micromsg2 mtl", "HO-12"),
+    "test_tls_which_says_no_is_a_refusal": (
+        "micromsg2 sabc sabc-ws umq",
+        "HO-11: what the transport said is lost",
+    ),
     "test_what_is_in_flight_is_finished": ("micromsg2 mtl", "HO-12: the row above, in a service"),
     "test_what_the_peer_would_not_take_is_refused_before_it_is_written": (
         "micromsg2 mtl",

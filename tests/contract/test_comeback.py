@@ -6,9 +6,11 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from OpenSSL.SSL import Error as TLSError
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import CancelledError
 
+from tests.contract.cases import CONNECTED
 from tests.contract.world import only, over_all
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
@@ -188,6 +190,22 @@ class BeingRefused(Parts):
         world.wait(600)
         self.assertLessEqual(self.case.attempts(world), 12)
         self.assertGreater(self.case.attempts(world), 5)
+
+    @only(*CONNECTED)
+    def test_tls_which_says_no_is_a_refusal(self: Any) -> None:
+        """HO-11: a certificate which is not known, a port which speaks no TLS."""
+        world = self.serving()
+        world.turned_away = TLSError([("SSL routines", "", "certificate verify failed")])
+        service = self.client(world)
+        waiting = service.whenEstablished()
+        service.startService()
+        world.wait(2)
+        refusal = self.failureResultOf(waiting, Refused)
+        self.assertEqual(str(refusal.value), "TLS: certificate verify failed")
+        self.assertEqual(service.state, "refused")
+        world.turned_away = None
+        world.wait(10)
+        self.assertEqual(service.state, "up")
 
     def test_it_gives_up_if_it_is_to(self: Any) -> None:
         """HO-11: ``stopWhenRefused``"""

@@ -117,9 +117,9 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
         for destination, filter in self.subscriptions.items():
             self._subscribe(session, destination, filter)
 
-    def _unestablished(self, failure: Failure) -> None:
-        super()._unestablished(failure)
-        fault = self._connection.machine.fault
+    def _unestablished(self, failure: Failure, session: Any) -> None:
+        super()._unestablished(failure, session)
+        fault = session.machine.fault
         if fault is not None and fault.reason in DISAGREEMENTS:
             self._error = Refused(fault.text, fault.reason)
 

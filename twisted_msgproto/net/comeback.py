@@ -339,7 +339,7 @@ class Comeback(Service, Generic[S]):
             self._errands = {errand: None, **self._errands}
         self._errandOctets += errand.octets
         self._runErrands()
-        if errand in self._errands:
+        if errand in self._errands and errand.timer is None:
             left = max(0.0, errand.deadline - self.clock.seconds())
             errand.timer = self.clock.callLater(left, self._late, errand)
 
@@ -607,16 +607,19 @@ class ClientComeback(Comeback[S]):
     def _connected(self, connection: Any) -> Any:
         """There is a connection: what matters is whether its session will stand."""
         self._connection = connection
-        established: Deferred[S] = self._sessionIn(connection).whenEstablished()
-        established.addCallbacks(self._established, self._unestablished)
+        session = self._sessionIn(connection)
+        established: Deferred[S] = session.whenEstablished()
+        established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
         return connection
 
     def _unconnected(self, failure: Failure) -> Failure:
         self._error = failure.value
         return failure
 
-    def _unestablished(self, failure: Failure) -> None:
-        self._error = failure.value
+    def _unestablished(self, failure: Failure, session: Any) -> None:
+        """The connection has ended, for ``failure``, and ``session`` never stood."""
+        loss: Failure | None = getattr(session, "loss", None)
+        self._error = (None if loss is None else tls_refusal(loss)) or failure.value
 
     def _between(self, attempts: int) -> float:
         """ClientService asks when to connect again: a connection was lost, or there was none."""

@@ -45,6 +45,7 @@ class Link(Protocol):
         session: the public name of this session.
         peer: the peer's transport address as text.
         address: the peer's host alone; empty where there is none.
+        loss: what the transport said when the connection was lost; None while it lives.
     """
 
     log: ClassVar[Logger]
@@ -69,6 +70,7 @@ class Link(Protocol):
     session: str
     peer: str
     address: str
+    loss: Failure | None = None
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -337,6 +339,7 @@ class Link(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass which overrides this calls it."""
+        self.loss = reason
         self._ended = self._deaf = self._gone = True
         events = self.machine.lost(self._now())
         self._timer.stop()
