@@ -40,8 +40,8 @@ from twisted_msgproto.mtl import (
     MtlServer,
     MtlServerFactory,
 )
-from twisted_msgproto.mtl.sasl import PlainClient
 from twisted_msgproto.net.authentication import portal_over
+from twisted_msgproto.net.sasl import PlainClient
 from twisted_msgproto.sabc import (
     SabcClient,
     SabcClientFactory,

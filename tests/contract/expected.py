@@ -25,16 +25,6 @@ _BROKEN: dict[str, tuple[str, str]] = {
         "HO-13, HO-23",
     ),
     "test_what_is_not_whole_yet_is_bounded_for_the_process": ("sabc sabc-ws umq", "NB-02"),
-    "test_every_failure_takes_the_same_time": ("umq", "NB-04"),
-    "test_guesses_are_throttled": ("umq", "NB-04"),
-    "test_wrong_passwords_from_elsewhere_do_not_shut_the_right_one_out": (
-        "sabc sabc-ws mtl",
-        "NB-05",
-    ),
-    "test_one_client_with_an_old_password_does_not_shut_its_address_out": (
-        "sabc sabc-ws",
-        "NB-05",
-    ),
     "test_the_counters_can_be_seen_while_the_connection_lives": (
         "micromsg2 sabc sabc-ws umq",
         "FC-03: most are added when a connection ends",

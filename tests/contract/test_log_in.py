@@ -99,6 +99,53 @@ class LogIn:
         self.successResultOf(right)
 
     @only(*LOG_IN)
+    def test_a_right_password_waits_for_its_check_and_its_client_is_patient(self: Any) -> None:
+        """NB-05: its name is under attack from everywhere, and its own address is clean."""
+        world, checker = self.guarded(login_rate=0.001)
+        for number in range(24):
+            self.ignore(world.log_in(NAME, "wrong", f"203.0.113.{number}"))
+        self.assertEqual(len(checker.asked), 20)
+        right = world.log_in(NAME, RIGHT)
+        world.wait(7.8, 0.1)
+        self.assertNoResult(right)
+        world.wait(1, 0.1)
+        self.successResultOf(right)
+        again = world.log_in(NAME, RIGHT)  # it is known here now
+        self.successResultOf(again)
+        world.wait(10)
+
+    @only("sabc", "sabc-ws", "umq")  # MTL has no connection of a client's own, see its test_sasl
+    def test_a_login_that_waits_goes_with_its_client(self: Any) -> None:
+        """NB-05: nothing of it is left on the clock, and no checker is asked."""
+        world, checker = self.guarded(login_rate=0.001)
+        for _ in range(8):
+            self.ignore(world.log_in(NAME, "wrong", ELSEWHERE))
+        self.assertEqual(len(checker.asked), 5)
+        for peer in world.peers:
+            peer.cut()
+        world.pump()
+        world.wait(0.5)
+        self.assertEqual(world.factory.authentication.waiting, 0)
+        world.wait(20)
+        self.assertEqual(len(checker.asked), 5)
+
+    @only(*LOG_IN)
+    def test_each_refusal_is_a_line_that_does_not_show_the_secret(self: Any) -> None:
+        """NB-04"""
+        world, _ = self.guarded()
+        for _ in range(40):
+            self.ignore(world.log_in(NAME, "geheim", ELSEWHERE))
+        world.wait(12)
+        lines = [line for line in world.lines() if "login" in line]
+        self.assertEqual(len(lines), 5)
+        self.assertIn(f"{ELSEWHERE}: login as 'me' refused", lines[0])
+        world.wait(60, 10)
+        self.successResultOf(world.log_in(NAME, RIGHT))
+        self.assertIn(f"{ELSEWHERE}: 35 more logins refused", world.lines()[-1])
+        self.assertNotIn("geheim", repr(world.logged))
+        self.assertEqual(world.factory.counters["login_failures"], 40)
+
+    @only(*LOG_IN)
     def test_a_check_that_never_answers_has_a_deadline_and_the_peer_is_told(self: Any) -> None:
         """HO-07"""
         world, _ = self.guarded(silent=True)

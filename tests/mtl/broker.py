@@ -9,16 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl.machine import (
-    SERVER_LIMITS,
-    Channel,
-    IngestProfile,
-    Profile,
-    QueueProfile,
-    Server,
-    TestProfile,
-)
-from twisted_msgproto.mtl.machine.sessions import ServerEvent
+from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
+from twisted_msgproto.mtl.machine import Channel, Profile, Server
+from twisted_msgproto.mtl.terms.events import ServerEvent
+from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
 from twisted_msgproto.mtl.wire import data
 
 OPEN = {"protocol": {"name": "MTL", "version": 1}, "virtual-host": "host"}

@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
-from twisted_msgproto.mtl.protocol.client import Received
+from twisted_msgproto.mtl.protocol.flows import Received
 from twisted_msgproto.net.sink import IMessageSink
 
 reactor: Any = installed

@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from twisted_msgproto.core.machine import events as events_of
-from twisted_msgproto.mtl.machine import CLIENT, Client, ClientState
-from twisted_msgproto.mtl.machine.client import (
+from twisted_msgproto.mtl.machine import Client
+from twisted_msgproto.mtl.terms.events import (
     Answered,
     LeaseGranted,
-    Opened,
-    ProfileSelected,
     RequestRefused,
     RequestTimedOut,
-    SocketChanged,
     SocketDropped,
+)
+from twisted_msgproto.mtl.terms.states import (
+    CLIENT,
+    ClientState,
+    Opened,
+    ProfileSelected,
+    SocketChanged,
     Unauthorized,
 )
 from twisted_msgproto.mtl.wire import control
@@ -348,6 +352,19 @@ def test_three_sockets_of_two_and_a_half_seconds_each() -> None:
     assert asked.wait(2.5) == [SocketDropped()]
 
 
+def test_the_reply_to_authorize_may_take_longer() -> None:
+    """MT-28, NB-05: a server lets logins wait; to begin anew would only lose the place in line."""
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    asked.reply(401, mechanisms=["X"])
+    asked.client.authorize(cycle, asked.now)
+    assert asked.names[-1] == "Authorize"
+    assert asked.wait(11.9) == []
+    assert asked.wait(0.1) == [SocketDropped()]
+    assert asked.names[-1] == "Open"
+    assert asked.wait(2.5) == [SocketDropped()]
+
+
 def test_what_was_not_sent_on_the_old_socket_is_not_sent_on_the_new_one() -> None:
     """MT-28"""
     asked = Asked()
@@ -395,7 +412,7 @@ def test_on_a_new_socket_as_much_is_done_anew_as_the_request_needs(kind: str) ->
         codes = (401, 201, 200)
         names = ["Open", "Authorize", "Profile"]
     asked.names.clear()
-    assert asked.wait(2.5) == [SocketDropped()]
+    assert asked.wait(12 if kind == "authorize" else 2.5) == [SocketDropped()]
     events, sent = [], asked.names
     for code in codes:
         events += asked.reply(code, mechanisms=["X"])

@@ -9,8 +9,8 @@ import pytest
 from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.mtl.machine import CLIENT_FLOW, CLIENT_LIMITS, ClientFlow, ClientFlowState
-from twisted_msgproto.mtl.machine.client_flow import (
+from twisted_msgproto.mtl.machine import ClientFlow
+from twisted_msgproto.mtl.terms.events import (
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
@@ -19,6 +19,8 @@ from twisted_msgproto.mtl.machine.client_flow import (
     FlowSuspended,
     Responded,
 )
+from twisted_msgproto.mtl.terms.limits import CLIENT_LIMITS
+from twisted_msgproto.mtl.terms.states import CLIENT_FLOW, ClientFlowState
 from twisted_msgproto.mtl.wire import data, fields
 from twisted_msgproto.mtl.wire.data import (
     Confirm,

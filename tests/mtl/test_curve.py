@@ -9,7 +9,7 @@ import zmq
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, reactor, run, until
 from twisted_msgproto.core.errors import ConfigurationError, TimedOut
 from twisted_msgproto.mtl import MtlServerFactory
-from twisted_msgproto.mtl.curve import CurveClient, CurveServer, zap_reply
+from twisted_msgproto.mtl.zeromq.curve import CurveClient, CurveServer, zap_reply
 
 
 class Curve(MtlCase):

@@ -15,7 +15,7 @@ from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, run, until
 from tests.mtl.plain import Plain
 from tests.mtl.test_sockets import dealer_from
 from twisted_msgproto.core.errors import TimedOut
-from twisted_msgproto.mtl.door import Door
+from twisted_msgproto.mtl.zeromq.door import Door
 
 
 class Limited(MtlCase):

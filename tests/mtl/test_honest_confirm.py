@@ -11,16 +11,11 @@ from hypothesis import strategies as st
 
 from tests.mtl.broker import Broker, contents
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl.machine import (
-    SERVER_LIMITS,
-    Channel,
-    ContentReceived,
-    IngestProfile,
-    QueueProfile,
-    TestProfile,
-)
+from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
+from twisted_msgproto.mtl.machine import Channel
 from twisted_msgproto.mtl.machine.client_flow import ClientFlow
-from twisted_msgproto.mtl.machine.limits import CLIENT_LIMITS
+from twisted_msgproto.mtl.terms.events import ContentReceived
+from twisted_msgproto.mtl.terms.limits import CLIENT_LIMITS, SERVER_LIMITS
 from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.mtl.wire.data import Confirm, Reject
 

@@ -10,8 +10,9 @@ from tests.mtl.cases import HeldSink, MtlCase, reactor, run, until
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.mtl import MtlServer
-from twisted_msgproto.mtl.machine.profiles import Profile, QueueProfile
-from twisted_msgproto.mtl.protocol.client import Received
+from twisted_msgproto.mtl.application import QueueProfile
+from twisted_msgproto.mtl.machine.profile import Profile
+from twisted_msgproto.mtl.protocol.flows import Received
 
 
 class Hooks(MtlCase):

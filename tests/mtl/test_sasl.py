@@ -11,9 +11,10 @@ from twisted.internet.defer import Deferred, succeed
 
 from tests.mtl.cases import HeldSink, MtlCase, reactor, run, taking, until
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused
-from twisted_msgproto.mtl import MtlServerFactory, sasl
-from twisted_msgproto.mtl.sasl import credentials
+from twisted_msgproto.mtl import MtlServerFactory
+from twisted_msgproto.net import sasl
 from twisted_msgproto.net.authentication import portal_over
+from twisted_msgproto.net.sasl import credentials
 
 
 def checkers() -> list[Any]:
@@ -82,8 +83,10 @@ class Authentication(MtlCase):
 
     @run
     async def test_attempts_are_limited_for_each_name(self) -> None:
-        """MT-08: then even the right password is of no use, and others are not concerned."""
-        factory = self.authenticating(limits={"login-failures": 3})
+        """MT-08, NB-05: then the right password waits, too, and others are not concerned."""
+        factory = self.authenticating(
+            limits={"login-address-failures": 3, "login-rate": 0.001, "login-wait": 0.1}
+        )
         for mechanism in (sasl.PlainClient, sasl.ScramClient):
             for password in ("no", "no", "no", "secret"):
                 client = self.client(factory.addresses[0])
@@ -91,9 +94,31 @@ class Authentication(MtlCase):
                 with self.assertRaises(Refused):
                     await client.authorize(lambda names, m=mechanism, p=password: m("me", p))
                 await client.close()
+        self.assertEqual(factory.counters["logins_not_checked"], 5)
         client = self.client(factory.addresses[0])
         await client.open("host")
         self.assertEqual(len(await client.authorize(credentials("you", "word"))), 3)
+
+    @run
+    async def test_a_login_which_waits_goes_with_its_session(self) -> None:
+        """NB-05: and nobody is asked about it any more."""
+        factory = self.authenticating(limits={"login-address-failures": 1, "login-rate": 0.001})
+        clients, asked = [], []
+        for _ in range(2):
+            client = self.client(factory.addresses[0])
+            await client.open("host")
+            clients.append(client)
+            asked.append(client.authorize(lambda names: sasl.PlainClient("me", "no")))
+            asked[-1].addErrback(lambda failure: None)
+        await asked[0]
+        authentication = factory.authentication
+        assert authentication is not None
+        await until(lambda: authentication.waiting == 1)
+        self._sweep(factory)
+        self.assertEqual(authentication.waiting, 0)
+        self.assertEqual(factory.counters["login_failures"], 1)
+        for client in clients:
+            await client.close()
 
     @run
     async def test_a_client_authenticates_again_by_itself(self) -> None:

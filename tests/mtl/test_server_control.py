@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tests.mtl.broker import ANYTHING, OPEN, Broker, control_peer, data_peer
-from twisted_msgproto.mtl.machine import SESSION, Channel, SessionState
-from twisted_msgproto.mtl.machine.sessions import (
+from twisted_msgproto.mtl.machine import Channel
+from twisted_msgproto.mtl.machine.sessions import bound_identity, plain_identity
+from twisted_msgproto.mtl.terms.events import (
     AuthenticationRequested,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
-    bound_identity,
-    plain_identity,
 )
+from twisted_msgproto.mtl.terms.states import SESSION, SessionState
 from twisted_msgproto.mtl.wire import control, data
 
 PEER = control_peer(99)

@@ -8,8 +8,10 @@ import pytest
 
 from tests.mtl.broker import ANYTHING, FULL, NONE, Broker, bodies, contents, data_peer, write
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl.machine import FLOW, SERVER_LIMITS, Channel, ContentReceived, FlowState
-from twisted_msgproto.mtl.machine.flows import REFUSALS
+from twisted_msgproto.mtl.machine import Channel
+from twisted_msgproto.mtl.terms.events import ContentReceived
+from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
+from twisted_msgproto.mtl.terms.states import FLOW, REFUSALS, FlowState
 from twisted_msgproto.mtl.wire import data, fields
 from twisted_msgproto.mtl.wire.data import (
     Confirm,

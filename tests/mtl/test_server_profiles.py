@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 
 from tests.mtl.broker import NONE, OPEN, Broker, bodies, contents, write
-from twisted_msgproto.mtl.machine import (
-    ContentReceived,
-    IngestProfile,
-    Profile,
-    QueueProfile,
-    TestProfile,
-)
-from twisted_msgproto.mtl.machine.profiles import by_name
+from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
+from twisted_msgproto.mtl.machine import Profile
+from twisted_msgproto.mtl.machine.profile import by_name
+from twisted_msgproto.mtl.terms.events import ContentReceived
 from twisted_msgproto.mtl.wire import fields
 from twisted_msgproto.mtl.wire.data import Confirm, Content, Dismiss, Ping, Reject, Response, Summon
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.mtl.broker import FULL, NONE, Broker, bodies, contents
-from twisted_msgproto.mtl.machine import Channel, ContentReceived
+from twisted_msgproto.mtl.machine import Channel
+from twisted_msgproto.mtl.terms.events import ContentReceived
 from twisted_msgproto.mtl.wire import data, fields
 from twisted_msgproto.mtl.wire.data import Confirm, Content, Ping, Pong, Reject, Response, Summon
 

@@ -14,10 +14,10 @@ from twisted.python import usage
 from tests.mtl.plain import Plain
 from tests.tools.processes import Launcher
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.mtl import curve as keys
 from twisted_msgproto.mtl import zeromq
 from twisted_msgproto.mtl.command import destination
 from twisted_msgproto.mtl.service import Options, data_endpoint
+from twisted_msgproto.mtl.zeromq import curve as keys
 from twisted_msgproto.mtl.zeromq import data_beside
 
 

@@ -13,7 +13,8 @@ from twisted.internet.threads import deferToThread
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, later, reactor, run, until
 from tests.mtl.plain import CONTENT, REJECT, RESPONSE, Flow, Plain, let_in, short
 from twisted_msgproto.mtl.wire.data import PONG
-from twisted_msgproto.mtl.zeromq import (
+from twisted_msgproto.mtl.zeromq import port_of
+from twisted_msgproto.mtl.zeromq.sockets import (
     READ_OCTETS_PER_TURN,
     READS_PER_TURN,
     RETRIES_PER_TURN,
@@ -21,7 +22,6 @@ from twisted_msgproto.mtl.zeromq import (
     Bounds,
     _Bounded,
     _Routing,
-    port_of,
 )
 
 

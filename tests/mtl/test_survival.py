@@ -13,7 +13,7 @@ from twisted.internet.threads import deferToThread
 from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, later, reactor, run, taking, until
 from tests.tools.processes import launching
 from twisted_msgproto.core.errors import Refused, TimedOut
-from twisted_msgproto.mtl.machine.client_flow import ClientFlowState
+from twisted_msgproto.mtl.terms.states import ClientFlowState
 from twisted_msgproto.queue import QueueReader
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, until
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
-from twisted_msgproto.mtl.protocol.client import Received
+from twisted_msgproto.mtl.protocol.flows import Received
 
 
 class Verbs(MtlCase):

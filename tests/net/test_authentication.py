@@ -1,28 +1,33 @@
 """Logging in: every failure has the same face and takes the same time, and none is free."""
 
 import pytest
-from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
+from twisted.cred.checkers import (
+    AllowAnonymousAccess,
+    ICredentialsChecker,
+    InMemoryUsernamePasswordDatabaseDontUse,
+)
 from twisted.cred.credentials import IUsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.net import authentication
 from twisted_msgproto.net.authentication import (
     LOGIN_LIMITS,
     Authentication,
     AuthenticationOptions,
     IdentityRealm,
     Passcode,
+    audit,
     portal_over,
 )
 
 
-@implementer(authentication.ICredentialsChecker)
+@implementer(ICredentialsChecker)
 class Slow:
     """A checker which answers when it is told to."""
 
@@ -40,12 +45,22 @@ class Login(SynchronousTestCase):
     def setUp(self):
         self.clock = Clock()
         self.memory = InMemoryUsernamePasswordDatabaseDontUse(bob=b"secret")
+        self.checks = 0
+        check = self.memory.requestAvatarId
+
+        def counted(credentials):
+            self.checks += 1
+            return check(credentials)
+
+        self.memory.requestAvatarId = counted
+        self.counters = {}
 
     def door(self, *checkers, **changes):
         limits = Limits.of(LOGIN_LIMITS).replace(
             {name.replace("_", "-"): value for name, value in changes.items()}
         )
-        return Authentication(portal_over(checkers or (self.memory,)), self.clock, limits)
+        portal = portal_over(checkers or (self.memory,))
+        return Authentication(portal, self.clock, limits, counters=self.counters)
 
     def attempt(self, door, name, password, address="192.0.2.1"):
         return door.login(door.credentials(name, password), address, name)
@@ -79,9 +94,13 @@ class Login(SynchronousTestCase):
         slow.asked[0].errback(UnauthorizedLogin())
         self.clock.advance(0.6)
         self.failureResultOf(quick, UnauthorizedLogin)
-        self.clock.advance(1)
-        slow.asked[1].errback(UnauthorizedLogin())
-        self.clock.advance(0)
+        self.clock.advance(0.5)
+        slow.asked[1].errback(
+            UnauthorizedLogin()
+        )  # a whole number of delays does not tell how long
+        self.clock.advance(0.49)
+        self.assertNoResult(late)
+        self.clock.advance(0.01)
         self.failureResultOf(late, UnauthorizedLogin)
 
     def test_a_broken_checker_is_told_to_the_operator_and_not_to_the_client(self):
@@ -93,33 +112,195 @@ class Login(SynchronousTestCase):
         self.failureResultOf(answer, UnauthorizedLogin)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    def test_failures_count_for_the_address_and_for_the_name(self):
-        """SA-27."""
-        door = self.door(login_failures=2)
-
-        def failures(*attempts):
-            answers = [self.attempt(door, *attempt) for attempt in attempts]
-            self.clock.advance(1)
-            for answer in answers:
-                self.failureResultOf(answer, UnauthorizedLogin)
-
-        failures(("bob", "x", "one"), ("bob", "x", "two"))
-        failures(("bob", "secret", "three"))  # right, but not asked any more
-        self.assertEqual(door.throttled, 1)
-        failures(("a", "x", "four"), ("b", "x", "four"))
-        failures(("bob", "secret", "four"))
-        self.assertEqual(door.throttled, 2)
-        self.clock.advance(60)
-        self.successResultOf(self.attempt(door, "bob", "secret", "four"))
-
-    def test_what_is_remembered_is_bounded(self):
-        """SA-27."""
-        self.patch(authentication, "REMEMBERED_MAX", 3)
+    def test_a_login_waits_for_its_check_and_its_failure_as_much_longer(self):
+        """NB-04, NB-05: and the right password is let in as soon as it was checked."""
         door = self.door()
-        for number in range(9):
-            self.attempt(door, f"n{number}", "x", f"a{number}").addErrback(lambda failure: None)
+        for _ in range(5):
+            self.attempt(door, "bob", "x").addErrback(lambda failure: None)
+        wrong = self.attempt(door, "bob", "x")
+        right = self.attempt(door, "bob", "secret")
         self.clock.advance(1)
-        self.assertEqual(len(door._failed), 3)
+        self.assertEqual((door.failures, self.counters["logins_waited"]), (6, 2))
+        self.assertNoResult(wrong)
+        self.assertNoResult(right)
+        self.clock.advance(0.99)
+        self.assertNoResult(wrong)
+        self.clock.advance(0.01)
+        self.failureResultOf(wrong, UnauthorizedLogin)
+        self.assertEqual(self.successResultOf(right).name, "bob")
+        again = self.attempt(door, "bob", "secret")  # the pair is known now
+        self.successResultOf(again)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(
+            self.counters,
+            {"login_failures": 6, "logins_waited": 2, "logins": 2},
+        )
+
+    def test_those_who_wait_are_let_in_together_once_their_pair_is_known(self):
+        """NB-05."""
+        door = self.door(login_rate=0.001)
+        for number in range(5):
+            self.attempt(door, f"n{number}", "x").addErrback(lambda failure: None)
+        waiting = [self.attempt(door, "bob", "secret") for _ in range(3)]
+        self.clock.advance(1)
+        for one in waiting:
+            self.assertNoResult(one)
+        door._throttle._known.add("192.0.2.1", "bob", self.clock.seconds())
+        self.attempt(door, "bob", "secret")
+        for one in waiting:
+            self.successResultOf(one)
+
+    def test_what_is_not_checked_is_refused_after_the_same_time(self):
+        """NB-04: nobody is asked, and the client cannot tell."""
+        door = self.door(login_line=1)
+        answers = [self.attempt(door, "bob", "x") for _ in range(9)]
+        self.assertEqual(self.checks, 5)
+        self.clock.advance(0.99)
+        for answer in answers:
+            self.assertNoResult(answer)
+        self.clock.advance(0.01)
+        for answer in (*answers[:5], *answers[6:]):
+            self.failureResultOf(answer, UnauthorizedLogin)
+        self.assertEqual((door.failures, door.throttled), (9, 3))
+        self.assertEqual(self.checks, 6)
+        self.clock.advance(1)
+        self.failureResultOf(answers[5], UnauthorizedLogin)
+
+    def test_guesses_without_end_are_checked_once_a_second(self):
+        """NB-04: five thousand in a minute and a half, on as many connections as there may be."""
+        door = self.door()
+        answers = []
+        for _ in range(5000):
+            answers.append(self.attempt(door, "bob", "x"))
+            self.clock.advance(0.018)
+        self.assertLessEqual(self.checks, 5 + 90 + 1)
+        self.assertGreaterEqual(self.checks, 90)
+        self.assertEqual(
+            self.successResultOf(self.attempt(door, "bob", "secret", "::7")).name, "bob"
+        )
+        self.clock.pump([1] * 10)
+        for answer in answers:
+            self.failureResultOf(answer, UnauthorizedLogin)
+        self.assertEqual(door.failures, 5000)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_the_operator_is_told_who_was_refused_and_never_the_secret(self):
+        """NB-04: a line for each, five of an address in a minute, then their sum."""
+        lines = []
+        globalLogPublisher.addObserver(lines.append)
+        self.addCleanup(globalLogPublisher.removeObserver, lines.append)
+        door = self.door(login_line=1)
+
+        def told():
+            texts = [formatEvent(line) for line in lines if "audit" in line["log_namespace"]]
+            lines.clear()
+            return texts
+
+        self.attempt(door, "bob\n", "geheim").addErrback(lambda failure: None)
+        self.attempt(door, None, "geheim", "").addErrback(lambda failure: None)
+        self.assertEqual(
+            told(),
+            [
+                "192.0.2.1: login as 'bob\\n' refused: name and password do not fit",
+                "a client: login as nobody refused: name and password do not fit",
+            ],
+        )
+        for _ in range(20):
+            self.attempt(door, "bob", "geheim").addErrback(lambda failure: None)
+        texts = told()
+        self.assertEqual(len(texts), 4)
+        self.attempt(door, "x" * 5000, "geheim", "192.0.2.2").addErrback(lambda failure: None)
+        self.assertLess(len(told()[0]), 400)
+        self.clock.pump([1, 59])
+        self.assertEqual(told(), [])
+        self.successResultOf(self.attempt(door, "bob", "secret", "192.0.2.3"))
+        self.assertEqual(
+            told(),
+            ["192.0.2.1: 16 more logins refused within 60 s, 15 of them not checked"],
+        )
+        self.assertNotIn("geheim", repr(texts))
+
+    def test_what_is_told_is_bounded(self):
+        """NB-04: a flood of addresses is summed up one by one, the oldest first."""
+        self.patch(audit, "ADDRESSES_MAX", 3)
+        lines = []
+        globalLogPublisher.addObserver(lines.append)
+        self.addCleanup(globalLogPublisher.removeObserver, lines.append)
+        told = audit.Audit()
+        for number in range(9):
+            for _ in range(7):
+                told.refused(f"a{number}", "x", audit.WRONG, 0.0)
+        self.assertEqual(len(told._sums), 3)
+        sums = [formatEvent(line) for line in lines if "more" in formatEvent(line)]
+        self.assertEqual(len(sums), 6)
+        self.assertEqual(sums[0], "a0: 2 more logins refused within 60 s, 0 of them not checked")
+
+    def test_a_client_goes_while_its_login_waits(self):
+        """NB-05: its place and its tokens are free, and nothing is left on the clock."""
+        door = self.door()
+        for _ in range(5):
+            self.attempt(door, "bob", "x").addErrback(lambda failure: None)
+        first, second = self.attempt(door, "bob", "x"), self.attempt(door, "bob", "secret")
+        first.cancel()
+        self.failureResultOf(first, CancelledError)
+        self.clock.advance(1)
+        self.assertEqual(self.checks, 6)
+        self.successResultOf(second)
+        third = self.attempt(door, "eve", "x")
+        third.cancel()
+        self.failureResultOf(third, CancelledError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_who_goes_before_the_answer_has_failed_all_the_same(self):
+        """NB-04: to hang up before the answer comes does not make a guess free."""
+        slow = Slow()
+        door = self.door(slow)
+        for _ in range(5):
+            waiting = self.attempt(door, "bob", "x")
+            waiting.cancel()
+            self.failureResultOf(waiting, CancelledError)
+        self.assertEqual((len(slow.asked), door.failures), (5, 5))
+        self.attempt(door, "bob", "x").addErrback(lambda failure: None)
+        self.assertEqual(len(slow.asked), 5)
+
+    def test_a_client_which_ends_another_one_from_its_callback(self):
+        """NB-05: that one is not checked any more."""
+        door = self.door(login_rate=0.5)
+        for _ in range(5):
+            self.attempt(door, "bob", "x").addErrback(lambda failure: None)
+        first, second = (self.attempt(door, "bob", "secret") for _ in range(2))
+        first.addCallback(lambda login: second.cancel())
+        nested = []
+        first.addCallback(lambda _: nested.append(self.attempt(door, "bob", "secret")))
+        checks = self.checks
+        self.clock.advance(2)
+        self.successResultOf(first)
+        self.failureResultOf(second, CancelledError)
+        self.assertEqual(self.successResultOf(nested[0]).name, "bob")
+        self.assertEqual(self.checks - checks, 2)
+
+    def test_anonymous_logins_are_no_proof_of_a_name(self):
+        """NB-05: they make no pair known, and are not throttled, since nothing can be guessed."""
+        door = self.door(self.memory, AllowAnonymousAccess())
+        for _ in range(50):
+            self.successResultOf(self.attempt(door, "bob", None))
+            self.attempt(door, "bob", "x").addErrback(lambda failure: None)
+        self.assertEqual(len(door._throttle._known), 0)
+        self.assertEqual(door.failures, 5)
+        self.clock.advance(100)
+
+    def test_an_avatar_without_a_name_is_our_fault_and_the_client_is_told(self):
+        """HO-07."""
+        door = Authentication(
+            portal_over([self.memory]),
+            self.clock,
+            Limits.of(LOGIN_LIMITS),
+            nameOf=lambda avatar: 1 / 0,
+        )
+        answer = self.attempt(door, "bob", "secret")
+        self.clock.advance(1)
+        self.failureResultOf(answer, UnauthorizedLogin)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_who_has_gone_is_answered_no_more(self):
         """SA-08."""

@@ -249,7 +249,7 @@ class Reading(TestCase):
 
         connection.session.on_message = twice
         connection.dataReceived(b"".join(client_frame(b"%d" % number) for number in range(50)))
-        self.assertEqual(connection.session.messages(), ["%d" % number for number in range(50)])
+        self.assertEqual(connection.session.messages(), [str(number) for number in range(50)])
         self.assertEqual(transport.producerState, "producing")
 
     def test_a_message_above_the_limit_closes_with_1009(self):

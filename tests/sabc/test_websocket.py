@@ -24,7 +24,7 @@ from tests.sabc.vectors import crlf
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.sabc import SabcServer, SabcServerFactory, connect
-from twisted_msgproto.sabc.websocket import SUBPROTOCOL
+from twisted_msgproto.sabc.protocol.websocket import SUBPROTOCOL
 
 
 class Echo(SabcServer):

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.umq import UmqClient, UmqClientFactory, UmqClientService, UmqServerFactory
-from twisted_msgproto.umq.session import UmqSession
+from twisted_msgproto.umq.protocol.session import UmqSession
 
 # autobahn formats a page of debug text for each connection, whether anybody logs it or not: a tenth
 # of a world's time.
@@ -163,7 +163,7 @@ def goes_on_after_not_stored() -> AbstractContextManager[object]:
 
 def attachments_of_the_newest() -> AbstractContextManager[object]:
     """An attachment goes to the newest announcement."""
-    from twisted_msgproto.umq.attachments import Incoming
+    from twisted_msgproto.umq.machine.attachments import Incoming
 
     fill = Incoming.fill
 

@@ -4,7 +4,12 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.task import Clock
 
 from tests.tools.lines import FULL_OCTETS, End
-from twisted_msgproto.umq.protocol import UmqClient, UmqClientFactory, UmqServer, UmqServerFactory
+from twisted_msgproto.umq.protocol.sides import (
+    UmqClient,
+    UmqClientFactory,
+    UmqServer,
+    UmqServerFactory,
+)
 
 
 class Pair:

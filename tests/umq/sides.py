@@ -2,9 +2,9 @@
 
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.umq import wire
-from twisted_msgproto.umq.events import AttachmentsAnnounced
-from twisted_msgproto.umq.machine import Client, Server
-from twisted_msgproto.umq.states import LIMITS, ClientState, ServerState
+from twisted_msgproto.umq.machine.sides import Client, Server
+from twisted_msgproto.umq.terms.events import AttachmentsAnnounced
+from twisted_msgproto.umq.terms.states import LIMITS, ClientState, ServerState
 from twisted_msgproto.umq.wire import UmqFault
 
 

@@ -24,7 +24,8 @@ from twisted_msgproto.umq import (
     UmqServer,
     call_method,
 )
-from twisted_msgproto.umq.codec import dump, parse
+from twisted_msgproto.umq.application import hub
+from twisted_msgproto.umq.application.methods import dump, parse
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ class HubOfTopics(TestCase):
         self.subscribe("b", [])
         refused = self.subscribe("c", [])
         self.assertEqual(self.failureResultOf(refused.whenStarted(), CallFailed).value.code, 8)
-        self.patch(__import__("twisted_msgproto.umq.hub", fromlist=["x"]), "NAMES_MAX", 2)
+        self.patch(hub, "NAMES_MAX", 2)
         self.assertEqual(
             self.failureResultOf(self.call("subscribe", "d", "9"), CallFailed).value.code, 8
         )

@@ -4,9 +4,10 @@ import pytest
 
 from tests.umq.sides import EXAMPLES, at, client, feed, refused, server
 from twisted_msgproto.core.machine import IllegalTransition, events
-from twisted_msgproto.umq import states, wire
-from twisted_msgproto.umq.events import FatalReceived
-from twisted_msgproto.umq.states import CLIENT, SERVER, ClientState, ServerState
+from twisted_msgproto.umq import wire
+from twisted_msgproto.umq.terms import states
+from twisted_msgproto.umq.terms.events import FatalReceived
+from twisted_msgproto.umq.terms.states import CLIENT, SERVER, ClientState, ServerState
 from twisted_msgproto.umq.wire import Code, UmqFault
 
 # ── Every state against every event ─────────────────────────────────────────────────────────────

@@ -4,8 +4,9 @@ import pytest
 
 from tests.umq.sides import client, feed, limits, refused, server
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.umq.attachments import Slot
-from twisted_msgproto.umq.events import (
+from twisted_msgproto.umq.machine.attachments import Slot
+from twisted_msgproto.umq.machine.sides import Client, Server
+from twisted_msgproto.umq.terms.events import (
     AttachmentArrived,
     AttachmentFailure,
     AttachmentsAnnounced,
@@ -18,7 +19,6 @@ from twisted_msgproto.umq.events import (
     TopicUpdated,
     WelcomeReceived,
 )
-from twisted_msgproto.umq.machine import Client, Server
 
 # ── Attachments in ──────────────────────────────────────────────────────────────────────────────
 

@@ -4,7 +4,8 @@ import pytest
 
 from tests.umq.sides import client, feed, limits, refused, server
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.umq.events import (
+from twisted_msgproto.umq.machine.sides import Client, Server
+from twisted_msgproto.umq.terms.events import (
     AttachmentFailure,
     AttributeSet,
     CallReceived,
@@ -13,7 +14,6 @@ from twisted_msgproto.umq.events import (
     TopicUpdated,
     WelcomeReceived,
 )
-from twisted_msgproto.umq.machine import Client, Server
 
 
 def test_the_hand_shake():

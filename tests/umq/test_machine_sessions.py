@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.umq.sides import EXAMPLES, client, feed, limits, server
 from twisted_msgproto.umq import wire
-from twisted_msgproto.umq.events import (
+from twisted_msgproto.umq.machine.sides import Client, Server
+from twisted_msgproto.umq.terms.events import (
     AttributeSet,
     AttributeUnset,
     ErrorReceived,
@@ -19,7 +20,6 @@ from twisted_msgproto.umq.events import (
     TopicUpdated,
     WelcomeReceived,
 )
-from twisted_msgproto.umq.machine import Client, Server
 from twisted_msgproto.umq.wire import UmqFault
 
 # ── Whole sessions ──────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ import pytest
 
 from tests.umq.sides import client, feed, refused, server
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.umq.events import (
+from twisted_msgproto.umq.terms.events import (
     AttributeSet,
     AttributeUnset,
     ResultReceived,

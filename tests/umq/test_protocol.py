@@ -21,7 +21,7 @@ from twisted_msgproto.umq import (
     UmqServer,
     UmqServerFactory,
 )
-from twisted_msgproto.umq.events import AttachmentFailure
+from twisted_msgproto.umq.terms.events import AttachmentFailure
 
 
 class Calls(TestCase):

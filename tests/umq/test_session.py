@@ -13,6 +13,7 @@ from twisted_msgproto.core.errors import (
     ConnectionClosed,
     Refused,
 )
+from twisted_msgproto.net.authentication import Passcode
 from twisted_msgproto.umq import (
     SessionRefused,
     UmqClient,
@@ -47,12 +48,54 @@ class HandShake(TestCase):
         both.close()
         for hello in ("alice:wrong", "bob:secret", "alice", ""):
             both = pair(portal=portal, hello=hello)
+            both.advance(1)
             failure = self.failureResultOf(self.established(both), SessionRefused)
             self.assertEqual(failure.value.code, 1)
             self.assertEqual(both.server_factory.counters["rejected"], 1)
             self.assertEqual(both.server.seen, [])
             self.assertTrue(both.ends["server"].gone)
             both.close()
+
+    def test_an_authorise_of_ones_own_asks_the_portal_through_the_same_door(self):
+        """UM-06, NB-04: its guesses wait and are counted, and its failures take the same time."""
+
+        class Tokens(Echo):
+            def authorise(self, hello):
+                credentials = Passcode("alice", hello.payload.removeprefix("token="))
+                asked = self.factory.authentication.login(credentials, self.address)
+                return asked.addCallback(lambda login: login.name.upper())
+
+        checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")
+        portal = Portal(UmqRealm(), [checker])
+        both = pair(Tokens, portal=portal, hello="token=secret")
+        self.successResultOf(self.established(both))
+        self.assertEqual(both.server.clientId, "ALICE")
+        both.close()
+        both = pair(Tokens, portal=portal, hello="token=guess")
+        standing = self.established(both)
+        both.advance(0.9)
+        self.assertNoResult(standing)
+        both.advance(0.1)
+        self.failureResultOf(standing, SessionRefused)
+        self.assertEqual(both.server_factory.counters["login_failures"], 1)
+        both.close()
+
+    def test_the_avatar_is_logged_out(self):
+        """UM-06."""
+        out = []
+
+        class Realm(UmqRealm):
+            def requestAvatar(self, *arguments):
+                interface, avatar, _ = super().requestAvatar(*arguments)
+                return interface, avatar, lambda: out.append(avatar) or 1 / 0
+
+        checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")
+        both = pair(portal=Portal(Realm(), [checker]), hello="alice:secret")
+        self.successResultOf(self.established(both))
+        self.assertEqual((both.server.avatar, out), ("alice", []))
+        both.close()
+        self.assertEqual(out, ["alice"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_anonymous_clients_have_no_name(self):
         """UM-06."""

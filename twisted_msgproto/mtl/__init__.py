@@ -1,11 +1,12 @@
 """MTL, broker-based messaging on ZeroMQ: a control flow of JSON requests, data flows of content.
 
-Read in this order: wire, machine, sasl, protocol, service.
+Read in this order: wire, terms, machine, protocol, application, service.
 """
 
-from .comeback import MtlClientFactory, MtlClientService
-from .machine import Client, ClientFlow, IngestProfile, Profile, QueueProfile, Server, TestProfile
+from .application import IngestProfile, QueueProfile, TestProfile
+from .machine import Client, ClientFlow, Profile, Server
 from .protocol import MtlClient, MtlReader, MtlServer, MtlServerFactory, MtlWriter
+from .protocol.comeback import MtlClientFactory, MtlClientService
 
 __all__ = [
     "Client",

@@ -17,13 +17,14 @@ from twisted.internet.defer import Deferred
 from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError
 from ..core.message import Message
+from ..net.sasl import credentials
 from ..registry import PROTOCOLS
-from .curve import CurveClient, public_key, read_key, read_secret_key
-from .protocol.client import MtlClient, Received
+from .protocol.client import MtlClient
+from .protocol.flows import Received
 from .protocol.server import PROTOCOL
-from .sasl import credentials
 from .wire.fields import as_texts
-from .zeromq import is_local
+from .zeromq import CurveClient, is_local
+from .zeromq.curve import public_key, read_key, read_secret_key
 
 DEFAULT_ENDPOINT = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
 DEFAULT_VIRTUAL_HOST = "msgproto"

@@ -15,9 +15,9 @@ from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
 from ..registry import PROTOCOLS
-from .curve import CurveServer, read_authorized_keys, read_secret_key
 from .protocol.server import PROTOCOL, MtlServerFactory
-from .zeromq import check_address, port_of, with_port
+from .zeromq import CurveServer, check_address, port_of, with_port
+from .zeromq.curve import read_authorized_keys, read_secret_key
 
 
 class Options(AuthenticationOptions):

@@ -1,12 +1,13 @@
 """UMQ: symmetric calls, callbacks, topics and attributes with attachments, over WebSocket.
 
-Read in this order: wire, states, speaking, peer, machine, session, protocol, service; codec is
-optional.
+Read in this order: wire, terms, machine, protocol, application, service.
 """
 
-from .codec import MethodRegistry, Remote, RemoteError, call_method
-from .comeback import UmqClientService
-from .exchange import (
+from .application.hub import Hub
+from .application.methods import MethodRegistry, Remote, RemoteError, call_method
+from .machine.sides import Client, Server
+from .protocol.comeback import UmqClientService
+from .protocol.exchange import (
     AttachmentLost,
     AttachmentStream,
     CallFailed,
@@ -18,9 +19,8 @@ from .exchange import (
     Update,
     refusal,
 )
-from .hub import Hub
-from .machine import Client, Server
-from .protocol import (
+from .protocol.session import UmqSession
+from .protocol.sides import (
     IUmqIdentity,
     UmqClient,
     UmqClientFactory,
@@ -29,8 +29,7 @@ from .protocol import (
     UmqServerFactory,
     connect,
 )
-from .session import UmqSession
-from .topics import Subscription, Topic
+from .protocol.topics import Subscription, Topic
 
 __all__ = [
     "AttachmentLost",

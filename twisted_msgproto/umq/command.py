@@ -21,10 +21,10 @@ from ..core.errors import ConfigurationError, ConnectionClosed
 from ..core.message import Message
 from ..core.strict_json import NotJson
 from ..net.wires import websocket
-from .codec import call_method, dump, parse
-from .exchange import Reply, Stored, Update, plain
-from .protocol import UmqClient, UmqClientFactory, connect
-from .storing import PROTOCOL
+from .application.methods import call_method, dump, parse
+from .protocol.exchange import Reply, Stored, Update, plain
+from .protocol.sides import UmqClient, UmqClientFactory, connect
+from .protocol.storing import PROTOCOL
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:5048/"
 

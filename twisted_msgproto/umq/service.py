@@ -15,13 +15,13 @@ from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from ..net.wires.websocket import parse_origins
-from .codec import MethodRegistry
-from .events import CallbackReceived, CallReceived
-from .exchange import Stored
-from .hub import Hub
-from .protocol import UmqRealm, UmqServer, UmqServerFactory
-from .session import LIMITS
-from .storing import PROTOCOL
+from .application.hub import Hub
+from .application.methods import MethodRegistry
+from .protocol.exchange import Stored
+from .protocol.session import LIMITS
+from .protocol.sides import UmqRealm, UmqServer, UmqServerFactory
+from .protocol.storing import PROTOCOL
+from .terms.events import CallbackReceived, CallReceived
 from .wire import Code
 
 

@@ -16,13 +16,22 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import auto
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Protocol
 
 from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines
 from ...core.limits import Limits
-from ...core.machine import Machine, State, Table
+from ...core.machine import Machine
+from ..terms.events import (
+    Answered,
+    ClientEvent,
+    LeaseGranted,
+    RequestRefused,
+    RequestTimedOut,
+    SocketDropped,
+)
+from ..terms.limits import CLIENT_LIMITS
+from ..terms.states import CLIENT, ClientState, Opened, ProfileSelected, SocketChanged, Unauthorized
 from ..wire import control
 from ..wire.control import (
     Authorize,
@@ -36,7 +45,6 @@ from ..wire.control import (
     parse_reply,
 )
 from ..wire.data import IllFormed
-from .limits import CLIENT_LIMITS
 
 
 class SaslClient(Protocol):
@@ -54,102 +62,6 @@ class SaslClient(Protocol):
 
 Credentials = Callable[[Sequence[str]], "SaslClient | None"]
 """Gives a cycle of one of these mechanisms (in upper case); None if it can none of them."""
-
-
-class ClientState(State):
-    """What the server has agreed to, as far as the client knows."""
-
-    CLOSED = auto()
-    UNAUTHORIZED = auto()
-    READY = auto()
-    PROFILED = auto()
-
-
-class Opened:
-    """201 to Open or Authorize."""
-
-
-class Unauthorized:
-    """401."""
-
-
-class ProfileSelected:
-    """200 to Profile."""
-
-
-class SocketChanged:
-    """The server does not know the new socket."""
-
-
-CLIENT: Final[Table[ClientState]] = {
-    ClientState.CLOSED: {
-        Opened: ClientState.READY,
-        Unauthorized: ClientState.UNAUTHORIZED,
-        SocketChanged: ClientState.CLOSED,
-    },
-    ClientState.UNAUTHORIZED: {
-        Opened: ClientState.READY,
-        Unauthorized: ClientState.UNAUTHORIZED,
-        SocketChanged: ClientState.CLOSED,
-    },
-    ClientState.READY: {
-        Opened: ClientState.READY,
-        ProfileSelected: ClientState.PROFILED,
-        Unauthorized: ClientState.UNAUTHORIZED,
-        SocketChanged: ClientState.CLOSED,
-    },
-    ClientState.PROFILED: {
-        Opened: ClientState.READY,
-        ProfileSelected: ClientState.PROFILED,
-        Unauthorized: ClientState.UNAUTHORIZED,
-        SocketChanged: ClientState.CLOSED,
-    },
-}
-"""A request is sent in any state: the server says what it thinks of it."""
-
-
-# ── Events ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(slots=True)
-class Answered:
-    """Request ``number`` was answered with yes (for Open: 201 or 401)."""
-
-    number: int
-    reply: Reply
-
-
-@dataclass(slots=True)
-class RequestRefused:
-    """Request ``number`` was answered with no: ``code`` and the server's reason."""
-
-    number: int
-    code: int
-    reason: str
-
-
-@dataclass(slots=True)
-class RequestTimedOut:
-    """Nobody answered request ``number``, on as many sockets as the limit says."""
-
-    number: int
-
-
-@dataclass(slots=True)
-class LeaseGranted:
-    """The lease of request ``number`` is here, for the first time or again."""
-
-    number: int
-    port: int
-    token: str
-
-
-@dataclass(slots=True)
-class SocketDropped:
-    """No reply came in time: close the socket, go on with a new one."""
-
-
-ClientEvent = Answered | RequestRefused | RequestTimedOut | LeaseGranted | SocketDropped
 
 
 @dataclass(slots=True, eq=False)
@@ -181,6 +93,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         limits = Limits.of(CLIENT_LIMITS) if limits is None else limits
         self._limits = limits
         self._timeout = limits["request-timeout"]
+        self._login_timeout = max(self._timeout, limits["login-timeout"])
         self._tries_max = limits.integer("request-tries")
         self.counters = Counter()
         self.deadlines = Deadlines()
@@ -304,7 +217,8 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     def _send_request(self, request: Request, now: float) -> None:
         self._out.append([b"", *encode_request(request)])
-        self.deadlines.set("reply", now + self._timeout)
+        logs_in = type(request) is Authorize
+        self.deadlines.set("reply", now + (self._login_timeout if logs_in else self._timeout))
         self.counters["requests"] += 1
 
     def _anew(self) -> None:

@@ -14,16 +14,34 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import auto
 from typing import ClassVar, Final
 
 from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines
 from ...core.errors import LimitExceeded
 from ...core.limits import Limits
-from ...core.machine import Machine, State, Table
+from ...core.machine import Machine
 from ...core.pending import Pending
 from ...core.window import SendWindow
+from ..terms.events import (
+    ClientFlowEvent,
+    ContentsConfirmed,
+    ContentsReceived,
+    ContentsRefused,
+    FlowBroken,
+    FlowOpened,
+    FlowSuspended,
+    Responded,
+)
+from ..terms.limits import CLIENT_LIMITS
+from ..terms.states import (
+    CLIENT_FLOW,
+    ClientFlowState,
+    FlowClosed,
+    FlowLost,
+    LeaseAccepted,
+    Renewed,
+)
 from ..wire import data
 from ..wire.data import (
     PING,
@@ -35,140 +53,11 @@ from ..wire.data import (
     IllFormed,
     Lease,
     Ping,
-    Pong,
     Reject,
     Response,
     Summon,
 )
 from ..wire.fields import EMPTY
-from .limits import CLIENT_LIMITS
-
-
-class ClientFlowState(State):
-    """Where a data flow stands, as its client knows it."""
-
-    LOST = auto()  # no lease, or no socket: renew
-    LEASING = auto()  # the lease was shown
-    OPEN = auto()
-    CLOSED = auto()
-
-
-class Renewed:
-    """A lease and a socket are there."""
-
-
-class LeaseAccepted:
-    """200 to the lease."""
-
-
-class FlowLost:
-    """403 to a command, or silence."""
-
-
-class FlowClosed:
-    """The caller wants no more."""
-
-
-CLIENT_FLOW: Final[Table[ClientFlowState]] = {
-    ClientFlowState.LOST: {
-        Renewed: ClientFlowState.LEASING,
-        FlowLost: ClientFlowState.LOST,
-        FlowClosed: ClientFlowState.CLOSED,
-    },
-    ClientFlowState.LEASING: {
-        Renewed: ClientFlowState.LEASING,
-        LeaseAccepted: ClientFlowState.OPEN,
-        FlowLost: ClientFlowState.LOST,
-        FlowClosed: ClientFlowState.CLOSED,
-        Ping: ClientFlowState.LEASING,
-        Pong: ClientFlowState.LEASING,
-        Response: ClientFlowState.LEASING,
-    },
-    ClientFlowState.OPEN: {
-        Renewed: ClientFlowState.LEASING,
-        FlowLost: ClientFlowState.LOST,
-        FlowClosed: ClientFlowState.CLOSED,
-        Response: ClientFlowState.OPEN,
-        Content: ClientFlowState.OPEN,
-        Confirm: ClientFlowState.OPEN,
-        Reject: ClientFlowState.OPEN,
-        Ping: ClientFlowState.OPEN,
-        Pong: ClientFlowState.OPEN,
-    },
-    ClientFlowState.CLOSED: {FlowClosed: ClientFlowState.CLOSED},
-}
-"""A command in no row is dropped and counted."""
-
-
-# ── Events ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(slots=True)
-class FlowOpened:
-    """The lease was accepted; for the first time or again."""
-
-
-@dataclass(slots=True)
-class Responded:
-    """Command ``number`` was answered with this code."""
-
-    number: int
-    code: int
-
-
-@dataclass(slots=True)
-class ContentsReceived:
-    """Contents from the server, as columns; ``properties`` as they came."""
-
-    sequences: list[int]
-    resources: list[str]
-    properties: list[bytes]
-    bodies: list[bytes]
-
-
-@dataclass(slots=True)
-class ContentsConfirmed:
-    """These contents (the numbers which ``send`` gave) are safe, in the order of sending."""
-
-    numbers: list[int]
-
-
-@dataclass(slots=True)
-class ContentsRefused:
-    """These contents are not taken; ``code`` is that of a Response, None for a Reject."""
-
-    numbers: list[int]
-    code: int | None
-
-
-@dataclass(slots=True)
-class FlowSuspended:
-    """The flow is lost: get another lease and a socket, then ``renew``."""
-
-    reason: str
-
-
-@dataclass(slots=True)
-class FlowBroken:
-    """The server has rejected content and does not know the flow any more: ``close`` it.
-
-    What follows the rejected content was not taken either.  It is not sent again by the flow: that
-    would leave a gap where the rejected content was.
-    """
-
-    reason: str
-
-
-ClientFlowEvent = (
-    FlowOpened
-    | Responded
-    | ContentsReceived
-    | ContentsConfirmed
-    | ContentsRefused
-    | FlowSuspended
-    | FlowBroken
-)
-
 
 _STANDING: Final = (ClientFlowState.LEASING, ClientFlowState.OPEN)
 

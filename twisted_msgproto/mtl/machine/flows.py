@@ -1,100 +1,21 @@
-"""The server's side of one data flow: its table of states, and what a reader and a writer hold.
+"""What the server knows of one data flow: its lease, and what a reader and a writer hold.
 
-A data connection has no flow until it shows a valid lease; then it reads or it writes, as the lease
-says, until it ends.  What is legal stands in :data:`FLOW`; what an illegal command is answered
-stands in :data:`REFUSALS`.
+What is legal on a flow stands in :data:`~twisted_msgproto.mtl.terms.states.FLOW`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import auto
 from typing import TYPE_CHECKING, Final
 
-from ...core.machine import State, Table
 from ...core.window import ReceiveWindow
+from ..terms.states import FlowState
 from ..wire import data
-from ..wire.data import (
-    Confirm,
-    Content,
-    Dismiss,
-    Lease,
-    Ping,
-    Pong,
-    Reject,
-    Summon,
-)
 
 if TYPE_CHECKING:
-    from .profiles import Profile
+    from .profile import Profile
     from .sessions import Session
-
-
-class FlowState(State):
-    """Where a data connection stands."""
-
-    UNLEASED = auto()  # no lease was shown, or what it gave has ended
-    READING = auto()
-    WRITING = auto()
-    BROKEN = auto()  # what it wrote could not be made safe; it ends when all before it is settled
-
-
-class ReaderLeased:
-    """The lease which was shown is one of Connection.Reader."""
-
-
-class WriterLeased:
-    """The lease which was shown is one of Connection.Writer."""
-
-
-class ContentLost:
-    """Content of the flow never will be safe."""
-
-
-class FlowEnded:
-    """The peer is gone, the session which gave the lease has ended, or content was lost."""
-
-
-FLOW: Final[Table[FlowState]] = {
-    FlowState.UNLEASED: {
-        ReaderLeased: FlowState.READING,
-        WriterLeased: FlowState.WRITING,
-        Ping: FlowState.UNLEASED,
-    },
-    FlowState.READING: {
-        Summon: FlowState.READING,
-        Dismiss: FlowState.READING,
-        Confirm: FlowState.READING,
-        Reject: FlowState.READING,
-        Ping: FlowState.READING,
-        Pong: FlowState.READING,
-        FlowEnded: FlowState.UNLEASED,
-    },
-    FlowState.WRITING: {
-        Content: FlowState.WRITING,
-        Ping: FlowState.WRITING,
-        Pong: FlowState.WRITING,
-        ContentLost: FlowState.BROKEN,
-        FlowEnded: FlowState.UNLEASED,
-    },
-    FlowState.BROKEN: {
-        Ping: FlowState.BROKEN,
-        Pong: FlowState.BROKEN,
-        ContentLost: FlowState.BROKEN,
-        FlowEnded: FlowState.UNLEASED,
-    },
-}
-
-REFUSALS: Final[Mapping[FlowState, Mapping[type, int]]] = {
-    FlowState.UNLEASED: {Lease: 403, Summon: 403, Dismiss: 403, Content: 403},
-    FlowState.READING: {Lease: 403, Content: 403},
-    FlowState.WRITING: {Lease: 403, Summon: 400, Dismiss: 400},
-    FlowState.BROKEN: {Lease: 403, Summon: 400, Dismiss: 400, Content: 403},
-}
-"""The code of the Response to an illegal command; one without a code is dropped and counted
-(``MT-11``, ``MT-14``, ``MT-18``, ``MT-19``)."""
 
 COMMANDS_REMEMBERED: Final = 256
 """Sequences of a flow's last commands: a Response with one of them could be taken for theirs."""

@@ -28,25 +28,18 @@ from typing import Any
 
 from ...core.connection import WorkLost
 from ...core.limits import Limits
+from ..terms.events import ServerEvent
+from ..terms.limits import SERVER_LIMITS
+from ..terms.states import FLOW, REFUSALS, FlowState, ReaderLeased, WriterLeased
 from ..wire import data
 from ..wire.data import PING, PONG, IllFormed
-from .flows import (
-    FLOW,
-    REFUSALS,
-    Flow,
-    FlowState,
-    ReaderLeased,
-    ReadingFlow,
-    WriterLeased,
-    WritingFlow,
-)
-from .limits import SERVER_LIMITS
-from .profiles import Profile
-from .sessions import NOWHERE, Arrival, Channel, Outputs, ServerEvent, Session, key_of
-from .writers import Writers
+from .flows import Flow, ReadingFlow, WritingFlow
+from .profile import Profile
+from .sending import Readers
+from .sessions import NOWHERE, Arrival, Channel, Outputs, Session, key_of
 
 
-class Server(Writers):
+class Server(Readers):
     """The broker's machine: sessions, leases, flows, profiles.
 
     Serves ``MT-01`` … ``MT-22`` and ``MT-25`` … ``MT-30`` above the sockets.
@@ -91,18 +84,10 @@ class Server(Writers):
         )
         self._heartbeat = limits["heartbeat"]
         self._liveness = limits["liveness"]
-        self._exhausted: dict[ReadingFlow, None] = {}  # readers which used their burst up
-        self._out_data: list[list[bytes]] = []
-        self._stirred: dict[ReadingFlow, None] = {}  # readers which were sent content
         self._draining = False
         self._closed = False
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
-
-    @property
-    def more_to_send(self) -> bool:
-        """Readers have room for more: call ``refill(now)`` soon, when the sockets took what was."""
-        return bool(self._exhausted)
 
     @property
     def finished(self) -> bool:
@@ -339,72 +324,6 @@ class Server(Writers):
     def _same_key(self, peer: bytes, other: bytes) -> bool:
         """Where identities are bound to keys, a lease is only for the key it was given to."""
         return self._automatic or key_of(peer) == key_of(other)
-
-    # ── readers ─────────────────────────────────────────────────────────────────────────────────
-
-    def _read(self, flow: ReadingFlow, command: Any) -> None:
-        profile = flow.grant.profile
-        match command:
-            case data.Summon():
-                self._summon(flow, command)
-            case data.Dismiss():
-                flow.commands.append(command.sequence)
-                summoned = command.resource in flow.summoned
-                if summoned:
-                    profile.dismiss(flow, command.resource)
-                    del flow.summoned[command.resource]
-                self._respond(flow.peer, flow, command.sequence, 200 if summoned else 400)
-            case data.Confirm() | data.Reject():
-                settled = None
-                if flow.grant.confirm:
-                    settled = flow.settle(command.sequence, command.multiple)
-                if settled is None:
-                    self._dropped("nothing-to-settle")
-                    return
-                if isinstance(command, data.Reject):
-                    profile.rejected(flow, settled, command.recycle)
-                else:
-                    profile.confirmed(flow, settled)
-                profile.ready(flow)
-
-    def _summon(self, flow: ReadingFlow, command: Any) -> None:
-        """``MT-16``; the Response goes out before any content (``MT-18``)."""
-        flow.commands.append(command.sequence)
-        resource, profile = command.resource, flow.grant.profile
-        if (
-            resource in flow.summoned
-            or not resource
-            or not flow.grant.covers(resource)
-            or len(flow.summoned) >= self.limits.integer("lease-resources")
-            or not profile.summon(flow, resource)
-        ):
-            self._respond(flow.peer, flow, command.sequence, 400)
-            return
-        flow.summoned[resource] = data.encode_name(resource)
-        self._respond(flow.peer, flow, command.sequence, 200)
-        profile.ready(flow)
-
-    def refill(self, now: float) -> None:
-        """The sockets took what was to be sent: unconfirmed readers may have their next burst."""
-        self._now = now
-        exhausted = list(self._exhausted)
-        self._exhausted.clear()
-        for flow in exhausted:
-            flow.refill()
-
-    def blocked(self, peer: bytes) -> None:
-        """The socket takes no more for this peer: no content for it until ``unblocked``."""
-        flow = self._flows.get(peer)
-        if isinstance(flow, ReadingFlow):
-            flow.blocked = True
-
-    def unblocked(self, peer: bytes, now: float) -> None:
-        """The socket takes more for this peer again."""
-        self._now = now
-        flow = self._flows.get(peer)
-        if isinstance(flow, ReadingFlow) and flow.blocked:
-            flow.blocked = False
-            flow.refill()
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 

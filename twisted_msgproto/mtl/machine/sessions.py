@@ -1,7 +1,7 @@
 """The broker's control flow: sessions, authentication, profiles and leases.
 
 :class:`Sessions` is the half of :class:`.Server` which answers requests; the other half, the data
-flows, is in :mod:`.server`.  The events of both are here.
+flows, is in :mod:`.receiving` and :mod:`.sending`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from typing import Any, Final, NamedTuple
 from ...core.connection import Connection
 from ...core.deadlines import ManyDeadlines
 from ...core.limits import Limits
-from ...core.machine import Machine, State, Table
+from ...core.machine import Machine
+from ..terms.events import (
+    AuthenticationRequested,
+    ServerEvent,
+    SessionEnded,
+    SessionEstablished,
+    SessionOpened,
+)
+from ..terms.states import SESSION, Challenged, Denied, Granted, SessionState
 from ..wire import control
 from ..wire.control import (
     Authorize,
@@ -32,7 +40,7 @@ from ..wire.control import (
 )
 from ..wire.data import IllFormed
 from .flows import Flow, LeaseGrant, WritingFlow
-from .profiles import Profile, by_name
+from .profile import Profile, by_name
 
 TOKEN_OCTETS: Final = 20
 """A lease is 160 random bits, in hexadecimal digits (``MT-11``)."""
@@ -67,64 +75,6 @@ Place = tuple[WritingFlow, int]
 Outputs = tuple[list[list[bytes]], list[list[bytes]]]
 """What is to be sent on control and on data sockets, the peer's identity first."""
 
-
-class Granted:
-    """The client is who it says, or need not say."""
-
-
-class Challenged:
-    """The SASL cycle goes on."""
-
-
-class Denied:
-    """The SASL cycle ended without success, or what it gave has ended."""
-
-
-class SessionState(State):
-    """Where a session stands; a peer without one is in ``NEW``."""
-
-    NEW = auto()
-    UNAUTHORIZED = auto()
-    AUTHORIZING = auto()  # a response is being looked at
-    CHALLENGED = auto()
-    READY = auto()
-    PROFILED = auto()
-
-
-SESSION: Final[Table[SessionState]] = {
-    SessionState.NEW: {Open: SessionState.UNAUTHORIZED},
-    SessionState.UNAUTHORIZED: {
-        Open: SessionState.UNAUTHORIZED,
-        Authorize: SessionState.AUTHORIZING,
-        Granted: SessionState.READY,
-        Denied: SessionState.UNAUTHORIZED,
-    },
-    SessionState.AUTHORIZING: {
-        Granted: SessionState.READY,
-        Challenged: SessionState.CHALLENGED,
-        Denied: SessionState.UNAUTHORIZED,
-    },
-    SessionState.CHALLENGED: {
-        Open: SessionState.UNAUTHORIZED,
-        Authorize: SessionState.AUTHORIZING,
-        Denied: SessionState.UNAUTHORIZED,
-    },
-    SessionState.READY: {
-        Open: SessionState.UNAUTHORIZED,
-        Authorize: SessionState.AUTHORIZING,
-        SelectProfile: SessionState.PROFILED,
-        Denied: SessionState.UNAUTHORIZED,
-    },
-    SessionState.PROFILED: {
-        Open: SessionState.UNAUTHORIZED,
-        Authorize: SessionState.AUTHORIZING,
-        SelectProfile: SessionState.PROFILED,
-        RequestReader: SessionState.PROFILED,
-        RequestWriter: SessionState.PROFILED,
-        Denied: SessionState.UNAUTHORIZED,
-    },
-}
-"""A request which is in no row gets 401 before authentication and 409 after it (``MT-03``)."""
 
 _UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionState.CHALLENGED)
 
@@ -169,65 +119,6 @@ class Session:
     def state(self) -> SessionState:
         """Where the session stands."""
         return self.machine.state
-
-
-# ── Events ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(slots=True)
-class AuthenticationRequested:
-    """Look at the response; answer with ``challenge``, ``authorize`` or ``refuse`` (``MT-08``).
-
-    ``first`` is True where a new cycle begins.
-    """
-
-    session: Session
-    mechanism: str
-    response: bytes
-    first: bool
-
-
-@dataclass(slots=True)
-class SessionOpened:
-    """A client has opened a session; it may have to authenticate still."""
-
-    session: Session
-
-
-@dataclass(slots=True)
-class SessionEstablished:
-    """The session's client is authenticated, or need not be."""
-
-    session: Session
-
-
-@dataclass(slots=True)
-class SessionEnded:
-    """The session is over; ``reason`` is a word for logs: ``reopened``, ``idle``, ``lost``, …"""
-
-    session: Session
-    reason: str
-
-
-@dataclass(slots=True)
-class ContentReceived:
-    """Contents of one writer, as columns; answer ``place`` with ``made_safe`` or ``not_safe``.
-
-    ``texts`` are the properties as texts, None where a content has none.
-    """
-
-    flow: WritingFlow
-    place: Place
-    sequences: list[int]
-    resources: list[str]
-    texts: list[dict[str, str] | None]
-    bodies: list[bytes]
-    octets: int
-
-
-ServerEvent = (
-    AuthenticationRequested | SessionOpened | SessionEstablished | SessionEnded | ContentReceived
-)
 
 
 class Sessions(Connection[Arrival, Outputs, ServerEvent]):

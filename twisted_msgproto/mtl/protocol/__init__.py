@@ -1,6 +1,7 @@
-"""MTL on Twisted and ZeroMQ: :mod:`.server` and :mod:`.client`."""
+"""MTL on Twisted and ZeroMQ: :mod:`.server`, :mod:`.client` and its :mod:`.flows`."""
 
-from .client import MtlClient, MtlFlow, MtlReader, MtlWriter
+from .client import MtlClient
+from .flows import MtlFlow, MtlReader, MtlWriter
 from .server import MtlServer, MtlServerFactory
 
 __all__ = ["MtlClient", "MtlFlow", "MtlReader", "MtlServer", "MtlServerFactory", "MtlWriter"]

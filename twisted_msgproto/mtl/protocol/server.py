@@ -21,36 +21,33 @@ from typing import Any, ClassVar, Final
 
 from twisted.cred.error import LoginFailed
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError, ConnectionClosed
 from ...core.message import MessageBatch
+from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
 from ...net.ingest import Delivery, IngestHooks, tell_not_stored
 from ...net.timer import MachineTimer
-from .. import sasl
-from ..curve import CurveServer
-from ..door import Door
-from ..hooks import guarded
-from ..machine import SERVER_LIMITS, Channel, IngestProfile, Profile, QueueProfile, TestProfile
-from ..machine.server import Server
-from ..machine.sessions import (
-    Arrival,
+from ..application import IngestProfile, QueueProfile, TestProfile
+from ..machine import Arrival, Channel, Profile, Server, Session
+from ..machine.sessions import key_of
+from ..terms.events import (
     AuthenticationRequested,
     ContentReceived,
     ServerEvent,
-    Session,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
-    key_of,
 )
+from ..terms.limits import SERVER_LIMITS
 from ..zeromq import (
     Bounds,
+    CurveServer,
     Sockets,
     check_address,
     data_beside,
@@ -59,6 +56,8 @@ from ..zeromq import (
     port_of,
     with_port,
 )
+from ..zeromq.door import Door
+from ..zeromq.hooks import guarded
 
 PROTOCOL: Final = "mtl"
 
@@ -135,6 +134,7 @@ class MtlServerFactory(MsgprotoServerFactory):
     Attributes:
         machine: decides everything; its ``snapshot()`` tells where the broker stands.
         addresses: where it listens, control first, once it does.
+        authentication: asks the portal; None without one.
     """
 
     protocolName = PROTOCOL
@@ -191,11 +191,21 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._start(protected=True)
 
     def _start(self, protected: bool) -> None:
-        limits, clock, authentication = self.limits, self.clock, None
+        limits, clock = self.limits, self.clock
+        self.authentication: Authentication | None = None
         if self._portal is not None:
-            authentication = Authentication(self._portal, clock, limits)
+            self.authentication = Authentication(
+                self._portal,
+                clock,
+                limits,
+                counters=self.counters,
+                handShake=limits["authentication"],
+            )
         self._authenticator = sasl.Authenticator(
-            self._offered, authentication, reveal=protected or self._force_plain
+            self._offered,
+            self.authentication,
+            reveal=protected or self._force_plain,
+            left=lambda session: session.opened_at + limits["authentication"] - clock.seconds(),
         )
         if self._portal is not None and not self._authenticator.names:
             raise ConfigurationError(
@@ -418,8 +428,10 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.settle(events)
 
     def _refused(self, failure: Failure, session: Session) -> None:
-        if failure.check(LoginFailed, sasl.SaslRefused) is None:
+        if failure.check(LoginFailed, sasl.SaslRefused, CancelledError) is None:
             log.failure("{session}: a checker failed", failure, session=session.name)
+        if session.ended:
+            return
         self._authenticator.forget(session)
         self.machine.refuse(session, self.clock.seconds())
         self.settle(())

@@ -2,8 +2,7 @@
 
 A session moves octets between a transport and its machine, turns events into hooks and Deferreds,
 owns the timer and the back-pressure, and decides nothing about the protocol.  On a byte stream it
-is the transport's protocol; on WebSocket a connection of :mod:`twisted_msgproto.sabc.websocket`
-stands between.
+is the transport's protocol; on WebSocket a wire stands between (:mod:`.websocket`).
 """
 
 from __future__ import annotations

@@ -202,7 +202,13 @@ class SabcServerFactory(MsgprotoServerFactory):
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.authentication: Authentication | None = None
         if portal is not None:
-            self.authentication = Authentication(portal, self.clock, self.limits)
+            self.authentication = Authentication(
+                portal,
+                self.clock,
+                self.limits,
+                counters=self.counters,
+                handShake=self.limits["connect-seconds"],
+            )
         self.lenient = lenient
         self.refuseOversize = refuseOversize
         self.newSessionId = newSessionId
@@ -213,7 +219,7 @@ class SabcServerFactory(MsgprotoServerFactory):
         ``origins`` are the web pages which may connect; clients which are no browsers always may.
         Raises ConfigurationError for what is no origin.
         """
-        from ..websocket import WebSocketServerFactory
+        from .websocket import WebSocketServerFactory
 
         return WebSocketServerFactory(self, origins)
 
@@ -383,7 +389,7 @@ class SabcClientFactory(SessionFactory, ClientFactory):
 
         Raises ConfigurationError for what is no such address.
         """
-        from ..websocket import WebSocketClientFactory
+        from .websocket import WebSocketClientFactory
 
         return WebSocketClientFactory(self, url, origin)
 

@@ -42,7 +42,7 @@ class FramedSession(Shape):
         """A message above the limit begins; when this returns the connection closes with 1009."""
 
     def unread(self) -> None:
-        """The peer has read nothing for ``unread-seconds``: the connection is dropped after this."""
+        """The peer has read nothing for ``unread-seconds``; after this it is dropped."""
 
     def outputChanged(self, paused: bool) -> None:
         """More than ``unread-octets`` wait for the peer to read, or half of them no longer do."""

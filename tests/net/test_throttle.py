@@ -1,0 +1,547 @@
+"""Which logins are checked, and when: guesses wait, the right password gets in (NB-04, NB-05)."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.net.authentication import throttle as rules
+from twisted_msgproto.net.authentication.throttle import (
+    KNOWN_ADDRESSES_MAX,
+    KNOWN_FAILURES_MAX,
+    KNOWN_SECONDS,
+    LOGIN_LIMITS,
+    TOGETHER_MAX,
+    Attempt,
+    Buckets,
+    KnownPairs,
+    Throttle,
+    key_of,
+    network_of,
+)
+
+START = 1_700_000_000.0
+HERE, THERE = "192.0.2.7", "198.51.100.9"
+
+
+class Town:
+    """A throttle, time, and clients whose passwords are right or wrong.
+
+    Attributes:
+        waited: for each client which was let in or found wrong, how long it waited for its check.
+        refused: those which no checker was asked about.
+        full: how many of those had to go because the line was full.
+    """
+
+    def __init__(self, *, hand_shake: float = inf, check: float = 0.0, **limits: Any) -> None:
+        """``check``: the seconds which a checker takes."""
+        changes = {name.replace("_", "-"): value for name, value in limits.items()}
+        self.limits = Limits.of(LOGIN_LIMITS).replace(changes)
+        self.throttle = Throttle(self.limits, hand_shake)
+        self.now = START
+        self.check = check
+        self.clients: dict[Attempt, tuple[str, str, bool, float]] = {}
+        self.outcomes: list[tuple[float, int, Attempt]] = []
+        self.order = itertools.count()
+        self.waited: dict[Attempt, float] = {}
+        self.refused: dict[Attempt, float] = {}
+        self.checks: list[tuple[float, str, str]] = []
+        self.full = 0
+
+    def arrive(self, address: str, name: str, right: bool = False, **more: float) -> Attempt:
+        attempt = self.throttle.arrive(address, name, self.now, **more)
+        self.clients[attempt] = (address, name, right, self.now)
+        self.settle()
+        return attempt
+
+    def settle(self) -> None:
+        while decided := self.throttle.poll(self.now):
+            for attempt, checked in decided:
+                address, name, _, arrived = self.clients[attempt]
+                if checked:
+                    self.waited[attempt] = self.now - arrived
+                    self.checks.append((self.now, address, name))
+                    heapq.heappush(
+                        self.outcomes, (self.now + self.check, next(self.order), attempt)
+                    )
+                else:
+                    self.refused[attempt] = self.now - arrived
+                    self.full += self.refused[attempt] < self.throttle.wait
+            self.happen()
+
+    def happen(self) -> None:
+        while self.outcomes and self.outcomes[0][0] <= self.now:
+            _, _, attempt = heapq.heappop(self.outcomes)
+            told = self.throttle.succeeded if self.clients[attempt][2] else self.throttle.failed
+            told(attempt, self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while True:
+            due = min(self.throttle.deadline, self.outcomes[0][0] if self.outcomes else inf)
+            if due > until:
+                break
+            self.now = max(self.now, due)
+            self.happen()
+            self.settle()
+        self.now = until
+
+    def fail(self, address: str, name: str, times: int = 1) -> None:
+        """So many wrong passwords, each of which is checked."""
+        for _ in range(times):
+            attempt = self.arrive(address, name)
+            assert attempt in self.waited or self.check, "it was not checked"
+
+    def enter(self, address: str, name: str) -> None:
+        assert self.wait_of(self.arrive(address, name, right=True)) == 0
+
+    def wait_of(self, attempt: Attempt) -> float | None:
+        """How long it waits for its check; None: no checker is asked."""
+        began = self.now
+        while attempt not in self.waited and attempt not in self.refused:
+            assert self.throttle.deadline < inf, "nothing will ever happen"
+            self.pass_time(max(0.0, self.throttle.deadline - self.now))
+            assert self.now - began < 1000
+        return self.waited.get(attempt)
+
+    def check_books(self) -> None:
+        """Nobody is under way: no token is held."""
+        throttle = self.throttle
+        for buckets in (throttle._networks, throttle._pairs, throttle._names):
+            for bucket in buckets._buckets.values():
+                assert bucket.pending == 0
+                assert 0 <= bucket.tokens <= bucket.burst
+        for places in throttle._known._names.values():
+            assert all(known.pending == 0 for known in places.values())
+
+
+def others(count: int, first: int = 0) -> Iterable[str]:
+    """Addresses, each a network of its own."""
+    return (f"10.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}" for n in range(first, first + count))
+
+
+def fail_from(count: int, name: str) -> Callable[[Town], None]:
+    """Wrong passwords for ``name``, one from each of so many addresses."""
+
+    def story(town: Town) -> None:
+        for address in others(count):
+            town.fail(address, name)
+
+    return story
+
+
+def known(failures: int, days: float = 0) -> Callable[[Town], None]:
+    """``me`` has logged in from HERE, and then came wrong passwords."""
+
+    def story(town: Town) -> None:
+        town.enter(HERE, "me")
+        for _ in range(failures):
+            town.fail(HERE, "me")
+            town.pass_time(1)
+        town.pass_time(days * 86400)
+
+    return story
+
+
+def failing(address: str, name: str, times: int, then: float = 0) -> Callable[[Town], None]:
+    def story(town: Town) -> None:
+        town.fail(address, name, times)
+        town.pass_time(then)
+
+    return story
+
+
+def both(*stories: Callable[[Town], None]) -> Callable[[Town], None]:
+    def story(town: Town) -> None:
+        for one in stories:
+            one(town)
+
+    return story
+
+
+def waiting(count: int, name: str) -> Callable[[Town], None]:
+    """So many more addresses which have failed before stand in line for ``name``."""
+
+    def story(town: Town) -> None:
+        for address in others(count):
+            town.arrive(address, name)
+
+    return story
+
+
+WAITS = {
+    "nobody has failed": (lambda town: None, HERE, "me", 0),
+    "one failure": (failing(HERE, "me", 1), HERE, "me", 0),
+    "as many failures as the address may have": (failing(HERE, "me", 5), HERE, "me", 1),
+    "of another name": (failing(HERE, "you", 5), HERE, "me", 1),
+    "a moment ago": (failing(HERE, "you", 5, 0.75), HERE, "me", 0.25),
+    "in IPv6, from the same network": (failing("2001:db8::1", "x", 5), "2001:db8::2", "me", 1),
+    "from another network": (failing("2001:db8::1", "x", 5), "2001:db8:0:1::1", "me", 0),
+    "from an IPv4 address as IPv6 shows it": (failing(HERE, "x", 5), f"::ffff:{HERE}", "me", 1),
+    "on this machine, for another name": (failing("127.0.0.1", "x", 5), "127.0.0.1", "me", 0),
+    "on this machine, for this name": (failing("127.0.0.1", "me", 5), "127.0.0.1", "me", 1),
+    "on a Unix socket": (failing("", "me", 5), "", "me", 1),
+    "from elsewhere": (failing(THERE, "me", 5), HERE, "me", 0),
+    "from everywhere": (fail_from(20, "me"), HERE, "me", 1),
+    "from everywhere, spelled otherwise": (fail_from(20, " ＭE"), HERE, "me", 1),
+    "from everywhere, and others wait": (
+        both(fail_from(20, "me"), waiting(20, "me")), HERE, "me", 1,
+    ),
+    "from everywhere, for another name": (fail_from(20, "you"), HERE, "me", 0),
+    "who has logged in from here": (
+        both(known(0), fail_from(20, "me"), failing(HERE, "x", 5)), HERE, "me", 0,
+    ),
+    "and then failed sometimes": (
+        both(known(KNOWN_FAILURES_MAX - 1), fail_from(20, "me"), failing(HERE, "x", 5)),
+        HERE, "me", 0,
+    ),
+    "and then too often": (both(known(KNOWN_FAILURES_MAX), failing(HERE, "x", 5)), HERE, "me", 1),
+    "29 days ago": (both(known(0, 29), failing(HERE, "x", 5)), HERE, "me", 0),
+    "31 days ago": (both(known(0, 31), failing(HERE, "x", 5)), HERE, "me", 1),
+    "from elsewhere only": (both(known(0), fail_from(20, "me")), THERE, "me", 1),
+}  # fmt: skip
+"""What has happened → who comes, and how many seconds it waits for its check."""
+
+
+@pytest.mark.parametrize("story", WAITS)
+def test_who_waits_how_long(story: str) -> None:
+    """NB-05"""
+    happens, address, name, seconds = WAITS[story]
+    town = Town()
+    happens(town)
+    waited = town.wait_of(town.arrive(address, name, right=True))
+    assert waited == pytest.approx(seconds, abs=1e-5)
+
+
+def test_a_name_under_attack_is_checked_at_the_end_of_the_wait_from_a_clean_address() -> None:
+    """NB-05: the tokens of a name are used up by others; those of an address are its own."""
+    town = Town(login_rate=0.001)
+    fail_from(20, "me")(town)
+    assert town.wait_of(town.arrive(HERE, "me", right=True)) == pytest.approx(8)
+    town = Town(login_rate=0.001)
+    fail_from(20, "me")(town)
+    town.fail(HERE, "you", 5)
+    late = town.arrive(HERE, "me", right=True)
+    assert town.wait_of(late) is None
+    assert town.refused[late] == pytest.approx(8)
+
+
+def test_nothing_renews_itself() -> None:
+    """NB-05: attempts which are not checked change nothing, however many there are."""
+    town = Town()
+    for _ in range(50):
+        for _ in range(200):
+            town.arrive(THERE, "old")
+        town.pass_time(1)
+    town.pass_time(10)
+    assert town.wait_of(town.arrive(THERE, "me", right=True)) == 0
+    town.pass_time(town.limits["login-window"])
+    assert all(bucket.free(town.now) for bucket in town.throttle._networks._buckets.values())
+    assert all(not bucket.failures for bucket in town.throttle._networks._buckets.values())
+
+
+def test_the_window_runs_from_the_first_failure() -> None:
+    town = Town(login_window=10)
+    bucket = town.throttle._networks.of(network_of(HERE), town.now)
+    for _ in range(9):
+        town.fail(HERE, "me")
+        town.pass_time(1)
+    assert bucket.failures == 9
+    town.pass_time(1)
+    bucket.refill(town.now)
+    assert bucket.failures == 0
+
+
+def test_one_client_with_an_old_password_does_not_shut_its_address_out() -> None:
+    """NB-05: it has failures of its own, so the other one comes first."""
+    town = Town()
+    for _ in range(30):
+        for _ in range(10):
+            town.arrive(THERE, "old")
+        town.pass_time(0.5)
+    assert town.wait_of(town.arrive(THERE, "me", right=True)) == pytest.approx(0, abs=1)
+
+
+def test_the_line_is_bounded_and_those_with_most_failures_have_to_go() -> None:
+    """NB-05: who is refused because the line is full is the attacker."""
+    town = Town(login_line=10)
+    fail_from(20, "me")(town)
+    guesses = [town.arrive(address, "me") for address in others(20)]
+    assert len(town.throttle._line) == 10
+    assert sum(guess in town.refused for guess in guesses) == 10
+    right = town.arrive(HERE, "me", right=True)
+    assert len(town.throttle._line) == 10
+    assert town.wait_of(right) == pytest.approx(1)
+
+
+def test_one_address_does_not_fill_the_line_of_others() -> None:
+    """NB-05: its places count like failures."""
+    town = Town(login_line=10, check=100.0)
+    town.throttle._names.of("me", town.now).failures = 1  # so that not all are checked together
+    for address in others(20):
+        town.arrive(address, "me")
+    crowd = [town.arrive(THERE, "me") for _ in range(10)]
+    assert not town.refused
+    single = [town.arrive(address, "me") for address in others(5, 50)]
+    assert not any(one in town.refused for one in single)
+    assert sum(one in town.refused for one in crowd) == 5
+
+
+def test_right_passwords_cost_nothing() -> None:
+    """After a restart all clients come back at once, through one address or with one name."""
+    town = Town()
+    for number in range(1000):
+        town.enter(THERE, f"agent-{number}")
+    for address in others(1000):
+        town.enter(address, "agent")
+
+
+def test_a_crowd_is_checked_together_until_one_of_it_fails() -> None:
+    """A checker which takes its time does not make a restart's clients fail."""
+    town = Town(check=0.05)
+    crowd = [town.arrive(THERE, f"agent-{number}", right=True) for number in range(190)]
+    assert len(town.waited) == TOGETHER_MAX
+    town.pass_time(1)
+    assert all(one in town.waited for one in crowd)
+    town = Town(check=0.05)
+    for _ in range(500):
+        town.arrive(THERE, "me")
+    town.pass_time(0.05)  # all of the first have failed, and their tokens are used up
+    assert len(town.waited) == TOGETHER_MAX
+    town.pass_time(5.01)
+    assert len(town.waited) == TOGETHER_MAX + 5
+
+
+def test_a_known_pair_has_no_endless_credit_while_its_checks_take_their_time() -> None:
+    town = Town(check=0.05)
+    town.arrive(HERE, "me", right=True)
+    town.pass_time(1)
+    town.arrive(HERE, "me")
+    town.pass_time(2)
+    for _ in range(50):
+        town.arrive(HERE, "me")
+    # four more of the pair, and the tokens of the address
+    assert len(town.checks) == 2 + (KNOWN_FAILURES_MAX - 1) + 5
+
+
+def test_who_has_gone_gives_its_place_back() -> None:
+    town = Town()
+    town.fail(THERE, "me", 5)
+    first, second = town.arrive(THERE, "me"), town.arrive(THERE, "me", right=True)
+    town.throttle.leave(first)
+    town.throttle.leave(first)
+    assert town.wait_of(second) == pytest.approx(1)
+    town.check_books()
+    # one which holds tokens of its address and waits for its name
+    fail_from(20, "you")(town)
+    held = town.arrive(HERE, "you")
+    assert held.held
+    town.throttle.leave(held)
+    town.check_books()
+
+
+def test_the_wait_is_within_the_hand_shake() -> None:
+    """HO-07: the answer comes before the peer is told that it took too long."""
+    town = Town(login_rate=0.001)
+    town.fail(HERE, "me", 5)
+    hurried = town.arrive(HERE, "me", within=3.0)
+    assert town.wait_of(hurried) is None
+    assert town.refused[hurried] == pytest.approx(2)  # and its answer a second later
+    late = town.arrive(HERE, "me", within=0.5)
+    assert late in town.refused
+    town = Town(login_rate=0.001, hand_shake=6.0)
+    fail_from(20, "me")(town)
+    assert town.wait_of(town.arrive(HERE, "me", right=True)) == pytest.approx(4)
+    # whoever lets its time run out before it asks gets no check by that
+    assert town.wait_of(town.arrive(THERE, "me", right=True, within=2.0)) is None
+
+
+def test_without_time_to_wait_a_name_under_attack_is_not_checked() -> None:
+    town = Town(login_wait=0)
+    fail_from(20, "me")(town)
+    assert town.wait_of(town.arrive(HERE, "me", right=True)) is None
+
+
+# ── what is remembered ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1:2:3:4", "2001:db8::/64"), ("fe80::1%eth0", "fe80::/64"),
+        ("127.0.0.1", None), ("127.3.2.1", None), ("::1", None), ("::ffff:127.0.0.1", None),
+        ("", None), ("/run/socket", None), ("host.example", None),
+    ],
+)  # fmt: skip
+def test_whose_address_it_is(address: str, network: str | None) -> None:
+    assert network_of(address) == network
+
+
+def test_a_name_is_remembered_by_a_bounded_key() -> None:
+    assert key_of("Bob ") == key_of("bob") == key_of("ｂｏｂ") == "bob"
+    assert key_of("x" * 65) != key_of("x" * 66)
+    for name in ("x" * 65, "\ufdfa" * 64, "x" * 100_000, "\udcff" * 1000):
+        assert len(key_of(name)) <= 64
+
+
+def test_buckets_are_bounded_and_whoever_had_to_make_room_comes_back_poor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NB-05: a flood of addresses does not give new tokens to those which have used theirs up."""
+    monkeypatch.setattr(rules, "BUCKETS_MAX", 3)
+    buckets = Buckets(burst=5, rate=1.0, window=60.0)
+    now = START
+    buckets.of("full", now)
+    for key in "abc":
+        buckets.of(key, now).spend(now)
+    assert len(buckets) == 3
+    assert buckets.of("new", now).tokens == 5  # nobody had to make room but one which was full
+    assert "a" not in buckets._buckets
+    poor = buckets.of("a", now)
+    assert (poor.tokens, poor.together) == (1, 1)
+    now += 5
+    assert buckets.of("later", now).tokens == 5  # by now all would be full again
+
+
+def test_known_pairs_are_bounded_and_so_are_those_of_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "KNOWN_PAIRS_MAX", 100)
+    pairs = KnownPairs()
+    for name in ("a", "b"):
+        for number, address in enumerate(others(50)):
+            pairs.add(address, name, START + number)
+    assert len(pairs) == 2 * KNOWN_ADDRESSES_MAX
+    assert pairs.find("10.0.0.49", "a", START + 50) is not None
+    assert pairs.find("10.0.0.1", "a", START + 50) is None
+    for number in range(200):
+        pairs.add(HERE, f"n{number}", START + number)
+    assert len(pairs) == 100 == sum(map(len, pairs._names.values()))
+    assert pairs.find(HERE, "n199", START + 200) is not None
+    assert pairs.find(HERE, "n199", START + 200 + KNOWN_SECONDS) is None
+    assert pairs.find(HERE, "n0", START) is None
+    assert pairs.find(HERE, "a", START) is None
+
+
+def test_what_is_remembered_of_a_flood_takes_a_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NB-04: addresses, names of any length and waiting logins without end."""
+    monkeypatch.setattr(rules, "KNOWN_PAIRS_MAX", 5000)
+    town = Town()
+    throttle = town.throttle
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number, address in enumerate(others(11_000)):
+            attempt = throttle.arrive(address, f"{number}" * 100, town.now)
+            for done, checked in throttle.poll(town.now):
+                if checked and number % 2:
+                    throttle.failed(done, town.now)
+                elif checked:
+                    throttle.succeeded(done, town.now)
+            del attempt
+            town.now += 0.0001
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    for buckets in (throttle._networks, throttle._pairs, throttle._names):
+        assert len(buckets) == rules.BUCKETS_MAX
+    assert len(throttle._known) == rules.KNOWN_PAIRS_MAX
+    assert used < 24 << 20
+
+
+# ── attacks ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("check", [0.0, 0.3], ids=["a quick checker", "a slow one"])
+def test_of_one_address_a_guess_a_second_is_checked(check: float) -> None:
+    """NB-04: 6,000 guesses in a minute, for one name and for many."""
+    for names in (["me"], [f"n{number}" for number in range(1000)]):
+        town = Town(check=check)
+        for number in range(6000):
+            town.arrive(THERE, names[number % len(names)])
+            town.pass_time(0.01)
+        first = 5 if check == 0 else TOGETHER_MAX
+        assert 60 <= len(town.checks) <= first + 60 + 1
+        town.pass_time(20)
+        town.check_books()
+
+
+def test_of_one_name_few_guesses_are_checked_wherever_they_come_from() -> None:
+    """NB-04, NB-05: 12,000 guesses from 400 addresses in a minute, and the right one meanwhile."""
+    town = Town()
+    town.enter(HERE, "me")
+    attackers = list(others(400))
+    for number in range(12_000):
+        town.arrive(attackers[number % 400], "me")
+        town.pass_time(0.005)
+        if number % 3000 == 1500:
+            assert town.wait_of(town.arrive(HERE, "me", right=True)) == 0
+            newcomer = town.arrive(f"203.0.113.{number // 3000}", "me", right=True)
+            waited = town.wait_of(newcomer)
+            assert waited is not None and waited <= 8
+    guesses = len(town.checks) - 9
+    most = 20 + 100 + 100 * (100 / 8)  # tokens, a token a second, a full line each eight seconds
+    assert guesses <= most
+    of_one = Counter(address for _, address, _ in town.checks)
+    assert max(of_one.values()) <= 5 + 100
+
+
+ARRIVAL = st.tuples(
+    st.floats(0, 3),  # seconds since the one before
+    st.sampled_from([*others(4), THERE, HERE, "127.0.0.1", "2001:db8::1"]),
+    st.sampled_from(["me", "old", "x"]),
+    st.booleans(),  # whether the password is right
+    st.booleans(),  # whether the client goes away
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(ARRIVAL, max_size=60),
+    st.sampled_from([0.0, 0.2, 5.0]),
+    st.sampled_from([3, 100]),
+)
+def test_the_right_password_gets_in_whatever_others_do(
+    arrivals: list[tuple[float, str, str, bool, bool]], check: float, line: int
+) -> None:
+    """NB-05: from an address without failures within the wait, unless the line is full.
+
+    And from a known pair at once.
+    """
+    town = Town(check=check, login_line=line)
+    town.arrive("203.0.113.1", "me", right=True)
+    town.pass_time(check)
+    mine: list[tuple[float, Attempt]] = []
+    for number, (pause, address, name, right, goes) in enumerate(arrivals):
+        town.pass_time(pause)
+        attempt = town.arrive(address, name, right)
+        if goes:
+            town.throttle.leave(attempt)
+        if number % 5 == 0:
+            mine.append((town.now, town.arrive(f"203.0.113.{number + 2}", "me", right=True)))
+    home = town.arrive("203.0.113.1", "me", right=True)
+    assert town.waited[home] == 0
+    town.pass_time(100)
+    for _, attempt in mine:
+        if attempt in town.waited:
+            assert town.waited[attempt] <= 8 + 1e-6
+        else:
+            assert attempt in town.refused
+            assert town.full
+            assert line == 3
+    assert not town.throttle._line
+    assert town.throttle.deadline == inf
+    town.check_books()

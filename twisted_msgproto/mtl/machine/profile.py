@@ -1,0 +1,104 @@
+"""Profiles: what a server does with content (``MT-25``, ``MT-26``).  A public extension point.
+
+Subclass :class:`Profile`, say what it has (its name, its resources, which way content may go, which
+confirmation it supports) and what becomes of content::
+
+    class Newest(Profile):
+        name = "newest"                      # lower case
+        confirmations = ("none",)
+
+        def accept(self, flow, resource, contents): …      # contents of a writer are safe
+        def ready(self, flow): …                           # a reader has room: flow.send(…)
+
+and give an instance to the server.  A profile is a sans-I/O machine too: it is called by the server
+and sends with :meth:`.ReadingFlow.send` to readers which have summoned the resource and whose
+``room`` is above 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+from .flows import ReadingFlow, Stored, WritingFlow
+
+
+class Profile:
+    """What a server does with content; the base takes all and delivers nothing.
+
+    Attributes:
+        name: in lower case, as clients select it in any case.
+        confirmations: the values of ``confirm`` which it supports; another gets 501.
+        reads: readers are allowed; else Connection.Reader gets 403.
+        writes: writers are allowed; else Connection.Writer gets 403.
+        stored: the contents of writers go to the sink (and the hooks) first; else they are accepted
+            as they arrive.
+        bounded: ask :meth:`has_room` for each content.
+        only_resource: its one resource, if it has exactly one: then names may be empty.
+        counters: plain integers by name.
+        release: call this when writers whose Confirm was withheld may have it now.
+    """
+
+    name: ClassVar[str] = ""
+    confirmations: ClassVar[Sequence[str]] = ("none", "full")
+    reads: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+    stored: ClassVar[bool] = True
+    bounded: ClassVar[bool] = False
+    only_resource: ClassVar[str | None] = None
+
+    def __init__(self) -> None:
+        self.counters: Counter[str] = Counter()
+        self.release: Callable[[], None] = lambda: None
+
+    def knows(self, virtual_host: str, resource: str) -> bool:
+        """There is such a resource; else a lease for it gets 404 (``MT-10``)."""
+        return self.only_resource is None or resource == self.only_resource
+
+    def has_room(self, flow: WritingFlow, resource: str, octets: int) -> bool:
+        """One more content may come; else it is refused.  Only asked where ``bounded``."""
+        return True
+
+    def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
+        """Contents of ``flow`` are safe (or the profile stores none): do with them what you do.
+
+        False: they are not taken, and are rejected; so they are when this raises.
+        """
+        return None
+
+    def congested(self, flow: WritingFlow) -> bool:
+        """The flow's writer should wait: its Confirm is withheld until ``release`` (``MT-27``)."""
+        return False
+
+    def summon(self, flow: ReadingFlow, resource: str) -> bool:
+        """``flow`` wants the resource, which it has not summoned yet; False answers 400."""
+        return True
+
+    def dismiss(self, flow: ReadingFlow, resource: str) -> None:
+        """``flow`` wants no more of the resource, or is at its end."""
+
+    def ready(self, flow: ReadingFlow) -> None:
+        """``flow`` may have room: it has summoned, confirmed, or its socket takes more."""
+
+    def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
+        """The reader has these contents safe."""
+
+    def rejected(
+        self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
+    ) -> None:
+        """The reader does not take these contents, or is gone (then ``recycle`` is True)."""
+
+    def snapshot(self) -> dict[str, object]:
+        """The profile's figures as plain values."""
+        return dict(self.counters)
+
+
+def by_name(profiles: Iterable[Profile]) -> dict[str, Profile]:
+    """The profiles by their names; ValueError for a name which is none or stands twice."""
+    found: dict[str, Profile] = {}
+    for profile in profiles:
+        if not profile.name or profile.name != profile.name.lower() or profile.name in found:
+            raise ValueError(f"a profile's name is in lower case and unique: {profile.name!r}")
+        found[profile.name] = profile
+    return found

@@ -1,0 +1,250 @@
+"""What a broker does with the content of writers: take it, make it safe, confirm or reject it.
+
+:class:`Writers` stands above :class:`.Sessions`; the duties of a caller are those of
+:mod:`.server`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from ..terms.events import ContentReceived, ServerEvent
+from ..terms.states import FLOW, ContentLost
+from ..wire import data
+from ..wire.data import CONTENT_HEADER_OCTETS_MIN, SEQUENCE_OCTETS, IllFormed
+from ..wire.fields import EMPTY
+from .flows import NAMES_REMEMBERED, Flow, Slice, Stored, WritingFlow
+from .sessions import Place, Sessions
+
+
+class Writers(Sessions):
+    """The writing half of the data flows.  Who derives from it sends (``_send``, ``_respond``)."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """As :class:`.Sessions`."""
+        super().__init__(*arguments, **options)
+        for profile in self.profiles.values():
+            profile.release = self._release
+        self._flows: dict[bytes, Flow] = {}
+        self._withheld: dict[WritingFlow, None] = {}
+        self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
+        self.profile_errors: list[Exception] = []  # what profiles have raised, for the log
+
+    @abstractmethod
+    def _end_flow(self, flow: Flow) -> None:
+        """The flow is over."""
+
+    @abstractmethod
+    def _send(self, peer: bytes, flow: Flow | None, frames: list[bytes]) -> None:
+        """Send a command to a data connection."""
+
+    @abstractmethod
+    def _respond(self, peer: bytes, flow: Flow | None, sequence: int, code: int) -> None:
+        """Send a Response."""
+
+    def _content(self, flow: WritingFlow, header: bytes, body: bytes) -> None:
+        """One Content of a writer: the hot path (``MT-18``)."""
+        size = len(header)
+        end = 10 + header[9] if size >= CONTENT_HEADER_OCTETS_MIN else size
+        if size < end + 4:
+            raise IllFormed("header-length", "the header ends within its fields")
+        (sequence,) = data.read_sequence(header)
+        encoded = header[10:end]
+        resource = flow.names.get(encoded)
+        properties, texts = header[end:], None
+        if properties != EMPTY:
+            properties, texts = data.decode_properties(properties)
+        if resource is None:
+            resource = self._resource(flow, encoded)
+        flow.heard_at = self._now
+        if sequence <= flow.last_received:
+            self._refuse_content(flow, sequence, 400)
+            return
+        flow.last_received = sequence
+        if type(resource) is int:
+            self._refuse_content(flow, sequence, resource)
+            return
+        if flow.grant.profile.bounded and not flow.grant.profile.has_room(
+            flow, resource, size + len(body)
+        ):
+            self.counters["contents_without_room"] += 1
+            self._refuse_content(flow, sequence, 403)
+            return
+        if not flow.sequences:
+            self._written[flow] = None
+        flow.sequences.append(sequence)
+        flow.resources.append(resource)
+        flow.properties.append(properties)
+        flow.texts.append(texts)
+        flow.bodies.append(body)
+
+    @staticmethod
+    def _is_content(flow: Flow | None, header: bytes) -> bool:
+        """This is meant to be a Content of a writer, whatever is wrong with it (``MT-13``)."""
+        return isinstance(flow, WritingFlow) and header[:1] == b"\5"
+
+    def _ill_formed_content(self, flow: WritingFlow, header: bytes, reason: str) -> None:
+        """No later Confirm may cover what could not be read: it is rejected at once (``MT-13``).
+
+        Where not even its sequence can be read, the flow ends.
+        """
+        self._dropped(reason)
+        flow.heard_at = self._now
+        if not flow.grant.confirm:
+            return
+        if len(header) < SEQUENCE_OCTETS:
+            self.counters["flows_broken"] += 1
+            self._end_flow(flow)
+            return
+        (sequence,) = data.read_sequence(header)
+        flow.last_received = max(flow.last_received, sequence)
+        self._refuse_content(flow, sequence, 400)
+
+    def _resource(self, flow: WritingFlow, encoded: bytes) -> Any:
+        """The resource of this name, or the code for one which is not allowed (``MT-18``)."""
+        name = data.decode_name(encoded)
+        grant = flow.grant
+        resource = name or grant.only_resource
+        if resource is None:
+            return 400
+        if not grant.covers(resource):
+            return 403 if grant.profile.knows(grant.session.virtual_host, resource) else 404
+        if len(flow.names) >= NAMES_REMEMBERED:
+            flow.names.clear()
+        flow.names[encoded] = resource
+        return resource
+
+    def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:
+        """An invalid Content: Reject, or a Response where it cannot be taken for another's."""
+        self.counters["contents_refused"] += 1
+        if flow.grant.confirm:
+            self._send(flow.peer, flow, data.encode(data.Reject(sequence)))
+        elif sequence in flow.commands:
+            self._dropped("ambiguous-content")
+        else:
+            self._respond(flow.peer, flow, sequence, code)
+
+    def _flush(self) -> None:
+        """Give the contents of this read out as events, one for each writer."""
+        for flow in list(self._written):
+            self._flush_writer(flow)
+
+    def _flush_writer(self, flow: WritingFlow) -> None:
+        self._written.pop(flow, None)
+        sequences, resources, texts, bodies = (
+            flow.sequences, flow.resources, flow.texts, flow.bodies,
+        )  # fmt: skip
+        if not sequences:
+            return
+        count = len(sequences)
+        octets = sum(map(len, bodies)) + sum(map(len, flow.properties))
+        octets += count * CONTENT_HEADER_OCTETS_MIN
+        self.counters["contents"] += count
+        self.counters["octets"] += octets
+        flow.session.heard_at = self._now
+        place = flow.take()
+        if flow.grant.profile.stored:
+            self._events.append(
+                ContentReceived(flow, (flow, place), sequences, resources, texts, bodies, octets)
+            )
+        else:
+            self._settle(flow, place)
+
+    def made_safe(self, place: Place, now: float) -> list[ServerEvent]:
+        """The contents of the event with this place are safe (``MT-19``)."""
+        self._now = now
+        self._settle(*place)
+        return self._take_events()
+
+    def not_safe(self, place: Place, now: float) -> list[ServerEvent]:
+        """The contents of the event with this place never will be safe: the flow breaks.
+
+        It takes no more content.  What came before these contents is confirmed when it is safe;
+        then they and all behind them are rejected and the flow ends (``MT-19``, ``MT-30``): taking
+        what follows would leave a gap.
+        """
+        self._now = now
+        self.counters["slices_not_safe"] += 1
+        flow, end = place
+        flow.state = FLOW[flow.state][ContentLost]
+        flow.lost_at = end if flow.lost_at is None else min(end, flow.lost_at)
+        self._settle(flow, end)
+        return self._take_events()
+
+    def _settle(self, flow: WritingFlow, place: int) -> None:
+        """Slices become safe in any order; they are confirmed in the order of their arrival."""
+        if flow.over:
+            return
+        confirm: int | None = None
+        for settled in flow.window.made_safe(place):
+            if settled.place == flow.lost_at:
+                self._confirm(flow, confirm)
+                self._break(flow)
+                return
+            taken = self._accept(flow, settled)
+            confirm = confirm if taken is None else taken
+        if confirm is None:
+            return
+        if self._stands(flow) and flow.grant.profile.congested(flow):
+            flow.withheld = confirm
+            self._withheld[flow] = None
+        else:
+            self._confirm(flow, confirm)
+
+    def _break(self, flow: WritingFlow) -> None:
+        """All before what was lost is settled: reject the rest, whatever becomes of it, and end."""
+        flow.over = True
+        self._confirm_or_reject(flow, data.Reject(flow.last_received, True))
+        if self._stands(flow):
+            self.counters["flows_broken"] += 1
+            self._end_flow(flow)
+
+    def _accept(self, flow: WritingFlow, contents: Slice) -> int | None:
+        """Give safe contents to the profile, run by run of one resource.
+
+        What it does not take, or loses with an exception, is rejected here, before any Confirm
+        (``MT-20``).  The sequence of the last content which it has taken; None: it took none.
+        """
+        profile, resources, sequences = flow.grant.profile, contents.resources, contents.sequences
+        start, taken = 0, None
+        for end in range(1, len(resources) + 1):
+            if end == len(resources) or resources[end] != resources[start]:
+                run = slice(start, end)
+                stored = list(map(Stored, contents.properties[run], contents.bodies[run]))
+                try:
+                    lost = profile.accept(flow, resources[start], stored) is False
+                except Exception as error:
+                    self.profile_errors.append(error)
+                    lost = True
+                if not lost:
+                    taken = sequences[end - 1]
+                else:
+                    self.counters["contents_lost_by_profile"] += end - start
+                    for sequence in sequences[run]:
+                        self._confirm_or_reject(flow, data.Reject(sequence))
+                start = end
+        return taken
+
+    def _confirm(self, flow: WritingFlow, sequence: int | None) -> None:
+        if sequence is None:
+            sequence = flow.withheld
+        self._withheld.pop(flow, None)
+        flow.withheld = None
+        if sequence is not None:
+            self._confirm_or_reject(flow, data.Confirm(sequence, True))
+
+    def _confirm_or_reject(self, flow: WritingFlow, command: data.Confirm | data.Reject) -> None:
+        """Only confirmed flows which still stand hear of it."""
+        if flow.grant.confirm and self._stands(flow):
+            self.counters["confirms"] += 1
+            self._send(flow.peer, flow, data.encode(command))
+
+    def _stands(self, flow: Flow) -> bool:
+        return self._flows.get(flow.peer) is flow
+
+    def _release(self) -> None:
+        """A profile has room again: writers whose Confirm was withheld may have it (MT-27)."""
+        for flow in list(self._withheld):
+            if not flow.grant.profile.congested(flow):
+                self._confirm(flow, None)

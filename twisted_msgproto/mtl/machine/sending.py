@@ -1,0 +1,93 @@
+"""What a broker does for readers: what they summon, confirm and reject, and whether they have room.
+
+:class:`Readers` stands between :class:`.Writers` and :class:`.Server`; the duties of a caller are
+those of :mod:`.server`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..wire import data
+from .flows import ReadingFlow
+from .receiving import Writers
+
+
+class Readers(Writers):
+    """The reading half of the data flows."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """As :class:`.Sessions`."""
+        super().__init__(*arguments, **options)
+        self._exhausted: dict[ReadingFlow, None] = {}  # readers which used their burst up
+        self._out_data: list[list[bytes]] = []
+        self._stirred: dict[ReadingFlow, None] = {}  # readers which were sent content
+
+    @property
+    def more_to_send(self) -> bool:
+        """Readers have room for more: call ``refill(now)`` soon, when the sockets took what was."""
+        return bool(self._exhausted)
+
+    def _read(self, flow: ReadingFlow, command: Any) -> None:
+        profile = flow.grant.profile
+        match command:
+            case data.Summon():
+                self._summon(flow, command)
+            case data.Dismiss():
+                flow.commands.append(command.sequence)
+                summoned = command.resource in flow.summoned
+                if summoned:
+                    profile.dismiss(flow, command.resource)
+                    del flow.summoned[command.resource]
+                self._respond(flow.peer, flow, command.sequence, 200 if summoned else 400)
+            case data.Confirm() | data.Reject():
+                settled = None
+                if flow.grant.confirm:
+                    settled = flow.settle(command.sequence, command.multiple)
+                if settled is None:
+                    self._dropped("nothing-to-settle")
+                    return
+                if isinstance(command, data.Reject):
+                    profile.rejected(flow, settled, command.recycle)
+                else:
+                    profile.confirmed(flow, settled)
+                profile.ready(flow)
+
+    def _summon(self, flow: ReadingFlow, command: Any) -> None:
+        """``MT-16``; the Response goes out before any content (``MT-18``)."""
+        flow.commands.append(command.sequence)
+        resource, profile = command.resource, flow.grant.profile
+        if (
+            resource in flow.summoned
+            or not resource
+            or not flow.grant.covers(resource)
+            or len(flow.summoned) >= self.limits.integer("lease-resources")
+            or not profile.summon(flow, resource)
+        ):
+            self._respond(flow.peer, flow, command.sequence, 400)
+            return
+        flow.summoned[resource] = data.encode_name(resource)
+        self._respond(flow.peer, flow, command.sequence, 200)
+        profile.ready(flow)
+
+    def refill(self, now: float) -> None:
+        """The sockets took what was to be sent: unconfirmed readers may have their next burst."""
+        self._now = now
+        exhausted = list(self._exhausted)
+        self._exhausted.clear()
+        for flow in exhausted:
+            flow.refill()
+
+    def blocked(self, peer: bytes) -> None:
+        """The socket takes no more for this peer: no content for it until ``unblocked``."""
+        flow = self._flows.get(peer)
+        if isinstance(flow, ReadingFlow):
+            flow.blocked = True
+
+    def unblocked(self, peer: bytes, now: float) -> None:
+        """The socket takes more for this peer again."""
+        self._now = now
+        flow = self._flows.get(peer)
+        if isinstance(flow, ReadingFlow) and flow.blocked:
+            flow.blocked = False
+            flow.refill()

@@ -1,0 +1,54 @@
+"""What both sides of MTL are bounded by (``MT-29``)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...core.limits import Limit
+from ..wire import control
+
+SHARED_LIMITS: Final = (
+    *control.LIMITS,
+    Limit("content-octets", 8 << 20, "octets", "of one frame; libzmq cuts off who sends more", 1),
+    Limit("heartbeat", 5.0, "s", "a silent data flow is pinged so often (MT-21)", 0.001),
+    Limit("liveness", 15.0, "s", "a peer which was silent so long is gone (MT-21)", 0.002),
+)
+
+SERVER_LIMITS: Final = (
+    *SHARED_LIMITS,
+    Limit(
+        "peer-octets",
+        256 << 20,
+        "octets",
+        "libzmq holds for one peer, each way, at content-octets a message; one message at least",
+        1,
+    ),
+    Limit("peer-messages", 1000, "messages", "libzmq holds for one peer, each way, at most", 1),
+    Limit("sessions", 10_000, "sessions", "open at a time; a further Open gets 403", 1),
+    Limit("session-leases", 64, "leases", "of one session; a further request gets 403", 1),
+    Limit("session-idle", 300.0, "s", "a session without any traffic ends (MT-30)", 0.001),
+    Limit("authentication", 30.0, "s", "a session which is not authenticated by then ends", 0.001),
+    Limit("login-delay", 1.0, "s", "from a failed login's arrival to its answer"),
+    Limit("lease-unused", 30.0, "s", "a lease which nobody uses by then ends (MT-11)", 0.001),
+    Limit("prefetch", 100, "contents", "unconfirmed ones a reader may hold (MT-27)", 1),
+    Limit("burst", 256, "contents", "to an unconfirmed reader between two looks at its socket", 1),
+    Limit("queues", 1024, "queues", "of the queue profile which are not empty or are read", 1),
+    Limit(
+        "queue-contents",
+        10_000,
+        "contents",
+        "in one queue: above it writers wait for Confirm, above twice as many they get Reject",
+        1,
+    ),
+    Limit("queue-octets", 256 << 20, "octets", "in all queues: above it writers get Reject", 1),
+    Limit("deliveries", 5, "deliveries", "of one content; then it is a dead letter", 1),
+)
+
+CLIENT_LIMITS: Final = (
+    *SHARED_LIMITS,
+    Limit("request-timeout", 2.5, "s", "for a reply; then on a new socket again (MT-28)", 0.001),
+    Limit("login-timeout", 12.0, "s", "for the reply to Authorize: servers let logins wait", 0.001),
+    Limit("request-tries", 3, "tries", "before a request fails (MT-28)", 1),
+    Limit("window", 1000, "contents", "sent by a writer and not confirmed yet", 1),
+    Limit("waiting", 10_000, "contents", "which a writer holds back for room in its window", 1),
+)

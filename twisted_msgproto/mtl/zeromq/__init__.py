@@ -1,0 +1,21 @@
+"""ZeroMQ for MTL: bounded sockets in the reactor, who may connect, keys, and addresses.
+
+Importing txzmq installs the default reactor; it is imported when the first socket is made.
+"""
+
+from .addresses import check_address, data_beside, is_local, port_of, with_port
+from .curve import CurveClient, CurveServer
+from .sockets import Bounds, Sockets, messages_within
+
+__all__ = [
+    "Bounds",
+    "CurveClient",
+    "CurveServer",
+    "Sockets",
+    "check_address",
+    "data_beside",
+    "is_local",
+    "messages_within",
+    "port_of",
+    "with_port",
+]

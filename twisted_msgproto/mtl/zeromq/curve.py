@@ -1,0 +1,110 @@
+"""CURVE: the keys of both sides, and who may connect (``MT-31``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import zmq
+
+from ...core.errors import ConfigurationError
+
+ZAP_DOMAIN: Final = b"mtl"
+KEY_TEXT_OCTETS: Final = 40
+
+
+class CurveServer(NamedTuple):
+    """A server's secret key, and the public keys (Z85) of those who may connect, with names."""
+
+    secret: bytes
+    authorized: Mapping[bytes, str]
+
+
+class CurveClient(NamedTuple):
+    """A client's keys and the public key of the server it wants (all Z85)."""
+
+    server: bytes
+    public: bytes
+    secret: bytes
+
+
+def zap_reply(parts: Sequence[bytes], authorized: Mapping[bytes, str] | None) -> list[bytes]:
+    """The answer to a ZAP request: envelope, version, request id, status, text, user, metadata.
+
+    ``authorized`` None: whoever comes without a mechanism may connect.
+    """
+    from zmq.utils import z85
+
+    head, rest = list(parts[:4]), list(parts[7:])
+    if len(parts) >= 8 and parts[2] == b"1.0" and parts[4] == ZAP_DOMAIN:
+        if authorized is None and rest == [b"NULL"]:
+            return [*head, b"200", b"OK", b"", b""]
+        if authorized is not None and len(rest) == 2 and rest[0] == b"CURVE":
+            key = z85.encode(rest[1])
+            if key in authorized:
+                return [*head, b"200", b"OK", key, b""]
+    return [*head, b"400", b"not authorized", b"", b""]
+
+
+# ── Keys ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_secret_key(path: str) -> bytes:
+    """A secret key: 40 characters of Z85 in a file of their own, or a certificate of pyzmq's.
+
+    Raises ConfigurationError.
+    """
+    text = _read(path)
+    if "secret-key" in text:
+        text = text.partition("secret-key")[2].partition('"')[2].partition('"')[0]
+    return _key(text.strip(), path)
+
+
+def read_key(path: str) -> bytes:
+    """A key alone in a file, or the public key of a certificate of pyzmq's; ConfigurationError."""
+    text = _read(path)
+    if "public-key" in text:
+        text = text.partition("public-key")[2].partition('"')[2].partition('"')[0]
+    return _key(text.strip(), path)
+
+
+def public_key(secret: bytes) -> bytes:
+    """The public key of a secret one."""
+    found: bytes = zmq.curve_public(secret)
+    return found
+
+
+def read_authorized_keys(path: str) -> dict[bytes, str]:
+    """Public keys, one in a line, each with a name if one follows; ``#`` begins a comment.
+
+    Raises ConfigurationError.
+    """
+    keys = {}
+    for line in _read(path).splitlines():
+        words = line.split(maxsplit=1)
+        # Z85 may hold a "#": only one at a line's beginning or after a blank is a comment.
+        if words and not (words[0].startswith("#") and len(words[0]) != KEY_TEXT_OCTETS):
+            name = words[1].partition(" #")[0].strip() if len(words) > 1 else ""
+            key = _key(words[0], path)
+            keys[key] = name or words[0]
+    if not keys:
+        raise ConfigurationError(f"{path}: no key may connect")
+    return keys
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise ConfigurationError(f"cannot read {path}: {reason}") from None
+
+
+def _key(text: str, path: str) -> bytes:
+    octets = text.encode()
+    try:
+        zmq.curve_public(octets)
+    except (zmq.ZMQError, ValueError, AssertionError):
+        raise ConfigurationError(f"{path}: no key of 40 characters in Z85") from None
+    return octets

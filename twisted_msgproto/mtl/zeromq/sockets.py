@@ -1,0 +1,481 @@
+"""ZeroMQ sockets in the reactor, bounded: what txzmq gives, with a limit on everything.
+
+txzmq reads until its socket is empty, however long that takes, and libzmq's own defaults have no
+bounds.  Here a turn of the reactor reads at most :data:`READS_PER_TURN` messages, high-water marks
+and the size of a frame are set, what a peer does not read waits in a bounded queue, and reading can
+be paused.  Importing txzmq installs the default reactor, so that happens when the first socket is
+made, not when this module is imported.
+
+libzmq's descriptor becomes readable once, when something happens at a socket which is at rest, and
+whichever call looks at the socket next takes that in, sending among them.  So whoever has touched a
+socket reads it afterwards, until there is nothing, before it is left to the reactor again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import Any, Final
+
+import zmq
+
+from ...core.errors import ConfigurationError
+from ..machine.sessions import bound_identity, plain_identity
+from .curve import ZAP_DOMAIN, CurveClient, CurveServer, zap_reply
+from .door import EVENTS, Door
+from .hooks import guarded
+
+READS_PER_TURN: Final = 256
+"""Messages; measured: the reactor stands still for at most some tens of milliseconds."""
+
+READ_OCTETS_PER_TURN: Final = 4 << 20
+"""After so many octets a turn reads no further message, either."""
+
+RETRY_SECONDS: Final = 0.02
+"""How often a peer whose pipe was full is tried again at least.
+
+ROUTER does not say who has room again, but whenever somebody has, there is something to do for the
+socket; so peers are tried whenever it was read, too.
+"""
+
+RETRIES_PER_TURN: Final = 64
+"""Peers which are tried when the socket was read, those first which wait for their turn longest."""
+
+KERNEL_OCTETS: Final = 1 << 20
+"""What the kernel is asked to hold of a connection each way; Linux takes twice as much."""
+
+LINGER_MILLISECONDS: Final = 500
+"""How long a closed socket goes on sending what waits in it."""
+
+ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
+
+IPV4_MAPPED: Final = "::ffff:"
+
+Received = Callable[[list[list[bytes]]], None]
+
+Routed = Callable[[list[list[bytes]], Mapping[bytes, str]], None]
+"""Takes the messages of one read, and from where each identity among them sent: see
+:func:`peer_address`."""
+
+
+def messages_within(octets: int, frame_octets: int, most: int) -> int:
+    """How many messages, ``most`` at most, weigh at most ``octets``; one in any case."""
+    return max(1, min(most, octets // frame_octets))
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What bounds a socket: octets of a frame, what a peer may leave unread, times in seconds.
+
+    libzmq counts what it holds for a peer in messages, whatever they weigh.  So ``peer_messages``,
+    for each direction, are no more than may have the largest frame each.
+    """
+
+    frame_octets: int
+    peer_messages: int = 1000
+    unread_messages: int = 10_000
+    unread_octets: int = 16 << 20
+    unread_seconds: float = 30.0
+    handshake_seconds: float = 10.0
+
+
+class _Backlog:
+    """What one peer has not taken yet, beside what libzmq holds for it."""
+
+    __slots__ = ("full", "messages", "octets", "since")
+
+    def __init__(self, since: float) -> None:
+        self.messages: deque[list[bytes]] = deque()
+        self.octets = 0
+        self.since = since
+        self.full = False  # the caller knows that there should be no more now
+
+
+def peer_address(frame: Any) -> str:
+    """From where a message came: the host, without its port, which libzmq does not tell.
+
+    On ipc it is ``localhost:UID:GID:PID``; "" where nothing is known.
+    """
+    try:
+        address: str = frame.get("Peer-Address")
+    except zmq.ZMQError:  # inproc
+        return ""
+    # A socket which listens for both kinds shows IPv4 addresses as those of IPv6.
+    return address.removeprefix(IPV4_MAPPED)
+
+
+# ── Sockets ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def _txzmq() -> Any:
+    """The module, imported late, with the classes of ours which derive from its own."""
+    import txzmq
+
+    class Factory(txzmq.ZmqFactory):
+        lingerPeriod = LINGER_MILLISECONDS
+
+    class Connection(_Bounded, txzmq.ZmqConnection):
+        tcpKeepalive = 1
+        tcpKeepaliveCount = 3
+        tcpKeepaliveIdle = 60
+        tcpKeepaliveInterval = 20
+
+    class Router(_Routing, Connection):
+        socketType = zmq.ROUTER
+
+    class Dealer(Connection):
+        socketType = zmq.DEALER
+
+    class Monitor(Connection):
+        socketType = zmq.PAIR
+
+    return Factory, Router, Dealer, Monitor
+
+
+class _Bounded:
+    """Reads in slices, sends without blocking; mixed into txzmq's connection."""
+
+    socket: Any
+    factory: Any
+    read_scheduled: Any
+    socketType: int | None
+
+    def __init__(
+        self,
+        factory: Any,
+        received: Any,
+        bounds: Bounds,
+        *,
+        lost: Callable[[bytes], None] = lambda peer: None,
+        blocked: Callable[[bytes, bool], None] = lambda peer, full: None,
+        with_keys: bool = False,
+        prepare: Callable[[Any], None] = lambda connection: None,
+    ) -> None:
+        """Make a socket without an endpoint.
+
+        ``received(messages)``, of a ROUTER ``received(messages, addresses)``, is called once for
+        each read.  ``lost(peer)``: the peer is not there
+        or left too much unread; ``blocked(peer, full)``: much waits for it (a tenth of the messages
+        which may, half of the octets), or nothing any more.
+        ``with_keys``: the first frame becomes the identity bound to the peer's CURVE key.
+        ``prepare(connection)`` sets more options of its ``socket`` before anything is connected.
+        """
+        self._received = received
+        self._bounds = bounds
+        self._lost = lost
+        self._blocked = blocked
+        self._with_keys = with_keys
+        self._prepare = prepare
+        self._paused = False
+        self._backlogs: dict[bytes, _Backlog] = {}
+        self._retry: Any = None
+        self.highWaterMark = bounds.peer_messages
+        super().__init__(factory)  # type: ignore[call-arg]
+        socket = self.socket
+        socket.set(zmq.MAXMSGSIZE, bounds.frame_octets)
+        socket.set(zmq.RCVBUF, KERNEL_OCTETS)
+        socket.set(zmq.SNDBUF, KERNEL_OCTETS)
+        if self.socketType == zmq.ROUTER:
+            socket.set(zmq.ROUTER_MANDATORY, 1)
+            socket.set(zmq.HANDSHAKE_IVL, int(bounds.handshake_seconds * 1000))
+        prepare(self)
+
+    def bind(self, address: str) -> str:
+        """Listen; the address with the port which was chosen.  ConfigurationError if it cannot."""
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            raise ConfigurationError(f"cannot listen on {address}: {error.strerror}") from None
+        last: bytes = self.socket.get(zmq.LAST_ENDPOINT)
+        return last.rstrip(b"\0").decode()
+
+    def connect(self, address: str) -> None:
+        """Connect; ConfigurationError if the address is none."""
+        try:
+            self.socket.connect(address)
+        except zmq.ZMQError as error:
+            raise ConfigurationError(f"cannot connect to {address}: {error.strerror}") from None
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+
+    def doRead(self) -> None:
+        """Read one slice; more in the next turn."""
+        if self.read_scheduled is not None:
+            if self.read_scheduled.active():
+                self.read_scheduled.cancel()
+            self.read_scheduled = None
+        if self._paused or self.factory is None or self.socket is None:
+            return
+        messages: list[list[bytes]] = []
+        if self._slice(messages):
+            self._readSoon()
+        if self._backlogs:
+            self._sendWaiting(RETRIES_PER_TURN)
+        if messages:
+            self._deliver(messages)
+
+    def _slice(self, messages: list[list[bytes]]) -> bool:
+        """Read some messages; whether there may be more."""
+        receive, octets = self.socket.recv_multipart, 0
+        try:
+            while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
+                parts = receive(zmq.NOBLOCK)
+                messages.append(parts)
+                octets += sum(map(len, parts))
+        except zmq.Again:
+            return False
+        return True
+
+    def _deliver(self, messages: list[list[bytes]]) -> None:
+        guarded(self._received, messages)
+
+    def _readSoon(self) -> None:
+        if self.read_scheduled is None and self.factory is not None:
+            self.read_scheduled = self.factory.reactor.callLater(0, self.doRead)
+
+    def pauseProducing(self) -> None:
+        """Read no more for now; libzmq's buffers fill up, and then the peers wait."""
+        self._paused = True
+        if self.factory is not None:
+            # libzmq's descriptor stays readable until somebody looks: every turn would ask us.
+            self.factory.reactor.removeReader(self)
+
+    def resumeProducing(self) -> None:
+        """Read again."""
+        self._paused = False
+        if self.factory is not None:
+            self.factory.reactor.addReader(self)
+            self._readSoon()
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────────
+
+    def sendAll(self, messages: Sequence[list[bytes]]) -> None:
+        """Send, or queue what a peer cannot take now; order per peer is kept."""
+        for parts in messages:
+            peer = parts[0] if self.socketType == zmq.ROUTER else b""
+            backlog = self._backlogs.get(peer)
+            if backlog is not None:
+                self._wait(peer, backlog, parts)
+            elif not self._sent(peer, parts):
+                backlog = self._backlogs[peer] = _Backlog(self.factory.reactor.seconds())
+                self._wait(peer, backlog, parts)
+        # Touching the socket may have swallowed the edge which says that there is something.
+        self._readSoon()
+
+    def _sent(self, peer: bytes, parts: list[bytes]) -> bool:
+        """The socket took it, or its peer is not there; False: there is no room now."""
+        if self._with_keys:
+            parts = [plain_identity(parts[0]), *parts[1:]]
+        try:
+            self.socket.send_multipart(parts, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._lost(peer)
+        return True
+
+    def _wait(self, peer: bytes, backlog: _Backlog, parts: list[bytes]) -> None:
+        backlog.messages.append(parts)
+        backlog.octets += sum(map(len, parts))
+        bounds = self._bounds
+        messages, octets = len(backlog.messages), backlog.octets
+        if messages > bounds.unread_messages or octets > bounds.unread_octets:
+            self._giveUp(peer)
+            return
+        if self._retry is None:
+            self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
+        full = messages > bounds.unread_messages // 10 or octets > bounds.unread_octets // 2
+        if full and not backlog.full:
+            backlog.full = True
+            self._blocked(peer, True)
+
+    def _giveUp(self, peer: bytes) -> None:
+        if self._backlogs.pop(peer, None) is not None:
+            self._lost(peer)
+
+    def _tryAgain(self) -> None:
+        self._retry = None
+        self._sendWaiting(len(self._backlogs))
+        if self._backlogs and self._retry is None:
+            self._retry = self.factory.reactor.callLater(RETRY_SECONDS, self._tryAgain)
+        self._readSoon()
+
+    def _sendWaiting(self, peers: int) -> None:
+        """Try the next ``peers`` which wait."""
+        now = self.factory.reactor.seconds()
+        some = False
+        for peer in list(islice(self._backlogs, peers)):
+            backlog = self._backlogs.pop(peer)
+            self._backlogs[peer] = backlog  # the last one now
+            messages = backlog.messages
+            for _ in range(READS_PER_TURN):
+                if not messages or not self._sent(peer, messages[0]):
+                    break
+                backlog.octets -= sum(map(len, messages.popleft()))
+                backlog.since = now
+                some = True
+            if self._backlogs.get(peer) is not backlog:
+                continue
+            if not messages:
+                del self._backlogs[peer]
+                if backlog.full:
+                    self._blocked(peer, False)
+            elif backlog.since + self._bounds.unread_seconds <= now:
+                self._giveUp(peer)
+        if some:
+            self._readSoon()
+
+    @property
+    def unread(self) -> int:
+        """Messages which wait for peers."""
+        return sum(len(backlog.messages) for backlog in self._backlogs.values())
+
+    def shutdown(self) -> None:
+        """Close the socket; what libzmq has goes on being sent for a moment."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self._backlogs.clear()
+        if self.read_scheduled is not None:
+            if self.read_scheduled.active():
+                self.read_scheduled.cancel()
+            self.read_scheduled = None
+        if self.factory is not None:
+            super().shutdown()  # type: ignore[misc]
+
+
+class _Routing:
+    """What a ROUTER knows of who sent a message: its key, where CURVE is on, and its address.
+
+    Both belong to the connection and not to the identity, which may have another owner since; so
+    they are asked for with each message (measured: no slower than ``recv_multipart`` without).
+    """
+
+    socket: Any
+    _received: Routed
+    _with_keys: bool
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._addresses: dict[bytes, str] = {}
+        self._held: tuple[list[bytes], str] | None = None
+        super().__init__(*arguments, **options)
+
+    def _slice(self, messages: list[list[bytes]]) -> bool:
+        """Read some messages; whether there may be more."""
+        socket, addresses, flags, octets = self.socket, self._addresses, zmq.NOBLOCK, 0
+        receive, option = socket.recv, socket.getsockopt
+        if self._held is not None:
+            parts, address = self._held
+            self._held = None
+            messages.append(parts)
+            addresses[parts[0]] = address
+        try:
+            while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
+                peer = receive(flags)
+                # As a frame it knows its connection; the others are cheaper without.
+                frame = receive(flags, False)
+                parts = [peer, frame.bytes]
+                if frame.more:
+                    parts.append(receive(flags))
+                    while option(zmq.RCVMORE):
+                        octets += len(parts[-1])
+                        parts.append(receive(flags))
+                octets += len(parts[1]) + len(parts[-1])
+                if self._with_keys:
+                    parts[0] = peer = bound_identity(peer, frame.get("User-Id").encode())
+                address = peer_address(frame)
+                if addresses.setdefault(peer, address) != address:
+                    # The identity has changed hands within this read.
+                    self._held = parts, address
+                    break
+                messages.append(parts)
+        except zmq.Again:
+            return False
+        return True
+
+    def _deliver(self, messages: list[list[bytes]]) -> None:
+        addresses, self._addresses = self._addresses, {}
+        guarded(self._received, messages, addresses)
+
+
+class Sockets:
+    """A ZeroMQ context in a reactor; makes sockets and closes them all."""
+
+    def __init__(self, reactor: Any) -> None:
+        factory, self._router, self._dealer, self._monitor = _txzmq()
+        self._factory = factory()
+        self._factory.reactor = reactor
+
+    def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
+        """A ROUTER socket; the arguments are those of :class:`_Bounded`."""
+        return self._router(self._factory, received, bounds, **options)
+
+    def dealer(self, received: Received, bounds: Bounds, curve: CurveClient | None) -> Any:
+        """A DEALER socket.
+
+        It comes back when its connection is lost, with another identity: whoever it talks to does
+        not know it any more.  (libzmq could be told not to come back, but then it throws away what
+        had arrived before the end: measured.)
+        """
+
+        def prepare(connection: Any) -> None:
+            socket = connection.socket
+            if curve is not None:
+                socket.curve_serverkey = curve.server
+                socket.curve_publickey = curve.public
+                socket.curve_secretkey = curve.secret
+
+        return self._dealer(self._factory, received, bounds, prepare=prepare)
+
+    def admit(self, door: Door, curve: CurveServer | None) -> Callable[[Any], None]:
+        """Let in only who may connect; what to do with each ROUTER before it listens.
+
+        Connections go through ``door``.  With ``curve`` they need one of its keys, which in Z85
+        becomes the connection's User-Id.
+        """
+        monitors: list[Any] = []
+        routers: list[Any] = []
+        authorized = None if curve is None else curve.authorized
+
+        def asked(messages: list[list[bytes]], addresses: Mapping[bytes, str]) -> None:
+            # libzmq has told of a connection before it asks about it, and nothing goes through it
+            # before the answer: so whoever is turned away is gone by then.
+            for monitor in monitors:
+                monitor.doRead()
+            # Who comes with an identity is ignored, and never told, while the ROUTER has it still;
+            # it lets go of it when it has read on to the end of what its owner sent.  Read here,
+            # libzmq's thread is asked to end that before it is told to let the newcomer in.
+            for router in routers:
+                router.doRead()
+            zap.sendAll([zap_reply(parts, authorized) for parts in messages])
+
+        zap = self._router(self._factory, asked, Bounds(1 << 16))
+        zap.bind(ZAP_ADDRESS)
+
+        def prepare(router: Any) -> None:
+            routers.append(router)
+            socket = router.socket
+            socket.zap_domain = ZAP_DOMAIN
+            if curve is not None:
+                socket.curve_secretkey = curve.secret
+                socket.curve_publickey = zmq.curve_public(curve.secret)
+                socket.curve_server = True
+            address = f"inproc://door-{socket.fd}"
+            socket.monitor(address, EVENTS)
+            # Without a bound of messages: libzmq's own thread would wait for us at it.
+            monitor = self._monitor(self._factory, door.happened, Bounds(1 << 16, 0))
+            monitor.connect(address)
+            monitors.append(monitor)
+
+        return prepare
+
+    def shutdown(self) -> None:
+        """Close all sockets and end the context."""
+        if self._factory.context is not None:
+            self._factory.shutdown()

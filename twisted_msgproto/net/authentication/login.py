@@ -1,0 +1,249 @@
+"""The door: asks a portal about those whom the throttle lets through, and times the answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from math import ceil, inf
+from operator import attrgetter
+from typing import Any
+
+from twisted.cred.credentials import Anonymous, IAnonymous, ICredentials
+from twisted.cred.error import LoginFailed, UnauthorizedLogin, UnhandledCredentials
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...core.limits import Limits
+from .audit import NOT_TRIED, UNFINISHED, WRONG, Audit
+from .identities import IIdentity, LoggedIn, Passcode, name_in
+from .throttle import Attempt, Throttle
+
+log = Logger(namespace="twisted_msgproto.authentication")
+
+
+class _Visit:
+    """One client at the door, until it is answered or has gone."""
+
+    __slots__ = ("address", "answer", "asked", "attempt", "begun", "call", "credentials", "name")
+
+    def __init__(self, credentials: ICredentials, address: str, name: str | None) -> None:
+        self.credentials = credentials
+        self.address = address
+        self.name = name
+        self.attempt: Attempt | None = None  # None: nothing of it can be guessed
+        self.begun = 0.0
+        self.asked: Deferred[Any] | None = None
+        self.call: Any = None  # the answer, when its time has come
+        self.answer: Deferred[LoggedIn] | None = None  # None: the client has gone
+
+
+class Authentication:
+    """Asks a portal who a client is; lets guesses wait, and gives each failure the same face.
+
+    ``counters`` get ``logins``, ``logins_waited``, ``login_failures`` (all which were refused) and
+    ``logins_not_checked`` (those of them which no checker was asked about).
+
+    Attributes:
+        portal: whom it asks.
+    """
+
+    def __init__(
+        self,
+        portal: Portal,
+        clock: Any,
+        limits: Limits,
+        *,
+        counters: MutableMapping[str, int] | None = None,
+        handShake: float = inf,
+        interface: Any = IIdentity,
+        nameOf: Callable[[Any], str | None] = attrgetter("name"),
+    ) -> None:
+        """``limits`` contain :data:`.LOGIN_LIMITS`; ``clock`` has ``seconds`` and ``callLater``.
+
+        ``handShake``: the seconds within which a client has to be answered; no login waits longer.
+        ``interface``: which kind of avatar the portal gives.  ``nameOf``: an avatar's name.
+        """
+        self.portal = portal
+        self._clock = clock
+        self._counters: MutableMapping[str, int] = Counter() if counters is None else counters
+        self._interface = interface
+        self._name_of = nameOf
+        self._throttle = Throttle(limits, handShake)
+        self._audit = Audit()
+        self._waiting: dict[Attempt, _Visit] = {}
+        self._deciding = False
+        self._timer: Any = None
+        self._due_at = inf
+
+    @property
+    def failures(self) -> int:
+        """How many logins were refused."""
+        return self._counters.get("login_failures", 0)
+
+    @property
+    def throttled(self) -> int:
+        """How many of those were not checked, because too many had failed before."""
+        return self._counters.get("logins_not_checked", 0)
+
+    @property
+    def waiting(self) -> int:
+        """How many logins wait for their check."""
+        return len(self._waiting)
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether the portal lets anybody in who gives no password."""
+        return IAnonymous in self.portal.listCredentialsInterfaces()
+
+    def credentials(self, name: str | None, password: str | None) -> ICredentials:
+        """What a client shows; one without a password is anonymous where that is allowed."""
+        if (name is None or password is None) and self.anonymous:
+            return Anonymous()
+        return Passcode(name or "", password or "")
+
+    def login(
+        self,
+        credentials: ICredentials,
+        address: str,
+        name: str | None = None,
+        within: float = inf,
+    ) -> Deferred[LoggedIn]:
+        """Who it is; fails with UnauthorizedLogin, whatever was wrong.
+
+        The failure comes ``login-delay`` after the check, or as much later as the checker needs.
+        Failures are counted for ``address`` (an IP address as text; "" if there is none) and for
+        ``name`` (None: that which the credentials have).  The client has to be answered ``within``
+        so many seconds: what cannot be checked by then is refused.  Cancel it when the client has
+        gone.
+        """
+        visit = _Visit(credentials, address, name_in(credentials) if name is None else name)
+        answer: Deferred[LoggedIn] = Deferred(partial(self._gone, visit))
+        visit.answer = answer
+        now = self._clock.seconds()
+        self._audit.sum_up(now)
+        if IAnonymous.providedBy(credentials):
+            self._check(visit)
+        else:
+            visit.attempt = self._throttle.arrive(address, visit.name or "", now, within)
+            self._waiting[visit.attempt] = visit
+            self._decide()
+            if visit.attempt in self._waiting:
+                self._count("logins_waited")
+        return answer
+
+    # ── who is checked when ─────────────────────────────────────────────────────────────────────
+
+    def _decide(self) -> None:
+        """Check or refuse whoever need not wait any longer, until nothing changes."""
+        if self._deciding:  # a checker or a client's callback came back: the loop below goes on
+            return
+        self._deciding = True
+        try:
+            while decided := self._throttle.poll(self._clock.seconds()):
+                for attempt, check in decided:
+                    visit = self._waiting.pop(attempt, None)
+                    if visit is None:  # it has gone meanwhile, in a callback of another one's
+                        if check:
+                            self._throttle.unchecked(attempt)
+                    elif check:
+                        self._check(visit)
+                    else:
+                        self._count("logins_not_checked")
+                        visit.begun = self._clock.seconds()
+                        self._refuse(visit, NOT_TRIED)
+        finally:
+            self._deciding = False
+            self._arm()
+
+    def _arm(self) -> None:
+        """Come back at the throttle's deadline."""
+        at = self._throttle.deadline
+        if at == self._due_at:
+            return
+        call, self._timer, self._due_at = self._timer, None, at
+        if call is not None:
+            call.cancel()
+        if at < inf:
+            self._timer = self._clock.callLater(max(0.0, at - self._clock.seconds()), self._due)
+
+    def _due(self) -> None:
+        self._timer, self._due_at = None, inf
+        self._decide()
+
+    def _check(self, visit: _Visit) -> None:
+        visit.begun = self._clock.seconds()
+        visit.asked = maybeDeferred(self.portal.login, visit.credentials, None, self._interface)
+        visit.asked.addCallback(self._named)
+        visit.asked.addCallbacks(
+            self._accepted, self._rejected, callbackArgs=(visit,), errbackArgs=(visit,)
+        )
+        visit.asked.addErrback(lambda failure: log.failure("a login failed", failure))
+
+    # ── outcomes ────────────────────────────────────────────────────────────────────────────────
+
+    def _named(self, accepted: tuple[Any, Any, Callable[[], Any]]) -> LoggedIn:
+        _, avatar, logout = accepted
+        return LoggedIn(self._name_of(avatar), avatar, logout)
+
+    def _accepted(self, login: LoggedIn, visit: _Visit) -> None:
+        if visit.attempt is not None:
+            self._throttle.succeeded(visit.attempt, self._clock.seconds())
+        answer, visit.answer = visit.answer, None
+        if answer is None:  # the checker answered all the same
+            maybeDeferred(login.logout).addErrback(
+                lambda failure: log.failure("a logout failed", failure)
+            )
+        else:
+            self._count("logins")
+            answer.callback(login)
+        if visit.attempt is not None:
+            self._decide()
+
+    def _rejected(self, failure: Failure, visit: _Visit) -> None:
+        if visit.attempt is not None:
+            self._throttle.failed(visit.attempt, self._clock.seconds())
+        if visit.answer is None:
+            self._tell(visit, UNFINISHED)
+        else:
+            if not failure.check(LoginFailed, UnauthorizedLogin, UnhandledCredentials):
+                log.failure("a checker failed", failure)
+            self._refuse(visit, WRONG)
+        if visit.attempt is not None:
+            self._decide()
+
+    def _refuse(self, visit: _Visit, why: str) -> None:
+        """Answer when it has cost its time: a multiple of the delay, which hides the checker's."""
+        self._tell(visit, why)
+        now, delay = self._clock.seconds(), self._throttle.delay
+        taken = now - visit.begun
+        left = max(1, ceil(taken / delay - 1e-6)) * delay - taken if delay else 0.0
+        visit.call = self._clock.callLater(max(0.0, left), self._fail, visit)
+
+    def _tell(self, visit: _Visit, why: str) -> None:
+        self._count("login_failures")
+        self._audit.refused(visit.address, visit.name, why, self._clock.seconds())
+
+    def _fail(self, visit: _Visit) -> None:
+        visit.call = None
+        answer, visit.answer = visit.answer, None
+        assert answer is not None
+        answer.errback(UnauthorizedLogin())
+
+    def _gone(self, visit: _Visit, answer: Deferred[LoggedIn]) -> None:
+        """The client's connection is lost, or it waits no more."""
+        visit.answer = None
+        call, visit.call = visit.call, None
+        if call is not None:
+            call.cancel()
+        elif visit.asked is not None:
+            visit.asked.cancel()
+        elif visit.attempt is not None:
+            self._waiting.pop(visit.attempt, None)
+            self._throttle.leave(visit.attempt)
+            self._decide()
+
+    def _count(self, name: str) -> None:
+        self._counters[name] = self._counters.get(name, 0) + 1

@@ -1,0 +1,38 @@
+"""The options of a server whose clients log in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.cred.checkers import ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
+from twisted.cred.credentials import IAnonymous, IUsernamePassword
+from twisted.cred.portal import Portal
+from twisted.cred.strcred import AuthOptionMixin
+
+from ..options import ServerOptions
+from .identities import portal_over
+
+
+def _octets(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+class AuthenticationOptions(ServerOptions, AuthOptionMixin):
+    """Server options with ``--auth``, ``--help-auth`` and ``--help-auth-type``."""
+
+    supportedInterfaces = (IUsernamePassword, IAnonymous)
+
+    @property
+    def checkers(self) -> list[ICredentialsChecker]:
+        """The checkers which were asked for, in order."""
+        checkers: list[Any] = list(self.get("credCheckers", ()))
+        for checker in checkers:
+            if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):
+                # From the command line it gets text, while all credentials are octets.
+                users: dict[Any, Any] = checker.users
+                checker.users = {_octets(name): _octets(word) for name, word in users.items()}
+        return checkers
+
+    def portal(self) -> Portal | None:
+        """A portal over them; None if there are none."""
+        return portal_over(self.checkers)

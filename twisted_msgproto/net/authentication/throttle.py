@@ -1,0 +1,477 @@
+"""Which logins are checked, and when: guesses wait, a right password gets in.
+
+Refusing whoever has failed too often would let anybody shut anybody out: twenty wrong passwords for
+a name, from wherever, and its owner is refused.  So nobody is locked out here.  What is scarce is
+*checks*, and they are handed out as follows (``NB-04``, ``NB-05``):
+
+1. A name which has logged in from this address before is checked at once, unless wrong passwords
+   have come for the pair since.
+2. Else the address, the pair of address and name, and the name each need a free token.  A wrong
+   password costs one of each; a right one costs nothing.  Tokens come back at ``login-rate``.
+3. Else the login waits in line for them.  Addresses and pairs with fewer failures come first.  At
+   the end of ``login-wait`` it is checked although its name has no token, since others
+   may have used those up; one whose own address has none is refused without a check.
+4. When more wait than ``login-line`` allows, the login whose address has the most failures,
+   refusals and places in line is refused without a check.
+
+Nothing renews itself: an attempt which is not checked takes no token, and what is remembered of an
+address is forgotten ``login-window`` after it began, whatever came in between.
+
+An address is an IPv4 address or an IPv6 network of 64 bits, which one client has to itself.  Those
+of this machine and Unix sockets stand for anybody behind a proxy: there the pair alone counts.
+
+Everything here is pure: ``now`` is an argument, in seconds by a clock which does not run backwards.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from ipaddress import IPv6Address, ip_address
+from math import inf
+from typing import Final
+
+from ...core.limits import Limit, Limits
+
+LOGIN_LIMITS: Final = (
+    Limit("login-delay", 1.0, "s", "from the check of a login to the answer that it failed"),
+    Limit("login-address-failures", 5, "failures", "of an address, then login-rate holds", 1),
+    Limit("login-failures", 20, "failures", "of a name from new addresses, then likewise", 1),
+    Limit("login-rate", 1.0, "logins/s", "of an address or a name are checked then", 0.001),
+    Limit("login-wait", 8.0, "s", "a login waits for its check; less if the hand-shake asks it"),
+    Limit("login-line", 100, "logins", "waiting for a check; above it one is refused without", 1),
+    Limit("login-window", 3600.0, "s", "after so long a failed login is forgotten", 0.001),
+)
+"""What every protocol which authenticates bounds; part of its ``LIMITS``."""
+
+BUCKETS_MAX: Final = 10_000
+"""Addresses, pairs and names, each, whose tokens are counted; the longest unused make room.
+
+A bucket takes about 300 octets, so all three take 9 MB at most.
+"""
+
+KNOWN_PAIRS_MAX: Final = 10_000
+"""Pairs of address and name which are known to have logged in; the oldest make room."""
+
+KNOWN_ADDRESSES_MAX: Final = 16
+"""Addresses a name is known from, so that one user's many addresses do not displace all others."""
+
+KNOWN_SECONDS: Final = 30 * 86400.0
+"""A pair is known for 30 days after it logged in: longer than any holiday's silence."""
+
+KNOWN_FAILURES_MAX: Final = 5
+"""Wrong passwords of a known pair; then it is no better than any other until it logs in."""
+
+TOGETHER_MAX: Final = 100
+"""Logins of an address or a name which are checked at one time while none of them has failed.
+
+After a restart a thousand clients come back through one address, with a checker that takes
+its time.  As soon as one fails, only as many are checked together as there are tokens.
+"""
+
+NAME_CHARACTERS_MAX: Final = 64
+"""Longer names are remembered by their digest."""
+
+_ALMOST: Final = 1 - 1e-6
+"""A token which is whole but for rounding: clocks count seconds since 1970 in 2⁻²² s."""
+
+_TICK: Final = 0.001
+"""Seconds which have to pass at least before it is worth to look again."""
+
+WAIT_MIN: Final = 1.0
+"""Seconds a login has to have waited to be checked although its name has no token.
+
+So at most ``login-line`` such checks are made each second, whatever the hand-shake leaves.
+"""
+
+
+def network_of(address: str) -> str | None:
+    """Whose address it is; None for addresses which stand for many (this machine's, no address)."""
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    if ip.is_loopback:
+        return None
+    if isinstance(ip, IPv6Address):
+        return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
+    return str(ip)
+
+
+def key_of(name: str) -> str:
+    """What a name is remembered by: spellings which a checker may take for one name are one."""
+    key = name
+    if len(name) <= NAME_CHARACTERS_MAX:
+        key = unicodedata.normalize("NFKC", name).strip().casefold()
+        if len(key) <= NAME_CHARACTERS_MAX:
+            return key
+    return "#" + blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@dataclass(slots=True, eq=False)
+class Bucket:
+    """The tokens of an address, a pair or a name.
+
+    Attributes:
+        tokens: what was left at ``at``; 0 to ``burst``.
+        pending: logins which hold a token: they are being checked, or wait for another bucket.
+        waiting: logins in line whose address's bucket it is.
+        failures: wrong passwords which are remembered.
+        refusals: logins of it which were refused without a check, likewise.
+        forgotten: when both are.
+    """
+
+    burst: float
+    rate: float
+    window: float
+    tokens: float
+    together: float
+    at: float
+    pending: int = 0
+    waiting: int = 0
+    failures: int = 0
+    refusals: int = 0
+    forgotten: float = inf
+
+    def refill(self, now: float) -> None:
+        """Let the tokens be those of ``now``."""
+        if now > self.at:
+            self.tokens = min(self.burst, self.tokens + (now - self.at) * self.rate)
+            self.at = now
+        if now >= self.forgotten:
+            self.failures, self.refusals, self.forgotten = 0, 0, inf
+
+    def free(self, now: float) -> bool:
+        """Whether one more login may hold a token."""
+        self.refill(now)
+        if not self.failures and self.pending < self.together:
+            return True
+        return self.tokens - self.pending >= _ALMOST
+
+    def free_at(self, now: float) -> float:
+        """When there will be a free token if nothing happens; ``inf``: only an outcome helps."""
+        if self.free(now):
+            return now
+        if self.pending + 1 > self.burst:
+            return inf
+        return now + max(_TICK, (self.pending + 1 - self.tokens) / self.rate)
+
+    def spend(self, now: float) -> None:
+        """A login which held a token has failed."""
+        self.refill(now)
+        self.tokens = max(0.0, self.tokens - 1)
+        self.failures += 1
+        self.forgotten = min(self.forgotten, now + self.window)
+
+    def turned_away(self, now: float) -> None:
+        """A login of its address was refused without a check."""
+        self.refill(now)
+        self.refusals += 1
+        self.forgotten = min(self.forgotten, now + self.window)
+
+    def full(self, now: float) -> bool:
+        """Whether a new bucket would have no more tokens."""
+        self.refill(now)
+        return not self.pending and self.tokens >= self.burst
+
+
+class Buckets:
+    """The buckets of all addresses, of all pairs or of all names."""
+
+    def __init__(self, burst: float, rate: float, window: float) -> None:
+        self._burst = burst
+        self._rate = rate
+        self._window = window
+        self._buckets: OrderedDict[object, Bucket] = OrderedDict()
+        self._poor_until = -inf  # until then a new one may be one which had to make room
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def of(self, key: object, now: float) -> Bucket:
+        """The bucket of ``key``; a new one is full, unless it may have made room just now."""
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            self._buckets.move_to_end(key)
+            return bucket
+        poor = now < self._poor_until
+        tokens, together = (1.0, 1) if poor else (self._burst, TOGETHER_MAX)
+        bucket = Bucket(self._burst, self._rate, self._window, tokens, together, now)
+        self._buckets[key] = bucket
+        if len(self._buckets) > BUCKETS_MAX:
+            _, oldest = self._buckets.popitem(last=False)
+            if not oldest.full(now):
+                self._poor_until = now + self._burst / self._rate
+        return bucket
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """A pair which has logged in.
+
+    Attributes:
+        at: when it did so last.
+        failures: wrong passwords since then.
+        pending: its logins which are being checked.
+    """
+
+    at: float
+    failures: int = 0
+    pending: int = 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether one more of its logins is checked at once."""
+        most = KNOWN_FAILURES_MAX if self.failures else TOGETHER_MAX
+        return self.failures + self.pending < most
+
+
+class KnownPairs:
+    """The pairs of place and name which have logged in, the longest ago first."""
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, place: str, name: str, now: float) -> Known | None:
+        """The pair, if it is known and not for too long."""
+        known = self._names[name].get(place) if name in self._names else None
+        return None if known is None or now - known.at > KNOWN_SECONDS else known
+
+    def add(self, place: str, name: str, now: float) -> None:
+        """The pair has logged in."""
+        places = self._names.setdefault(name, OrderedDict())
+        self._names.move_to_end(name)
+        known = places.get(place)
+        if known is None:
+            places[place] = Known(now)
+            self._count += 1
+        else:
+            known.at, known.failures = now, 0
+            places.move_to_end(place)
+        if len(places) > KNOWN_ADDRESSES_MAX:
+            self._drop(name)
+        if self._count > KNOWN_PAIRS_MAX:
+            self._drop(next(iter(self._names)))
+
+    def _drop(self, name: str) -> None:
+        places = self._names[name]
+        places.popitem(last=False)
+        self._count -= 1
+        if not places:
+            del self._names[name]
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One login, from its arrival to its outcome.
+
+    Attributes:
+        place: its address's network, or the address itself where that stands for many.
+        name: what its name is remembered by.
+        until: it waits until then at most.
+        patient: its client gives it the whole ``login-wait``.
+        own: the buckets of its address and of the pair; twice that of the pair where the address
+            stands for many.
+        others: the bucket of its name, which others use up too.
+        held: it has a token of each of its own.
+        known: the pair which vouches for it; None: tokens do.
+    """
+
+    place: str
+    name: str
+    until: float
+    patient: bool
+    own: tuple[Bucket, Bucket]
+    others: Bucket
+    held: bool = False
+    known: Known | None = field(default=None)
+
+    def rank(self) -> tuple[int, int]:
+        """Who comes first: the fewest failures of the address, then of the pair."""
+        address, pair = self.own
+        return address.failures, pair.failures
+
+    def nuisance(self) -> tuple[int, int]:
+        """Who has to go first: whose address has the most failures, refusals and places in line."""
+        address, pair = self.own
+        return address.failures + address.refusals + address.waiting, pair.failures
+
+
+class Throttle:
+    """Decides which logins are checked, which wait and which are refused.
+
+    The caller reports what happens (``arrive``, ``succeeded``, ``failed``, ``leave``), calls
+    ``poll`` after each of these and at :attr:`deadline`, and does what that says.
+
+    Attributes:
+        wait: how long a login waits at most, in seconds.
+        deadline: when ``poll`` has to be called next; ``inf`` if nobody waits.
+    """
+
+    def __init__(self, limits: Limits, hand_shake: float = inf) -> None:
+        """``limits`` contain :data:`LOGIN_LIMITS`.
+
+        ``hand_shake``: the seconds within which a client has to be answered.
+        """
+        self.delay = limits["login-delay"]
+        self.wait = max(0.0, min(limits["login-wait"], hand_shake - 2 * self.delay))
+        self._line_max = limits.integer("login-line")
+        rate, window = limits["login-rate"], limits["login-window"]
+        of_address = limits.integer("login-address-failures")
+        self._networks = Buckets(of_address, rate, window)
+        self._pairs = Buckets(of_address, rate, window)
+        self._names = Buckets(limits.integer("login-failures"), rate, window)
+        self._known = KnownPairs()
+        self._line: dict[Attempt, None] = {}  # in the order of arrival
+        self._decided: list[tuple[Attempt, bool]] = []
+        self._changed = False  # tokens may be free again, or be so earlier
+        self.deadline = inf
+
+    def arrive(self, address: str, name: str, now: float, within: float = inf) -> Attempt:
+        """A client wants to log in; it has to be answered ``within`` so many seconds."""
+        self._look(now)  # those who wait come first
+        network, name = network_of(address), key_of(name)
+        place = network or address
+        pair = self._pairs.of((place, name), now)
+        most = within - self.delay
+        attempt = Attempt(
+            place,
+            name,
+            until=now + max(0.0, min(self.wait, most)),
+            patient=most >= self.wait >= WAIT_MIN,
+            own=(pair if network is None else self._networks.of(network, now), pair),
+            others=self._names.of(name, now),
+        )
+        if not self._decide(attempt, now):
+            self._line[attempt] = None
+            attempt.own[0].waiting += 1
+            self.deadline = min(self.deadline, self._due(attempt, now))
+            if len(self._line) > self._line_max:
+                self._turn_away(max(reversed(self._line), key=Attempt.nuisance), now)
+        return attempt
+
+    def poll(self, now: float) -> list[tuple[Attempt, bool]]:
+        """Who waits no longer, in order, and whether it is checked now or refused unchecked.
+
+        Each one which is checked has to come back with ``succeeded`` or ``failed``.
+        """
+        self._look(now)
+        decided, self._decided = self._decided, []
+        return decided
+
+    def succeeded(self, attempt: Attempt, now: float) -> None:
+        """The check went well: its tokens are free again, and the pair is known."""
+        self.unchecked(attempt)
+        self._known.add(attempt.place, attempt.name, now)
+
+    def failed(self, attempt: Attempt, now: float) -> None:
+        """The check did not go well, or nobody waited for its end."""
+        self.unchecked(attempt)
+        for bucket in set(attempt.own):
+            bucket.spend(now)
+        if attempt.known is not None:
+            attempt.known.failures += 1
+        else:
+            attempt.others.spend(now)
+
+    def unchecked(self, attempt: Attempt) -> None:
+        """It was to be checked, but its client had gone: nothing has happened."""
+        self._changed = True
+        if attempt.known is not None:
+            attempt.known.pending -= 1
+        else:
+            self._release(attempt)
+            attempt.others.pending -= 1
+
+    def leave(self, attempt: Attempt) -> None:
+        """The client has gone; nothing happens unless it waited."""
+        if attempt in self._line:
+            self._step_out(attempt)
+            self._release(attempt)
+
+    # ── tokens ──────────────────────────────────────────────────────────────────────────────────
+
+    def _free(self, attempt: Attempt, now: float) -> bool:
+        """Take what the attempt needs to be checked, if all of it is there."""
+        known = self._known.find(attempt.place, attempt.name, now)
+        if known is not None and known.trusted:
+            self._release(attempt)
+            known.pending += 1
+            attempt.known = known
+            return True
+        if not attempt.held and all([bucket.free(now) for bucket in attempt.own]):
+            attempt.held = True
+            for bucket in set(attempt.own):
+                bucket.pending += 1
+        if not attempt.held or not attempt.others.free(now):
+            return False
+        attempt.others.pending += 1
+        return True
+
+    def _last_chance(self, attempt: Attempt) -> bool:
+        """It has waited long enough: whether it is checked although its name has no token."""
+        if not attempt.held or not attempt.patient:
+            return False
+        attempt.others.pending += 1
+        return True
+
+    def _release(self, attempt: Attempt) -> None:
+        """Give back what it holds of its own."""
+        if attempt.held:
+            attempt.held = False
+            self._changed = True
+            for bucket in set(attempt.own):
+                bucket.pending -= 1
+
+    # ── the line ────────────────────────────────────────────────────────────────────────────────
+
+    def _look(self, now: float) -> None:
+        """Let those go on whose time has come, if something has changed or is due."""
+        if not self._changed and now < self.deadline:
+            return
+        self._changed = False
+        for attempt in sorted(self._line, key=Attempt.rank):
+            if self._decide(attempt, now):
+                self._step_out(attempt)
+        self.deadline = min((self._due(attempt, now) for attempt in self._line), default=inf)
+
+    def _decide(self, attempt: Attempt, now: float) -> bool:
+        """Whether it need not wait any longer."""
+        if self._free(attempt, now):
+            self._decided.append((attempt, True))
+        elif now < attempt.until:
+            return False
+        elif self._last_chance(attempt):
+            self._decided.append((attempt, True))
+        else:
+            self._refuse(attempt, now)
+        return True
+
+    def _turn_away(self, attempt: Attempt, now: float) -> None:
+        """The line is full."""
+        self._step_out(attempt)
+        self._refuse(attempt, now)
+
+    def _refuse(self, attempt: Attempt, now: float) -> None:
+        self._release(attempt)
+        attempt.own[0].turned_away(now)
+        self._decided.append((attempt, False))
+
+    def _step_out(self, attempt: Attempt) -> None:
+        del self._line[attempt]
+        attempt.own[0].waiting -= 1
+        if not self._line:
+            self.deadline = inf
+
+    def _due(self, attempt: Attempt, now: float) -> float:
+        """When something may change for it, at the latest at the end of its wait."""
+        missing = (attempt.others,) if attempt.held else attempt.own
+        return min(attempt.until, max(bucket.free_at(now) for bucket in missing))

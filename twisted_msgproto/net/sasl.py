@@ -1,0 +1,431 @@
+"""SASL over twisted.cred, for every protocol which carries its responses (``MT-08``).
+
+The server offers what its checkers can check: PLAIN for passwords, SCRAM-SHA-256 for checkers which
+hand the stored password to the credentials (``IUsernameHashedPassword``: Twisted's memory and plain
+file checkers do), ANONYMOUS where anonymous access is allowed.  Write a :class:`SaslMechanism` for
+more.
+
+Unknown users cannot be told from wrong passwords: SCRAM's salt depends on the name in the same way
+for both, and :class:`~twisted_msgproto.net.authentication.Authentication` answers failures alike,
+after the same time, and counts them for names nobody has, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final, Protocol
+
+from twisted.cred.credentials import (
+    Anonymous,
+    IAnonymous,
+    ICredentials,
+    IUsernameHashedPassword,
+    IUsernamePassword,
+)
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from zope.interface import implementer
+
+from ..core.errors import ConfigurationError
+from .authentication import Authentication, LoggedIn, Passcode
+
+USER_OCTETS_MAX: Final = 255
+"""Of a user's name; failed attempts are remembered with it."""
+
+SCRAM_ITERATIONS: Final = 4096
+"""What RFC 7677 asks for; each attempt costs both sides that many rounds."""
+
+Login = Callable[[ICredentials, str | None], "Deferred[LoggedIn]"]
+"""Asks the checkers about credentials and the name in them; fails with UnauthorizedLogin."""
+
+
+class SaslRefused(Exception):
+    """The attempt failed; why is for the log alone."""
+
+
+@dataclass(slots=True)
+class Challenge:
+    """The cycle goes on."""
+
+    octets: bytes
+
+
+@dataclass(slots=True)
+class Authenticated:
+    """The cycle ended well."""
+
+    login: LoggedIn
+
+
+class SaslCycle:
+    """One client's attempt, on the server's side."""
+
+    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
+        """Look at a response; raises SaslRefused, or fails with it or with UnauthorizedLogin."""
+        raise NotImplementedError
+
+
+class SaslMechanism:
+    """One mechanism of a server: makes cycles.
+
+    Attributes:
+        name: in upper case.
+        reveals: the password crosses the wire: only for protected transports, unless forced.
+    """
+
+    name: ClassVar[str]
+    reveals: ClassVar[bool] = False
+
+    def begin(self, login: Login) -> SaslCycle:
+        """A new attempt of a client, whose credentials go to ``login``."""
+        raise NotImplementedError
+
+
+# ── PLAIN ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Plain(SaslMechanism):
+    """PLAIN (RFC 4616): user and password in one response."""
+
+    name = "PLAIN"
+    reveals = True
+
+    def begin(self, login: Login) -> SaslCycle:
+        """A new attempt; ``login`` takes ``IUsernamePassword``."""
+        return _PlainCycle(login)
+
+
+class _PlainCycle(SaslCycle):
+    def __init__(self, login: Login) -> None:
+        self._login = login
+
+    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
+        """``[authorize as] NUL user NUL password``."""
+        parts = response.split(b"\0")
+        if len(parts) != 3 or not parts[1] or parts[0] not in (b"", parts[1]):
+            raise SaslRefused("not a response of PLAIN")
+        user = _name(_text(parts[1]))
+        credentials = Passcode(user, _text(parts[2]))
+        return self._login(credentials, user).addCallback(Authenticated)
+
+
+# ── ANONYMOUS ───────────────────────────────────────────────────────────────────────────────────
+
+
+class AnonymousAccess(SaslMechanism):
+    """ANONYMOUS (RFC 4505): the response is a trace which nobody looks at."""
+
+    name = "ANONYMOUS"
+
+    def begin(self, login: Login) -> SaslCycle:
+        """A new attempt; ``login`` takes ``IAnonymous``."""
+        return _AnonymousCycle(login)
+
+
+class _AnonymousCycle(SaslCycle):
+    def __init__(self, login: Login) -> None:
+        self._login = login
+
+    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
+        """Anything will do."""
+        return self._login(Anonymous(), None).addCallback(Authenticated)
+
+
+# ── SCRAM-SHA-256 ───────────────────────────────────────────────────────────────────────────────
+
+
+class ScramSha256(SaslMechanism):
+    """SCRAM-SHA-256 (RFC 5802, RFC 7677) without channel binding.
+
+    The proof of the server (its last message) goes out as a challenge, which the client answers
+    with an empty response.
+    """
+
+    name = "SCRAM-SHA-256"
+
+    def __init__(self, secret: bytes) -> None:
+        """``secret`` makes the salts, for all users.
+
+        Raises ConfigurationError if the library is missing.
+        """
+        self._secret = secret
+        self._mechanism = _scramp().ScramMechanism(self.name)
+
+    def begin(self, login: Login) -> SaslCycle:
+        """A new attempt; ``login`` takes ``IUsernameHashedPassword``."""
+        return _ScramCycle(login, self._secret, self._mechanism)
+
+
+class _ScramCycle(SaslCycle):
+    def __init__(self, login: Login, secret: bytes, mechanism: Any) -> None:
+        self._login = login
+        self._secret = secret
+        self._mechanism = mechanism
+        self._server: Any = None
+        self._user = ""
+        self._salt = b""
+        self._proven: Authenticated | None = None
+
+    def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
+        """Client-first, client-final, and the empty answer to the server's proof."""
+        if self._proven is not None:
+            if response:
+                raise SaslRefused("the last response is not empty")
+            return succeed(self._proven)
+        text = _text(response)
+        if self._server is None:
+            return succeed(Challenge(self._first(text).encode()))
+        credentials = ScramCredentials(
+            self._user.encode(), self._mechanism, self._server, self._salt, text
+        )
+        return self._login(credentials, self._user).addCallback(self._prove)
+
+    def _first(self, text: str) -> str:
+        server = self._mechanism.make_server(self._authentication)
+        try:
+            server.set_client_first(text)
+            first = str(server.get_server_first())
+        except _scramp().ScramException as error:
+            raise SaslRefused(str(error)) from None
+        self._server = server
+        return first
+
+    def _authentication(self, user: str) -> tuple[bytes, bytes, bytes, int]:
+        """Salt and iterations; the keys follow when a checker gives the password."""
+        self._user = _name(user)
+        self._salt = hmac.digest(self._secret, user.encode(), hashlib.sha256)
+        return self._salt, b"", b"", SCRAM_ITERATIONS
+
+    def _prove(self, login: LoggedIn) -> Challenge:
+        self._proven = Authenticated(login)
+        return Challenge(str(self._server.get_server_final()).encode())
+
+
+@implementer(IUsernameHashedPassword)
+class ScramCredentials:
+    """A client's proof, which a checker compares with the password it stores."""
+
+    def __init__(
+        self, username: bytes, mechanism: Any, server: Any, salt: bytes, final: str
+    ) -> None:
+        self.username = username
+        self._mechanism = mechanism
+        self._server = server
+        self._salt = salt
+        self._final = final
+
+    def checkPassword(self, password: bytes) -> bool:
+        """The proof was made with ``password``."""
+        server, error = self._server, _scramp().ScramException
+        try:
+            _, server.stored_key, server.server_key, _ = self._mechanism.make_auth_info(
+                _text(password), SCRAM_ITERATIONS, self._salt
+            )
+            server.set_client_final(self._final)
+        except (error, SaslRefused):
+            return False
+        return True
+
+
+def _scramp() -> Any:
+    try:
+        import scramp
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "SCRAM-SHA-256 needs scramp: pip install 'twisted-msgproto[sasl]'"
+        ) from None
+    return scramp
+
+
+def _name(user: str) -> str:
+    """A user's name, if it is not too long to be remembered with its failures."""
+    if len(user.encode()) > USER_OCTETS_MAX:
+        raise SaslRefused(f"a user's name has at most {USER_OCTETS_MAX} octets")
+    return user
+
+
+def _text(octets: bytes) -> str:
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        raise SaslRefused("not UTF-8") from None
+
+
+# ── What a server offers ────────────────────────────────────────────────────────────────────────
+
+
+class Attempting(Hashable, Protocol):
+    """Whoever authenticates: a session of any protocol, which is the same for a whole cycle.
+
+    Attributes:
+        address: its network address, which failures are counted for beside the user's name.
+    """
+
+    address: str
+
+
+class Authenticator:
+    """A server's mechanisms, and the cycles which are under way.
+
+    Attributes:
+        names: of the mechanisms which are offered, the strongest first.
+    """
+
+    def __init__(
+        self,
+        mechanisms: Iterable[SaslMechanism],
+        authentication: Authentication | None,
+        *,
+        reveal: bool,
+        left: Callable[[Any], float],
+    ) -> None:
+        """``authentication`` asks the checkers and counts failures.
+
+        ``left``: the seconds in which a session still has to be answered.  ``reveal``: mechanisms
+        are offered, too, which show the password to who can listen.
+        """
+        self._mechanisms = {
+            mechanism.name: mechanism for mechanism in mechanisms if reveal or not mechanism.reveals
+        }
+        self.names = tuple(self._mechanisms)
+        self._authentication = authentication
+        self._left = left
+        self._cycles: dict[Attempting, SaslCycle] = {}
+        self._asked: dict[Attempting, Deferred[LoggedIn]] = {}
+
+    def respond(
+        self, session: Attempting, mechanism: str, response: bytes, first: bool
+    ) -> Deferred[Challenge | Authenticated]:
+        """A client's response within its cycle; fails with SaslRefused or UnauthorizedLogin."""
+        return maybeDeferred(self._respond, session, mechanism, response, first)
+
+    def _respond(
+        self, session: Attempting, mechanism: str, response: bytes, first: bool
+    ) -> Deferred[Challenge | Authenticated]:
+        if first:
+            self._cycles[session] = self._mechanisms[mechanism].begin(partial(self._login, session))
+        return self._cycles[session].respond(response)
+
+    def _login(
+        self, session: Attempting, credentials: ICredentials, name: str | None
+    ) -> Deferred[LoggedIn]:
+        assert self._authentication is not None
+        asked = self._authentication.login(credentials, session.address, name, self._left(session))
+        self._asked[session] = asked
+        return asked
+
+    def forget(self, session: Attempting) -> None:
+        """The session's cycle is over, or the session is: nobody waits for a checker any more."""
+        self._cycles.pop(session, None)
+        asked = self._asked.pop(session, None)
+        if asked is not None:
+            asked.cancel()
+
+
+def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
+    """The mechanisms which the checkers of ``portal`` can serve, strongest first.
+
+    ``secret`` is a random text which makes SCRAM's salts.
+    """
+    interfaces = set(portal.listCredentialsInterfaces())
+    found: list[SaslMechanism] = []
+    if IUsernameHashedPassword in interfaces:
+        found.append(ScramSha256(secret))
+    if IUsernamePassword in interfaces:
+        found.append(Plain())
+    if IAnonymous in interfaces:
+        found.append(AnonymousAccess())
+    return found
+
+
+# ── The client's side ───────────────────────────────────────────────────────────────────────────
+
+
+class PlainClient:
+    """PLAIN, as a client."""
+
+    mechanism = Plain.name
+    finished = True
+
+    def __init__(self, user: str, password: str) -> None:
+        self._response = b"\0%b\0%b" % (user.encode(), password.encode())
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        """User and password; no challenge is expected."""
+        if challenge is not None:
+            raise ValueError("PLAIN has no challenges")
+        return self._response
+
+
+class AnonymousClient:
+    """ANONYMOUS, as a client."""
+
+    mechanism = AnonymousAccess.name
+    finished = True
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        """Nothing; no challenge is expected."""
+        if challenge is not None:
+            raise ValueError("ANONYMOUS has no challenges")
+        return b""
+
+
+class ScramClient:
+    """SCRAM-SHA-256, as a client.
+
+    Attributes:
+        finished: the server has proved that it knows the password.
+    """
+
+    mechanism = ScramSha256.name
+
+    def __init__(self, user: str, password: str) -> None:
+        self._client = _scramp().ScramClient([self.mechanism], user, password)
+        self._step = 0
+        self.finished = False
+
+    def respond(self, challenge: bytes | None) -> bytes:
+        """Client-first, client-final, and nothing to the server's proof."""
+        client, error = self._client, _scramp().ScramException
+        self._step += 1
+        try:
+            if self._step == 1 and challenge is None:
+                return str(client.get_client_first()).encode()
+            if challenge is None:
+                raise ValueError("a challenge is missing")
+            if self._step == 2:
+                client.set_server_first(challenge.decode("utf-8"))
+                return str(client.get_client_final()).encode()
+            client.set_server_final(challenge.decode("utf-8"))
+        except error as problem:
+            raise ValueError(str(problem)) from None
+        self.finished = True
+        return b""
+
+
+SaslClient = PlainClient | AnonymousClient | ScramClient
+"""A cycle of one of our mechanisms."""
+
+
+def credentials(
+    user: str | None = None, password: str | None = None, *, reveal: bool = False
+) -> Callable[[Sequence[str]], SaslClient | None]:
+    """How a client authenticates: with a password, or anonymously without a user.
+
+    ``reveal`` allows PLAIN; use it where nobody can listen to the transport.
+    """
+
+    def choose(mechanisms: Sequence[str]) -> SaslClient | None:
+        if user is None:
+            return AnonymousClient() if AnonymousClient.mechanism in mechanisms else None
+        if ScramClient.mechanism in mechanisms:
+            return ScramClient(user, password or "")
+        if reveal and PlainClient.mechanism in mechanisms:
+            return PlainClient(user, password or "")
+        return None
+
+    return choose

@@ -1,0 +1,5 @@
+"""UMQ's machines.  Read sides, receiving (with attachments) and sending."""
+
+from .sides import UNDECIDED, Client, Server
+
+__all__ = ["UNDECIDED", "Client", "Server"]

@@ -1,0 +1,224 @@
+"""Attachments find their messages by order alone, in both directions (``UM-04``).
+
+A message announces a number of slots; binary messages, or ``-``, fill the slots of all
+announcements in order of announcement, whatever text comes between.  So an announcement owns its
+slots until they are filled, also when nobody wants its message any more: its octets are dropped
+then (:meth:`Incoming.forget`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..terms.events import (
+    Attachment,
+    AttachmentArrived,
+    AttributeSet,
+    AttributeUnset,
+    Message,
+    TopicClosed,
+)
+
+Ordered = Message | TopicClosed | AttributeUnset
+Key = tuple[str, int | str]
+"""Messages with the same key reach the application in order: a topic, or an attribute's name."""
+
+
+@dataclass(slots=True)
+class Announcement:
+    """A message which waits: for its attachments, or for earlier messages of its key.
+
+    ``message`` is None once nobody wants it; ``missing`` slots are not filled yet.
+    """
+
+    message: Ordered | None
+    missing: int
+    key: Key | None = None
+    octets: int = 0
+    filled: int = 0
+    streamed: bool = False
+    delivered: bool = False
+
+
+def _weight(message: Ordered) -> int:
+    """What a waiting message's text weighs, about: its characters."""
+    if isinstance(message, AttributeSet):
+        return len(message.name) + len(message.value)
+    if isinstance(message, TopicClosed | AttributeUnset):
+        return 0
+    return len(message.payload)
+
+
+@dataclass(slots=True)
+class Filled:
+    """What filling one slot brought: messages to give out, or attachments which are streamed."""
+
+    ready: list[Ordered] = field(default_factory=list)
+    arrived: list[AttachmentArrived] = field(default_factory=list)
+
+
+class Incoming:
+    """The peer's announcements, oldest first, and the order of delivery.
+
+    Attributes:
+        octets: of attachments which wait here for the rest of their message.
+        waiting: messages which wait here: for attachments or for an earlier message.
+    """
+
+    __slots__ = ("_announcements", "_queues", "octets", "waiting")
+
+    def __init__(self) -> None:
+        self._announcements: deque[Announcement] = deque()
+        self._queues: dict[Key, deque[Announcement]] = {}
+        self.octets = 0
+        self.waiting = 0
+
+    def __len__(self) -> int:
+        """How many announcements have slots to fill."""
+        return len(self._announcements)
+
+    def announce(self, message: Message | None, count: int, key: Key | None = None) -> Announcement:
+        """``count`` ≥ 1 slots of ``message``; None discards what will fill them."""
+        announcement = Announcement(message, count, key)
+        self._announcements.append(announcement)
+        if message is not None:
+            announcement.octets = _weight(message)
+            self.octets += announcement.octets
+            self.waiting += 1
+            if key is not None:
+                self._queues.setdefault(key, deque()).append(announcement)
+        return announcement
+
+    def queued(self, message: Ordered, key: Key) -> bool:
+        """Put ``message`` (complete) behind earlier ones of ``key``; False if there are none."""
+        queue = self._queues.get(key)
+        if queue is None:
+            return False
+        octets = _weight(message)
+        queue.append(Announcement(message, 0, key, octets))
+        self.octets += octets
+        self.waiting += 1
+        return True
+
+    def fill(self, attachment: Attachment) -> Filled:
+        """Fill the first open slot of the oldest announcement; IndexError if there is none."""
+        announcement = self._announcements[0]
+        announcement.missing -= 1
+        if not announcement.missing:
+            self._announcements.popleft()
+        filled = Filled()
+        message = announcement.message
+        if message is None or isinstance(message, TopicClosed | AttributeUnset):
+            return filled
+        announcement.filled += 1
+        if announcement.delivered:
+            filled.arrived.append(AttachmentArrived(message, announcement.filled - 1, attachment))
+            return filled
+        message.attachments.append(attachment)
+        if isinstance(attachment, bytes):
+            announcement.octets += len(attachment)
+            self.octets += len(attachment)
+        if not announcement.missing:
+            self._release(announcement, filled)
+        return filled
+
+    def stream(self, message: Message) -> Filled:
+        """Do not wait for the attachments of ``message``; nothing if it is given out already."""
+        filled = Filled()
+        for announcement in self._announcements:
+            if announcement.message is message and not announcement.streamed:
+                announcement.streamed = True
+                self._release(announcement, filled)
+                break
+        return filled
+
+    def forget(self, announcement: Announcement) -> None:
+        """Nobody wants its message, which was not given out, any more; its slots stay."""
+        self.octets -= announcement.octets
+        self.waiting -= 1
+        announcement.message = None
+
+    def _release(self, announcement: Announcement, filled: Filled) -> None:
+        """Give out ``announcement`` if its turn has come, and those which waited for it."""
+        if announcement.key is None:
+            self._give(announcement, filled)
+            return
+        queue = self._queues[announcement.key]
+        while queue and (queue[0].streamed or not queue[0].missing):
+            self._give(queue.popleft(), filled)
+        if not queue:
+            del self._queues[announcement.key]
+
+    def _give(self, announcement: Announcement, filled: Filled) -> None:
+        message = announcement.message
+        assert message is not None  # only calls are forgotten, and they stand in no queue
+        announcement.delivered = True
+        self.octets -= announcement.octets
+        self.waiting -= 1
+        filled.ready.append(message)
+        if announcement.streamed and not isinstance(message, TopicClosed | AttributeUnset):
+            filled.arrived += [
+                AttachmentArrived(message, index, attachment)
+                for index, attachment in enumerate(message.attachments)
+            ]
+            message.attachments = []
+
+
+class Slot:
+    """A place for an attachment of ours which comes later: give it to a verb, then fill it.
+
+    ``body`` is None until it is filled; ``error`` is the text of a failure.
+    """
+
+    __slots__ = ("body", "error")
+
+    def __init__(self) -> None:
+        self.body: bytes | None = None
+        self.error: str | None = None
+
+    @property
+    def filled(self) -> bool:
+        """The slot may be sent when its turn comes."""
+        return self.body is not None or self.error is not None
+
+
+class Outgoing:
+    """Our own slots, in the order in which their messages were sent."""
+
+    __slots__ = ("_slots",)
+
+    def __init__(self) -> None:
+        self._slots: deque[Slot] = deque()
+
+    def __len__(self) -> int:
+        """How many slots are open."""
+        return len(self._slots)
+
+    @property
+    def first(self) -> Slot:
+        """The slot which holds up all others; IndexError if none does."""
+        return self._slots[0]
+
+    def add(self, attachments: Iterable[bytes | Slot]) -> None:
+        """Slots for a message which is being sent."""
+        for attachment in attachments:
+            if isinstance(attachment, Slot):
+                self._slots.append(attachment)
+            else:
+                slot = Slot()
+                slot.body = attachment
+                self._slots.append(slot)
+
+    def due(self) -> list[Slot]:
+        """Take the slots whose turn has come, in order."""
+        slots = self._slots
+        due = []
+        while slots and slots[0].filled:
+            due.append(slots.popleft())
+        return due
+
+    def clear(self) -> None:
+        """Forget all slots: nothing is sent any more."""
+        self._slots.clear()

@@ -1,0 +1,593 @@
+"""The half of a UMQ machine which listens: what the peer's messages do, and what time brings.
+
+The verbs are those of :class:`.sending.Speaker`; the duties of the caller are told in
+:mod:`.sides`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from ...core.connection import WorkLost
+from ...core.errors import shown
+from ...core.limits import Limits
+from ...core.machine import State
+from .. import wire
+from ..terms.events import (
+    STREAMABLE,
+    Attachment,
+    AttachmentFailure,
+    AttachmentsAnnounced,
+    AttributeSet,
+    AttributeUnset,
+    CallbackReceived,
+    CallExpired,
+    CallReceived,
+    ErrorReceived,
+    Event,
+    FatalReceived,
+    HelloReceived,
+    Message,
+    ResultReceived,
+    TopicClosed,
+    TopicUnsubscribed,
+    TopicUpdated,
+)
+from ..terms.states import ConnectionLost, Counters, Faulted, HelloCompleted
+from ..wire import (
+    AttachmentError,
+    Call,
+    Callback,
+    CallError,
+    Code,
+    Decoder,
+    Fatal,
+    Frame,
+    Result,
+    SetAttribute,
+    TopicClose,
+    TopicUpdate,
+    UmqFault,
+    UnsetAttribute,
+    Unsubscribe,
+    base36,
+    encode,
+    is_id,
+)
+from .attachments import Announcement, Filled, Key, Ordered
+from .sending import Speaker, Wire
+
+
+@dataclass(slots=True)
+class PeerAttribute:
+    """The value of an attribute, with its attachments, which are part of it (``UM-15``)."""
+
+    value: str
+    attachments: list[Attachment]
+    octets: int
+
+
+class Peer(Speaker):
+    """What both sides share: all of the protocol after ``W``.
+
+    Serves ``UM-01`` … ``UM-05`` and ``UM-08`` … ``UM-20``.  Verbs raise IllegalTransition in a
+    state where they cannot be, LimitExceeded above our own limits, ValueError for what is not
+    theirs to answer.
+
+    Attributes:
+        counters: plain integers for metrics.
+        fault: what the peer did wrong, or None.
+        attributes: the peer's attributes, name → :class:`PeerAttribute`.
+        clock: the latest ``now`` the machine was told.
+    """
+
+    actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
+
+    def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
+        super().__init__(initial, limits, now)
+        limits = self._limits
+        self._calls_max = limits.integer("calls")
+        self._calls_octets_max = limits.integer("calls-octets")
+        self._attachment_seconds = limits["attachment-seconds"]
+        self._decode = Decoder(limits).decode
+
+        self.counters = Counters()
+        self.fault = None
+        self.attributes: dict[str, PeerAttribute] = {}
+
+        self._paused = False
+        self._incoming_since = now  # of the last announcement or filled slot
+        self._attributes_octets = 0
+        self._barrier: list[Event] | None = None  # what waits for W's attachments
+
+    # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def calls_pending(self) -> int:
+        """Our calls which are not answered yet."""
+        return len(self._pending)
+
+    @property
+    def calls_serving(self) -> int:
+        """The peer's calls which are not answered yet."""
+        return len(self._serving)
+
+    def snapshot(self) -> dict[str, object]:
+        """The machine's state as plain values, for status pages and for people."""
+        return {
+            "state": self.state.name,
+            "calls": len(self._serving),
+            "own_calls": len(self._pending),
+            "topics": len(self._published),
+            "subscriptions": len(self._subscriptions),
+            "closing": len(self._closing),
+            "callbacks": len(self._callbacks),
+            "attributes": len(self.attributes),
+            "announcements": len(self._incoming),
+            "held_octets": self._incoming.octets,
+            "slots": len(self._outgoing),
+        }
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
+        """Read WebSocket messages, text or binary, which arrived at ``now``."""
+        events: list[Event] = []
+        for message in inputs:
+            if isinstance(message, str):
+                events += self.receive_text(message, now)
+            else:
+                events += self.receive_binary(message, now)
+        return events
+
+    def receive_text(self, text: str, now: float) -> list[Event]:
+        """A text message which arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
+        events: list[Event] = []
+        machine = self._machine
+        if machine.state is self.closed_state:
+            return events
+        self.clock = now
+        frame = self._decode(text)
+        if isinstance(frame, UmqFault):
+            self._fail(frame, events)
+            return events
+        kind = type(frame)
+        target = self.table[machine.state].get(kind)
+        if target is None:
+            self._fail(UmqFault("state", machine.refusal(kind), text[:64].encode()), events)
+            return events
+        machine.state = target
+        self.actions[kind](self, frame, events)
+        return events
+
+    def receive_binary(self, octets: bytes, now: float) -> list[Event]:
+        """A binary message which arrived at ``now``: it fills the next slot (``UM-04``)."""
+        events: list[Event] = []
+        if self.closed:
+            return events
+        self.clock = now
+        if not self._machine.try_step(wire.Attachment):
+            text = self._machine.refusal(wire.Attachment)
+            self._fail(UmqFault("stray", text, octets[:64]), events)
+        elif len(octets) > self._limits["attachment-octets"]:
+            self._fail(UmqFault("attachment-octets", "an attachment above its limit"), events)
+        else:
+            self._fill(octets, events)
+        return events
+
+    def _fail(self, fault: UmqFault, events: list[Event]) -> None:
+        """The peer broke the protocol: say ``F`` as the last command (``UM-08``, ``UM-18``)."""
+        self._machine.step(Faulted)
+        self._out.append(encode(Fatal("0", f"{fault.code.value} {fault.text}")))
+        self._end()
+        self.fault = fault
+        events.append(fault)
+
+    def _end(self) -> None:
+        super()._end()
+        self._barrier = None
+
+    def _give(self, event: Event, events: list[Event]) -> None:
+        """To the caller, unless W's attachments are still on their way (``UM-07``)."""
+        (events if self._barrier is None else self._barrier).append(event)
+
+    # ── attachments in ──────────────────────────────────────────────────────────────────────────
+
+    def _deliver(
+        self, message: Message, count: int, key: Key | None, events: list[Event]
+    ) -> Announcement | None:
+        """Give ``message`` out: now, or when ``count`` attachments are there and its turn comes."""
+        if count:
+            announcement = self._announce(message, count, key, events)
+            if announcement is not None and isinstance(message, STREAMABLE):
+                self._give(AttachmentsAnnounced(message, count), events)
+            return announcement
+        if key is None or not self._behind(message, key, events):
+            self._emit(message, events)
+        return None
+
+    def _behind(self, message: Ordered, key: Key, events: list[Event]) -> bool:
+        """Does ``message`` have to wait for an earlier one's attachments (``UM-04``)?"""
+        incoming = self._incoming
+        if not incoming.waiting or not incoming.queued(message, key):
+            return False
+        if incoming.waiting > self._limits["waiting-messages"]:
+            text = "too many messages wait for attachments"
+            self._fail(UmqFault("waiting-messages", text), events)
+        else:
+            self._too_much_waits(events)
+        return True
+
+    def _too_much_waits(self, events: list[Event]) -> bool:
+        """Attachments, and the payloads which wait for them, are limited in all (``UM-19``)."""
+        if self._incoming.octets <= self._limits["attachments-octets"]:
+            return False
+        text = "what waits for attachments is above its limit"
+        self._fail(UmqFault("attachments-octets", text), events)
+        return True
+
+    def _announce(
+        self, message: Message | None, count: int, key: Key | None, events: list[Event]
+    ) -> Announcement | None:
+        if len(self._incoming) >= self._limits["announcements"]:
+            text = "too many messages with attachments to come"
+            self._fail(UmqFault("announcements", text), events)
+            return None
+        if not len(self._incoming):
+            self._incoming_since = self.clock
+            self.deadlines.no_later("attachment", self.clock + self._attachment_seconds)
+        announcement = self._incoming.announce(message, count, key)
+        return None if self._too_much_waits(events) else announcement
+
+    def _discard(self, frame: Frame, events: list[Event]) -> None:
+        """A message which nobody gets still owns its slots (``UM-04``)."""
+        if frame.attachments:
+            self._announce(None, frame.attachments, None, events)
+
+    def _fill(self, attachment: Attachment, events: list[Event]) -> None:
+        incoming = self._incoming
+        if not len(incoming):
+            self._fail(UmqFault("stray", "an attachment which no message announced"), events)
+            return
+        self._incoming_since = self.clock
+        self.counters.attachments += 1
+        filled = incoming.fill(attachment)
+        if not self._too_much_waits(events):
+            self._give_filled(filled, events)
+
+    def _give_filled(self, filled: Filled, events: list[Event]) -> None:
+        for message in filled.ready:
+            self._emit(message, events)
+        for arrived in filled.arrived:
+            self._give(arrived, events)
+
+    def stream(self, message: Message) -> list[Event]:
+        """Have ``message`` now and its attachments one by one (``UM-19``).
+
+        For a message which an AttachmentsAnnounced brought; nothing happens if it is complete.
+        Returns the events which this brings.
+        """
+        events: list[Event] = []
+        self._give_filled(self._incoming.stream(message), events)
+        return events
+
+    def _emit(self, message: Ordered, events: list[Event]) -> None:
+        """``message`` is complete and its turn has come: do what it says, and give it out."""
+        if self.closed:
+            return
+        if isinstance(message, CallReceived | CallbackReceived):
+            if message.attachments:
+                self._weigh(message)
+        elif isinstance(message, ResultReceived):
+            self._pending.resolve(message.number)
+        elif isinstance(message, TopicUpdated | TopicClosed):
+            if not self._topic_event(message, events):
+                return
+        elif isinstance(message, AttributeSet | AttributeUnset):
+            if not self._attribute_event(message, events):
+                return
+        elif isinstance(message, HelloReceived):
+            self._machine.step(HelloCompleted)
+        else:
+            self.deadlines.clear("hello")
+            held, self._barrier = self._barrier, None
+            events.append(message)
+            events += held or ()
+            return
+        self._give(message, events)
+
+    # ── commands in ─────────────────────────────────────────────────────────────────────────────
+
+    def _on_fatal(self, frame: Frame, events: list[Event]) -> None:
+        code, _, text = frame.payload.partition(" ")
+        number = int(code) if code.isascii() and code.isdigit() and len(code) < 10 else None
+        self._end()
+        events.append(FatalReceived(number, frame.payload if number is None else text))
+
+    def _on_attachment_error(self, frame: Frame, events: list[Event]) -> None:
+        self.counters.attachments_failed += 1
+        self._fill(AttachmentFailure(frame.payload), events)
+
+    def _on_call(self, frame: Frame, events: list[Event]) -> None:
+        if self._serve(frame, events):
+            message = CallReceived(frame.id, frame.payload)
+            if frame.attachments:
+                self._deliver(message, frame.attachments, None, events)
+            else:
+                self._give(message, events)
+
+    def _serve(self, frame: Frame, events: list[Event]) -> bool:
+        """May this call be served?  Its id is pending then (``UM-09``, ``UM-20``)."""
+        number, serving = frame.number, self._serving
+        if number in serving:
+            text = f"the call id {shown(frame.id)} is pending already"
+            self._fail(UmqFault("duplicate", text), events)
+            return False
+        self.counters.calls += 1
+        if len(serving) >= self._calls_max or self._serving_octets > self._calls_octets_max:
+            self.counters.calls_refused += 1
+            self._refuse(frame, Code.UNAVAILABLE, "too many calls are pending", events)
+            return False
+        if self._draining:
+            self._refuse(frame, Code.UNAVAILABLE, "the server stops", events)
+            return False
+        octets = len(frame.payload)
+        serving[number] = frame.id, octets
+        self._serving_octets += octets
+        return True
+
+    def _weigh(self, message: CallReceived | CallbackReceived) -> None:
+        """The attachments of a call weigh until it is answered (``UM-20``)."""
+        octets = sum(len(entry) for entry in message.attachments if isinstance(entry, bytes))
+        id, before = self._serving[wire.number(message.id)]
+        self._serving[wire.number(message.id)] = id, before + octets
+        self._serving_octets += octets
+
+    def _refuse(self, frame: Frame, code: Code, why: str, events: list[Event]) -> None:
+        self._out.append(encode(CallError(frame.id, f"{code.value} {why}")))
+        self._discard(frame, events)
+
+    def _on_callback(self, frame: Frame, events: list[Event]) -> None:
+        digits, colon, argument = frame.payload.partition(":")
+        if not colon or not is_id(digits):
+            octets = frame.payload[:64].encode("utf-8", "replace")
+            self._fail(UmqFault("callback", "B carries no callback id and colon", octets), events)
+        elif self._serve(frame, events):
+            callback = wire.number(digits)
+            if callback in self._callbacks:
+                message = CallbackReceived(frame.id, callback, argument)
+                self._deliver(message, frame.attachments, None, events)
+            else:
+                self._serving_octets -= self._serving.pop(frame.number)[1]
+                self._refuse(frame, Code.CALLBACK_NOT_FOUND, "callback not found", events)
+
+    def _on_result(self, frame: Frame, events: list[Event]) -> None:
+        number = frame.number
+        call = self._pending.get(number)
+        if call is None or call.answer is not None:
+            self.counters.unknown_answers += 1
+            self._discard(frame, events)
+            return
+        self.counters.results += 1
+        message = ResultReceived(number, call.waiter, frame.payload)
+        if frame.attachments:
+            call.answer = self._deliver(message, frame.attachments, None, events)
+        else:
+            self._pending.resolve(number)
+            self._give(message, events)
+
+    def _on_error(self, frame: Frame, events: list[Event]) -> None:
+        number = frame.number
+        call = self._pending.get(number)
+        if call is None or call.answer is not None:
+            self.counters.unknown_answers += 1
+            return
+        self.counters.errors += 1
+        self._pending.resolve(number)
+        self._give(ErrorReceived(number, call.waiter, frame.payload), events)
+
+    def _on_update(self, frame: Frame, events: list[Event]) -> None:
+        topic = frame.number
+        if topic in self._subscriptions:
+            self.counters.updates += 1
+            message = TopicUpdated(topic, frame.payload)
+            self._deliver(message, frame.attachments, ("topic", topic), events)
+        else:
+            self._unknown_update(topic, frame.id)
+            self._discard(frame, events)
+
+    def _unknown_update(self, topic: int, id: str) -> None:
+        """Say ``U`` once to an update which nobody wants, then be silent (UM-12, UM-14)."""
+        if topic in self._closing:
+            self.counters.late_updates += 1
+            return
+        self.counters.unknown_topics += 1
+        self._out.append(encode(Unsubscribe(id)))
+        self._close_topic_here(topic)
+
+    def _on_topic_close(self, frame: Frame, events: list[Event]) -> None:
+        topic = frame.number
+        if topic in self._subscriptions:
+            message = TopicClosed(topic)
+            if not self._behind(message, ("topic", topic), events):
+                self._emit(message, events)
+        elif self._closing.pop(topic, None) is None:
+            self.counters.unknown_topics += 1
+
+    def _topic_event(self, message: TopicUpdated | TopicClosed, events: list[Event]) -> bool:
+        """Is this topic still subscribed, now that the message's turn has come?"""
+        topic = message.topic
+        if topic in self._subscriptions:
+            if isinstance(message, TopicClosed):
+                self._subscriptions.discard(topic)
+            return True
+        if isinstance(message, TopicClosed):
+            self._closing.pop(topic, None)
+        else:
+            self._unknown_update(topic, base36(topic))
+        return False
+
+    def _on_unsubscribe(self, frame: Frame, events: list[Event]) -> None:
+        topic = frame.number
+        if self._published.pop(topic, None) is None:
+            self.counters.unknown_topics += 1
+            return
+        self._out.append(encode(TopicClose(frame.id)))
+        self._give(TopicUnsubscribed(topic), events)
+
+    def _on_set(self, frame: Frame, events: list[Event]) -> None:
+        name, equals, value = frame.payload.partition("=")
+        if not equals:
+            octets = frame.payload[:64].encode("utf-8", "replace")
+            self._fail(UmqFault("attribute", "S carries no name=value", octets), events)
+        else:
+            key = ("attribute", name)
+            self._deliver(AttributeSet(name, value), frame.attachments, key, events)
+
+    def _on_unset(self, frame: Frame, events: list[Event]) -> None:
+        message = AttributeUnset(frame.payload)
+        if not self._behind(message, ("attribute", message.name), events):
+            self._emit(message, events)
+
+    def _attribute_event(self, message: AttributeSet | AttributeUnset, events: list[Event]) -> bool:
+        """Put the attribute's change in force; False (and a fault) above the limits (``UM-20``)."""
+        before = self.attributes.pop(message.name, None)
+        if before is not None:
+            self._attributes_octets -= before.octets
+        if isinstance(message, AttributeUnset):
+            return True
+        octets = len(message.name.encode()) + len(message.value.encode())
+        octets += sum(len(entry) for entry in message.attachments if isinstance(entry, bytes))
+        self._attributes_octets += octets
+        if (
+            len(self.attributes) >= self._limits["attributes"]
+            or self._attributes_octets > self._limits["attributes-octets"]
+        ):
+            fault = UmqFault("attributes", "too many attributes", b"", Code.REJECTED)
+            self._fail(fault, events)
+            return False
+        self.attributes[message.name] = PeerAttribute(message.value, message.attachments, octets)
+        return True
+
+    # ── what the sink says ──────────────────────────────────────────────────────────────────────
+
+    def made_safe(self, place: Message, now: float) -> list[Event]:
+        """The message of this event is safe; a call may be answered now.
+
+        The place of an event is the event itself.
+        """
+        self.clock = max(now, self.clock)
+        return []
+
+    def not_safe(self, place: Message, now: float) -> list[Event]:
+        """The message of this event never will be safe: a call is refused, so its caller knows."""
+        self.clock = max(now, self.clock)
+        if isinstance(place, CallReceived | CallbackReceived) and self.opened:
+            self.error(place.id, f"{Code.UNAVAILABLE.value} the call was not stored")
+        return []
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def next_deadline(self) -> float | None:
+        """The older name of ``deadline``."""
+        return self.deadline
+
+    def advance(self, now: float) -> list[Event]:
+        """Do what is due at ``now``."""
+        self.clock = max(now, self.clock)
+        return super().advance(now)
+
+    def paused(self, now: float) -> list[Event]:
+        """The peer is not read: that its attachments do not come means nothing."""
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[Event]:
+        """The peer is read again: it has all its time from now on."""
+        self._paused = False
+        if len(self._incoming) and not self.closed:
+            self._incoming_since = now
+            self.deadlines.no_later("attachment", now + self._attachment_seconds)
+        return []
+
+    def _hello_expired(self, now: float, events: list[Event]) -> None:
+        text = "no H and no W in time"
+        self._fail(UmqFault("hello-seconds", text, b"", Code.REJECTED), events)
+
+    def _attachment_expired(self, now: float, events: list[Event]) -> None:
+        if self._paused or not len(self._incoming):
+            return
+        deadline = self._incoming_since + self._attachment_seconds
+        if now < deadline:
+            self.deadlines.set("attachment", deadline)
+        else:
+            text = f"no attachment for {self._attachment_seconds:g} s"
+            self._fail(UmqFault("attachment-seconds", text), events)
+
+    def _calls_expired(self, now: float, events: list[Event]) -> None:
+        for number, call in self._pending.expire(now):
+            if call.answer is not None:
+                self._incoming.forget(call.answer)
+            events.append(CallExpired(number, call.waiter))
+        following = self._pending.next_deadline()
+        if following is not None:
+            self.deadlines.set("call", following)
+
+    def _fill_expired(self, now: float, events: list[Event]) -> None:
+        if len(self._outgoing) and now >= self._outgoing_since + self._fill_seconds:
+            self.fill_error(self._outgoing.first, "the attachment is not there in time")
+        if len(self._outgoing):
+            self.deadlines.set("fill", self._outgoing_since + self._fill_seconds)
+
+    def _closing_expired(self, now: float, events: list[Event]) -> None:
+        """Topics which ended here are forgotten: late updates have had their time."""
+        closing = self._closing
+        while closing and (first := next(iter(closing.items())))[1] <= now:
+            del closing[first[0]]
+        if closing:
+            self.deadlines.set("closing", next(iter(closing.values())))
+
+    timely: ClassVar = {
+        "hello": _hello_expired,
+        "attachment": _attachment_expired,
+        "call": _calls_expired,
+        "fill": _fill_expired,
+        "closing": _closing_expired,
+    }
+
+    def drain(self, now: float) -> list[Event]:
+        """Refuse further calls, and be ``finished`` when those which came are answered."""
+        self._draining = True
+        return []
+
+    # ── out ─────────────────────────────────────────────────────────────────────────────────────
+
+    def lost(self, now: float) -> list[Event | WorkLost]:
+        """The connection is gone or about to be: the waiters of all our calls, which have failed.
+
+        Oldest first; a second call returns none.
+        """
+        if not self.closed:
+            self._machine.step(ConnectionLost)
+            self._end()
+        self._out.clear()
+        waiters = [call.waiter for _, call in self._pending.drain()]
+        return [WorkLost(waiters)] if waiters else []
+
+
+ACTIONS: Final[dict[type[Frame], Callable[[Any, Frame, list[Event]], None]]] = {
+    Fatal: Peer._on_fatal,
+    AttachmentError: Peer._on_attachment_error,
+    Call: Peer._on_call,
+    Callback: Peer._on_callback,
+    Result: Peer._on_result,
+    CallError: Peer._on_error,
+    TopicUpdate: Peer._on_update,
+    TopicClose: Peer._on_topic_close,
+    Unsubscribe: Peer._on_unsubscribe,
+    SetAttribute: Peer._on_set,
+    UnsetAttribute: Peer._on_unset,
+}
+"""What each of the peer's commands does, once the table has let it in; a side adds its own."""

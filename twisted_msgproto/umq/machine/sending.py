@@ -1,0 +1,358 @@
+"""The half of a UMQ machine which speaks: its verbs, and what they leave to be answered.
+
+:class:`Speaker` is the base of :class:`.receiving.Peer`, which listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.connection import Connection
+from ...core.deadlines import Deadlines
+from ...core.errors import LimitExceeded
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition, Machine, State, Table
+from ...core.pending import Pending
+from .. import wire
+from ..terms.events import Event
+from ..terms.states import LIMITS, CommandSent, Counters, FatalSent
+from ..wire import (
+    AttachmentError,
+    Call,
+    Callback,
+    CallError,
+    Fatal,
+    Frame,
+    Result,
+    SetAttribute,
+    TopicClose,
+    TopicUpdate,
+    UnsetAttribute,
+    Unsubscribe,
+    base36,
+    encode,
+    is_id,
+)
+from .attachments import Announcement, Incoming, Outgoing, Slot
+
+
+@dataclass(slots=True)
+class OwnCall:
+    """A call of ours: who waits, and the announcement of its answer's attachments."""
+
+    waiter: object
+    answer: Announcement | None = None
+
+
+Wire = str | bytes
+"""A WebSocket message: text or binary."""
+
+
+class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
+    """A machine's verbs (``UM-04``, ``UM-08`` … ``UM-16``).
+
+    Verbs raise IllegalTransition in a state where they cannot be, LimitExceeded (and send nothing)
+    above our own limits, ValueError for what is not theirs to answer.
+
+    Attributes:
+        clock: the latest ``now`` the machine was told; set it before a verb when time has passed.
+    """
+
+    table: Table[Any]
+    open_state: State
+    closed_state: State
+    counters: Counters
+    deadlines: Deadlines
+
+    def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
+        limits = Limits.of(LIMITS) if limits is None else limits
+        self._limits = limits
+        self.clock = now
+        self._machine: Machine[Any] = Machine(self.table, initial)
+        self._out: list[Wire] = []
+        self.deadlines = Deadlines()
+        self.deadlines.set("hello", now + limits["hello-seconds"])
+        self._fill_seconds = limits["attachment-fill-seconds"]
+        self._draining = False
+        self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, octets
+        self._serving_octets = 0
+        self._pending: Pending[int, OwnCall] = Pending(limits.integer("own-calls"))
+        self._last_call = 0
+        self._incoming = Incoming()
+        self._outgoing = Outgoing()
+        self._outgoing_since = now  # of the last message with slots, or the last slot sent
+        self._callbacks: set[int] = set()
+        self._last_callback = 0
+        self._subscriptions: set[int] = set()
+        self._last_topic = 0
+        self._closing: dict[int, float] = {}  # topics which ended here → when to forget them
+        self._published: dict[int, str] = {}  # value of the topic's id → id as it came
+
+    @property
+    def state(self) -> Any:
+        """Where this side stands: a ClientState or a ServerState."""
+        return self._machine.state
+
+    @property
+    def opened(self) -> bool:
+        """The session stands."""
+        return self._machine.state is self.open_state
+
+    @property
+    def closed(self) -> bool:
+        """Nothing is read or sent any more."""
+        return self._machine.state is self.closed_state
+
+    @property
+    def finished(self) -> bool:
+        """The machine is closed, or it was drained and no call of the peer waits for its answer."""
+        return self._machine.state is self.closed_state or (self._draining and not self._serving)
+
+    def outputs(self) -> list[Wire]:
+        """Take the messages to send, in order: ``str`` as text, ``bytes`` as binary."""
+        out, self._out = self._out, []
+        return out
+
+    def _end(self) -> None:
+        """The machine is closed: no timer runs, no slot is filled any more."""
+        self.deadlines.clear_all()
+        self._outgoing.clear()
+
+    def _close_topic_here(self, topic: int) -> None:
+        """Late updates of ``topic`` are dropped silently for a while (``UM-14``)."""
+        closing = self._closing
+        closing[topic] = at = self.clock + self._limits["closing-seconds"]
+        self.deadlines.no_later("closing", at)
+        if len(closing) > self._limits["closing-topics"]:
+            del closing[next(iter(closing))]
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def _sending(self) -> None:
+        """A verb of the session; IllegalTransition unless it is open."""
+        if self._machine.state is not self.open_state:
+            raise IllegalTransition(self._machine.state, CommandSent)
+
+    def check(self, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
+        """Raise what a verb would raise for this payload and these attachments; send nothing.
+
+        LimitExceeded above the limits, UnicodeEncodeError for what is no text, TypeError for what
+        is no attachment.
+        """
+        if len(payload) > self._limits["payload-characters"]:
+            raise LimitExceeded("the payload is above payload-characters")
+        if not payload.isascii():
+            payload.encode()
+        if len(attachments) > self._limits["attachments"]:
+            raise LimitExceeded(f"{len(attachments)} attachments are above the limit")
+        for attachment in attachments:
+            if isinstance(attachment, bytes):
+                if len(attachment) > self._limits["attachment-octets"]:
+                    raise LimitExceeded("an attachment is above attachment-octets")
+            elif not isinstance(attachment, Slot):
+                raise TypeError(f"an attachment is bytes or a Slot, not {type(attachment)}")
+
+    def _send(
+        self, kind: type[Frame], id: str, payload: str, attachments: Sequence[bytes | Slot]
+    ) -> None:
+        """Queue a command and its attachments, or raise what ``check`` raises."""
+        self.check(payload, attachments)
+        if not attachments:
+            self._out.append(encode(kind(id, payload)))
+            return
+        self._out.append(encode(kind(id, payload, len(attachments))))
+        if not len(self._outgoing):
+            self._outgoing_since = self.clock
+        self._outgoing.add(attachments)
+        self._send_slots()
+        if len(self._outgoing):
+            self.deadlines.no_later("fill", self._outgoing_since + self._fill_seconds)
+
+    def _send_slots(self) -> None:
+        """Send the attachments whose turn has come (``UM-04``)."""
+        for slot in self._outgoing.due():
+            self._outgoing_since = self.clock
+            if slot.body is not None:
+                self._out.append(slot.body)
+            else:
+                self._out.append(encode(AttachmentError("", slot.error or "")))
+
+    def fill(self, slot: Slot, body: bytes) -> None:
+        """The attachment for a slot which was given to a verb; it is sent when its turn comes.
+
+        One above ``attachment-octets`` is replaced by ``-`` and raises LimitExceeded.  A slot
+        which is filled already stays as it is.
+        """
+        if len(body) > self._limits["attachment-octets"]:
+            self.fill_error(slot, "the attachment is too large")
+            raise LimitExceeded("the attachment is above attachment-octets")
+        if not slot.filled:
+            slot.body = body
+            self._send_slots()
+
+    def fill_error(self, slot: Slot, text: str) -> None:
+        """There will be no attachment for this slot: ``-`` takes its place (``UM-04``)."""
+        if not slot.filled:
+            slot.error = text
+            self._send_slots()
+
+    def call(
+        self,
+        payload: str,
+        attachments: Sequence[bytes | Slot] = (),
+        *,
+        waiter: object = None,
+        deadline: float | None = None,
+    ) -> int:
+        """Call the peer; the answer's event carries ``waiter`` (``UM-09``).
+
+        ``deadline`` is when CallExpired comes instead.  Returns the call's number.
+        """
+        return self._own_call(Call, payload, attachments, waiter, deadline)
+
+    def callback(
+        self,
+        callback: int,
+        argument: str,
+        attachments: Sequence[bytes | Slot] = (),
+        *,
+        waiter: object = None,
+        deadline: float | None = None,
+    ) -> int:
+        """Call what the peer registered as ``callback``; otherwise like ``call`` (``UM-11``)."""
+        payload = f"{base36(callback)}:{argument}"
+        return self._own_call(Callback, payload, attachments, waiter, deadline)
+
+    def _own_call(
+        self,
+        kind: type[Frame],
+        payload: str,
+        attachments: Sequence[bytes | Slot],
+        waiter: object,
+        deadline: float | None,
+    ) -> int:
+        self._sending()
+        number = self._last_call + 1
+        if self._pending.full:
+            raise LimitExceeded(f"{self._pending.limit} calls are pending already")
+        self._send(kind, base36(number), payload, attachments)
+        self._pending.add(number, OwnCall(waiter), deadline)
+        if deadline is not None:
+            self.deadlines.no_later("call", deadline)
+        self._last_call = number
+        return number
+
+    def cancel(self, number: int) -> bool:
+        """Nobody waits for this call any more; its answer will be ignored.  False if too late."""
+        call = self._pending.resolve(number)
+        if call is None:
+            return False
+        if call.answer is not None:
+            self._incoming.forget(call.answer)
+        return True
+
+    def result(self, id: str, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
+        """Answer the peer's call ``id`` (``UM-10``); ValueError if it is not pending."""
+        self._answer(id, Result, payload, attachments)
+
+    def error(self, id: str, payload: str) -> None:
+        """Refuse the peer's call ``id``, or say that it failed (``UM-09``); ValueError as above."""
+        self._answer(id, CallError, payload, ())
+
+    def _answer(
+        self, id: str, kind: type[Frame], payload: str, attachments: Sequence[bytes | Slot]
+    ) -> None:
+        self._sending()
+        number = wire.number(id)
+        served = self._serving.get(number)
+        if served is None:
+            raise ValueError(f"no call {id!r} is pending")
+        self._send(kind, served[0], payload, attachments)
+        del self._serving[number]
+        self._serving_octets -= served[1]
+
+    def register_callback(self) -> int:
+        """A new callback which the peer may call until it is unregistered (``UM-11``)."""
+        if len(self._callbacks) >= self._limits["callbacks"]:
+            raise LimitExceeded(f"{len(self._callbacks)} callbacks are registered already")
+        self._last_callback += 1
+        self._callbacks.add(self._last_callback)
+        return self._last_callback
+
+    def unregister_callback(self, callback: int) -> None:
+        """The peer is told ``E`` 2 from now on (``UM-11``)."""
+        self._callbacks.discard(callback)
+
+    def subscribe(self) -> int:
+        """A new topic, known before the call which asks the peer to publish to it (``UM-14``)."""
+        self._sending()
+        if len(self._subscriptions) >= self._limits["subscriptions"]:
+            raise LimitExceeded(f"{len(self._subscriptions)} topics are subscribed already")
+        self._last_topic += 1
+        self._subscriptions.add(self._last_topic)
+        return self._last_topic
+
+    def unsubscribe(self, topic: int) -> None:
+        """Say ``U``; what still comes is dropped silently (``UM-14``).  Nothing if it has ended."""
+        self._sending()
+        if topic in self._subscriptions:
+            self._subscriptions.discard(topic)
+            self._close_topic_here(topic)
+            self._out.append(encode(Unsubscribe(base36(topic))))
+
+    def open_topic(self, id: str) -> int:
+        """The peer subscribed and chose ``id``: publish to the topic which this returns.
+
+        ValueError for what is no id, or is a topic already (``UM-12``).
+        """
+        self._sending()
+        if not id or not is_id(id):
+            raise ValueError(f"{id[:40]!r} is no topic id")
+        topic = wire.number(id)
+        if topic in self._published:
+            raise ValueError(f"the topic id {id} is in use")
+        if len(self._published) >= self._limits["topics"]:
+            raise LimitExceeded(f"{len(self._published)} topics are open already")
+        self._published[topic] = id
+        return topic
+
+    def publish(self, topic: int, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
+        """An update on an open topic (``UM-12``); ValueError if the topic was closed."""
+        self._sending()
+        id = self._published.get(topic)
+        if id is None:
+            raise ValueError(f"the topic {base36(topic)} is not open")
+        self._send(TopicUpdate, id, payload, attachments)
+
+    def close_topic(self, topic: int) -> None:
+        """Say ``D`` (``UM-13``); nothing if the topic has ended already."""
+        self._sending()
+        id = self._published.pop(topic, None)
+        if id is not None:
+            self._out.append(encode(TopicClose(id)))
+
+    def set_attribute(
+        self, name: str, value: str, attachments: Sequence[bytes | Slot] = ()
+    ) -> None:
+        """Set an attribute at the peer (``UM-15``); ValueError for a name with ``=``."""
+        self._sending()
+        if "=" in name:
+            raise ValueError(f"an attribute's name has no '=': {name!r}")
+        self._send(SetAttribute, "", f"{name}={value}", attachments)
+
+    def unset_attribute(self, name: str) -> None:
+        """Unset an attribute at the peer (``UM-16``)."""
+        self._sending()
+        self._send(UnsetAttribute, "", name, ())
+
+    def fatal(self, code: int, text: str) -> None:
+        """Say ``F`` as our last command, then close the WebSocket (``UM-08``).
+
+        In any state but closed, where it does nothing.
+        """
+        if not self.closed:
+            self._machine.step(FatalSent)
+            self._out.append(encode(Fatal("0", f"{code:d} {text}")))
+            self._end()

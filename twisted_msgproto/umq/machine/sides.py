@@ -1,0 +1,125 @@
+"""Both sides of a UMQ connection as machines: messages in, events out.  No I/O, no clock.
+
+How the protocol works
+----------------------
+The client says ``H`` with whatever authorises it, the server answers ``W``.  From then on both
+sides are alike (:class:`.receiving.Peer`): either calls the other (``C``, ``R``, ``E``), calls
+back what the other registered (``B``), publishes to topics which the other subscribed (``T``,
+``D``, ``U``) and sets attributes at the other (``S``, ``X``).  Commands are text messages; binary
+messages fill the attachment slots which commands announced, in order.  ``F`` ends everything, from
+either side.
+
+Nothing travels twice and nothing is acknowledged but calls, by their answers.  So what is pending
+when the connection ends has failed, and nobody knows whether the peer did it.
+
+The duties of the caller are those of :mod:`twisted_msgproto.core.connection`: inputs and outputs
+are WebSocket messages, ``str`` for text and ``bytes`` for binary ones.  After a
+:class:`~.wire.UmqFault` or a :class:`~.events.FatalReceived` send what is left, close the
+WebSocket, and fail what ``lost(now)`` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition
+from ..terms.events import Event, HelloReceived, WelcomeReceived
+from ..terms.states import CLIENT, SERVER, ClientState, HelloSent, ServerState, WelcomeSent
+from ..wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
+from .attachments import Ordered, Slot
+from .receiving import ACTIONS, Peer
+
+UNDECIDED: Final = "undecided"
+"""A fault's reason: nobody has said in time whether the client may come in."""
+
+
+class Client(Peer):
+    """The side which connects: ``hello`` first, then WelcomeReceived (``UM-06``, ``UM-07``)."""
+
+    table = CLIENT
+    open_state = ClientState.OPEN
+    closed_state = ClientState.CLOSED
+
+    def __init__(self, limits: Limits | None = None, now: float = 0.0) -> None:
+        """``limits`` holds at least :data:`LIMITS`; the time for W runs from ``now``."""
+        super().__init__(ClientState.START, limits, now)
+        self._version = VERSION
+
+    def hello(
+        self, payload: str = "", attachments: Sequence[bytes | Slot] = (), version: int = VERSION
+    ) -> None:
+        """Say ``H``: the first verb of all (``UM-06``)."""
+        if self._machine.state is not ClientState.START:
+            raise IllegalTransition(self._machine.state, HelloSent)
+        self._send(Hello, base36(version), payload, attachments)
+        self._machine.step(HelloSent)
+        self._version = version
+
+    def _on_welcome(self, frame: Frame, events: list[Event]) -> None:
+        version = frame.number
+        if not 1 <= version <= self._version:
+            text = f"W has version {version}, H had {self._version}"
+            self._fail(UmqFault("version", text, b"", Code.UNSUPPORTED_VERSION), events)
+            return
+        self._barrier = []
+        self._deliver(WelcomeReceived(version, frame.payload), frame.attachments, None, events)
+
+
+Client.actions = {**ACTIONS, Welcome: Client._on_welcome}
+
+
+class Server(Peer):
+    """The side which answers: after HelloReceived, ``welcome`` or ``fatal`` (UM-06, UM-07)."""
+
+    table = SERVER
+    open_state = ServerState.OPEN
+    closed_state = ServerState.CLOSED
+
+    def __init__(self, limits: Limits | None = None, now: float = 0.0) -> None:
+        """``limits`` holds at least :data:`LIMITS`; the time for H runs from ``now``."""
+        super().__init__(ServerState.AWAITING_HELLO, limits, now)
+        self._version = VERSION
+
+    def _on_hello(self, frame: Frame, events: list[Event]) -> None:
+        limits = self._limits
+        version = frame.number
+        fault = None
+        if version < 1:
+            text = f"H has version {version}"
+            fault = UmqFault("version", text, b"", Code.UNSUPPORTED_VERSION)
+        elif len(frame.payload) > limits["hello-characters"]:
+            fault = UmqFault("hello-characters", "H is too long")
+        elif frame.attachments > limits["hello-attachments"]:
+            fault = UmqFault("hello-attachments", "H has attachments", b"", Code.REJECTED)
+        if fault is not None:
+            self._fail(fault, events)
+            return
+        self._version = min(version, VERSION)
+        self._deliver(HelloReceived(version, frame.payload), frame.attachments, None, events)
+
+    def _emit(self, message: Ordered, events: list[Event]) -> None:
+        if type(message) is HelloReceived:  # from H to W is our own time, which is limited too
+            self.deadlines.set("hello", self.clock + self._limits["hello-seconds"])
+        super()._emit(message, events)
+
+    def _hello_expired(self, now: float, events: list[Event]) -> None:
+        if self._machine.state is ServerState.AUTHORISING:
+            text = "nobody decided in time whether the client may come in"
+            self._fail(UmqFault(UNDECIDED, text, b"", Code.UNAVAILABLE), events)
+        else:
+            super()._hello_expired(now, events)
+
+    timely: ClassVar = {**Peer.timely, "hello": _hello_expired}
+
+    def welcome(self, payload: str = "", attachments: Sequence[bytes | Slot] = ()) -> None:
+        """Accept the client: the session is open (``UM-07``).  Only after HelloReceived."""
+        if self._machine.state is not ServerState.AUTHORISING:
+            raise IllegalTransition(self._machine.state, WelcomeSent)
+        self._send(Welcome, base36(self._version), payload, attachments)
+        self._machine.step(WelcomeSent)
+        self.deadlines.clear("hello")
+
+
+Server.actions = {**ACTIONS, Hello: Server._on_hello}

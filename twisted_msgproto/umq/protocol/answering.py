@@ -1,0 +1,159 @@
+"""How a UMQ session answers the peer's calls: the hooks which are asked, and what they may say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from inspect import isawaitable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from ...core.errors import LimitExceeded, Refused
+from ...core.message import Message
+from ..terms.events import CallbackReceived, CallReceived
+from ..wire import Code
+from .exchange import Reply, Request
+from .part import SessionPart
+
+
+class Answering(SessionPart):
+    """The part of a session which answers calls."""
+
+    # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
+
+    def requestReceived(self, message: Message) -> Any:
+        """A call arrived, and the sink (if there is one) has it safe; return the answer's body.
+
+        Text, UTF-8 octets, a :class:`~.exchange.Reply`, None for an empty answer, or a Deferred or
+        coroutine for any of these; an exception becomes ``E`` (``UM-09``).  Not called for calls
+        which the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
+        refuses with code 6 where there is no sink.
+        """
+        return self._accept()
+
+    def _accept(self) -> None:
+        """The answer where no application answers: yes, if the sink has taken the call."""
+        if self.factory.sink is None:
+            raise Refused("not an RPC server", Code.NOT_AN_RPC_SERVER.value)
+
+    def callReceived(self, request: Request) -> Any:
+        """A call arrived: like ``requestReceived``, with attachments as they came.
+
+        The default asks the factory's ``methods``, then ``requestReceived``.
+        """
+        methods = self.factory.methods
+        if methods is not None and methods.answers(request.payload):
+            return methods.answer(request)
+        if type(self).requestReceived is Answering.requestReceived:
+            return self._accept()
+        return self.requestReceived(self._message("call", request))
+
+    def admit(self, message: CallReceived | CallbackReceived) -> None:
+        """Whether this call may come at all: raise Refused before anything of it is stored.
+
+        By default every call may.
+        """
+
+    def needsSafety(self, message: CallReceived | CallbackReceived) -> bool:
+        """Whether this call is answered only when the sink has it safe (if there is a sink).
+
+        True by default; a method may be registered with ``durable=False``.
+        """
+        methods = self.factory.methods
+        return not isinstance(message, CallReceived) or (
+            methods is None or bool(methods.durable(message.payload))
+        )
+
+    def _admitted(self, event: CallReceived | CallbackReceived) -> bool:
+        try:
+            self.admit(event)
+        except Exception:
+            self._streamOf(event)
+            self._refuse(event.id, Failure())
+            return False
+        return True
+
+    # ── answering ───────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self, event: CallReceived | CallbackReceived) -> None:
+        """Ask the application for the answer to a call."""
+        try:
+            result = self._ask(event)
+        except Exception:
+            self._refuse(event.id, Failure())
+            return
+        if isinstance(result, Deferred):
+            result.addCallbacks(
+                self._answerLater,
+                self._refuseLater,
+                callbackArgs=(event.id,),
+                errbackArgs=(event.id,),
+            )
+        else:
+            self._answer(event.id, result)
+
+    def _ask(self, event: CallReceived | CallbackReceived) -> Any:
+        session: Any = self
+        stream = self._streamOf(event)
+        if isinstance(event, CallReceived):
+            result = self.callReceived(
+                Request(session, event.id, event.payload, event.attachments, None, stream)
+            )
+        else:
+            function = self._callbacks[event.callback]
+            result = function(
+                Request(session, event.id, event.payload, event.attachments, event.callback, stream)
+            )
+        if not isinstance(result, Deferred) and isawaitable(result):
+            return Deferred.fromCoroutine(result)  # type: ignore[arg-type]
+        return result
+
+    def _answerLater(self, result: Any, id: str) -> None:
+        if self.machine.opened:
+            self._answer(id, result)
+            self._flush()
+            self._lookDrained()
+
+    def _refuseLater(self, failure: Failure, id: str) -> None:
+        if self.machine.opened:
+            self._refuse(id, failure)
+            self._flush()
+            self._lookDrained()
+
+    def _answer(self, id: str, result: Any) -> None:
+        if not self.machine.opened:
+            return
+        try:
+            self._now()
+            if type(result) is str:
+                self.machine.result(id, result)
+                return
+            attachments: Sequence[Any] = ()
+            if isinstance(result, Reply):
+                result, attachments = result.payload, result.attachments
+            if isinstance(result, bytes):
+                result = result.decode()
+            elif result is None:
+                result = ""
+            self.machine.result(id, result, self._bodies(attachments))
+        except LimitExceeded:
+            self.logger.failure("{peer}: an answer is too large", peer=self.peer)
+            self.machine.error(id, f"{Code.UNAVAILABLE.value} the answer is too large")
+        except Exception:
+            self._refuse(id, Failure())
+
+    def _refuse(self, id: str, failure: Failure) -> None:
+        """A call failed: what was meant for the peer is said, the rest is ours to know."""
+        if not self.machine.opened:
+            return
+        methods = self.factory.methods
+        text = None if methods is None else methods.errorText(failure)
+        if text is None and failure.check(Refused):
+            code = getattr(failure.value, "code", None)
+            text = str(failure.value) if code is None else f"{code} {failure.value}"
+        if text is None:
+            self.count("calls_failed")
+            self.logger.failure("{peer}: a call failed", failure, peer=self.peer)
+            text = "internal error"
+        self.machine.error(id, text[: self.limits.integer("payload-characters")])

@@ -1,0 +1,189 @@
+"""What applications exchange over UMQ: requests, replies, their errors, attachments one by one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.defer import Deferred, fail, succeed
+
+from ...core.errors import ConnectionClosed, PeerError, Refused
+from ..machine.attachments import Slot
+from ..terms.events import Attachment, AttachmentFailure
+
+if TYPE_CHECKING:
+    from .session import UmqSession
+
+Body = bytes | Slot | Deferred[bytes]
+"""An attachment to send: octets, or a Deferred which fires with them (a failure sends ``-``)."""
+
+
+class CallFailed(Refused):
+    """The peer answered our call with ``E`` (``UM-09``).
+
+    ``payload`` is its text; ``code`` is the number it begins with, or None.
+    """
+
+    def __init__(self, payload: str) -> None:
+        digits, _, text = payload.partition(" ")
+        code = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
+        super().__init__(payload if code is None else text, code)
+        self.payload = payload
+
+
+class SessionRefused(Refused):
+    """The peer ended the session with ``F`` (``UM-08``); ``code`` is its code."""
+
+
+class NoSuchMethod(Refused):
+    """The server has no such method: it stored the call, and that is all it did (``UM-17``)."""
+
+    def __init__(self, stored: Stored) -> None:
+        done = "stored the call" if stored.durable else "gave the call to its application"
+        super().__init__(f"the server has no such method, it {done}")
+
+
+class AttachmentLost(PeerError):
+    """The sender could not deliver this attachment: ``-`` came in its place (``UM-04``)."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer: a text and its attachments.
+
+    Received, each attachment is its octets or an AttachmentFailure; of a call which was
+    ``streamed`` they come through ``stream`` instead.
+    """
+
+    payload: Any = ""
+    attachments: Sequence[Any] = ()
+    stream: AttachmentStream | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Stored:
+    """A stock server's answer to a call for which it has no method (``UM-17``).
+
+    ``durable``: the call is in its queue; else it has none, and an application has the call.
+    """
+
+    durable: bool
+
+    def __str__(self) -> str:
+        """As it stands on the wire."""
+        return _STORED if self.durable else _NOT_STORED
+
+    @classmethod
+    def read(cls, payload: str) -> Stored | None:
+        """What an answer's payload says; None if it is something else."""
+        if not payload.startswith("{"):
+            return None
+        text = "".join(payload.split())
+        return cls(text == _STORED) if text in (_STORED, _NOT_STORED) else None
+
+
+_STORED: Final = '{"stored":true}'
+_NOT_STORED: Final = '{"stored":false}'
+
+
+@dataclass(slots=True)
+class Update:
+    """Something new on a topic (``UM-12``); attachments as in :class:`Reply`."""
+
+    payload: str
+    attachments: Sequence[Attachment] = ()
+    stream: AttachmentStream | None = None
+
+
+@dataclass(slots=True)
+class Request:
+    """A call (``C``) or a callback (``B``) of the peer.
+
+    ``callback`` is the callback's id, None for a call; ``session`` is where it came from.
+    """
+
+    session: UmqSession
+    id: str
+    payload: str
+    attachments: Sequence[Attachment] = ()
+    callback: int | None = None
+    stream: AttachmentStream | None = None
+
+
+def refusal(code: int, text: str) -> Refused:
+    """Raise this in a method to answer ``E`` with ``code`` (a Code or any number) and ``text``."""
+    return Refused(text, int(code))
+
+
+def plain(attachments: Sequence[Attachment]) -> list[bytes]:
+    """Attachments for the table's column: one which failed is empty there."""
+    return [b"" if isinstance(entry, AttachmentFailure) else entry for entry in attachments]
+
+
+@dataclass(slots=True)
+class AttachmentStream:
+    """The attachments of one message, one by one (``UM-19``).
+
+    Attributes:
+        count: how many there will be in all.
+        taken: whoever answers the message has this.
+    """
+
+    count: int
+    changed: Callable[[int], None] = lambda octets: None
+    _arrived: deque[Attachment] = field(default_factory=deque)
+    _waiting: deque[Deferred[bytes]] = field(default_factory=deque)
+    _asked: int = 0
+    _lost: bool = False
+    _came: int = 0
+    taken: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """All have come."""
+        return self._came == self.count
+
+    def next(self) -> Deferred[bytes]:
+        """The next attachment.
+
+        Fails with AttachmentLost when ``-`` came in its place, with ConnectionClosed when the
+        connection ended first.  IndexError after the last.
+        """
+        if self._asked >= self.count:
+            raise IndexError(f"there are {self.count} attachments")
+        self._asked += 1
+        if self._arrived:
+            attachment = self._arrived.popleft()
+            if isinstance(attachment, bytes):
+                self.changed(-len(attachment))
+                return succeed(attachment)
+            return fail(AttachmentLost(attachment.text))
+        if self._lost:
+            return fail(ConnectionClosed("the connection ended before the attachment"))
+        waiting: Deferred[bytes] = Deferred()
+        self._waiting.append(waiting)
+        return waiting
+
+    def arrived(self, attachment: Attachment) -> None:
+        """One more is there."""
+        self._came += 1
+        if not self._waiting:
+            self._arrived.append(attachment)
+            if isinstance(attachment, bytes):
+                self.changed(len(attachment))
+            return
+        waiting = self._waiting.popleft()
+        if isinstance(attachment, bytes):
+            waiting.callback(attachment)
+        else:
+            waiting.errback(AttachmentLost(attachment.text))
+
+    def lost(self) -> None:
+        """The connection is gone: what is waited for has failed."""
+        self._lost = True
+        while self._waiting:
+            self._waiting.popleft().errback(
+                ConnectionClosed("the connection ended before the attachment")
+            )

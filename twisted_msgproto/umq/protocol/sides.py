@@ -1,0 +1,480 @@
+"""UMQ servers and clients on Twisted, over WebSocket.
+
+Subclass :class:`UmqServer` and override its hooks, or register methods::
+
+    methods = MethodRegistry()
+
+    @methods.register
+    def add(a, b):                     # may return a Deferred or be a coroutine
+        "The sum of two numbers."
+        return a + b
+
+    factory = UmqServerFactory(methods=methods, origins=["https://example.org"])
+    endpoint.listen(factory)
+
+and from a client::
+
+    session = await connect(reactor, "ws://localhost:5048/")
+    reply = await session.call('["add", 1, 2]')
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from twisted.cred.checkers import ANONYMOUS
+from twisted.cred.credentials import Anonymous, ICredentials
+from twisted.cred.error import LoginFailed, UnauthorizedLogin
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
+from twisted.internet.protocol import ClientFactory, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import Interface, implementer
+
+from ...core.errors import ConnectionClosed, MsgprotoError, Refused
+from ...core.limits import Limits
+from ...net.authentication import Authentication, LoggedIn, Passcode
+from ...net.backpressure import OctetBudget
+from ...net.factory import MsgprotoServerFactory, SessionFactory
+from ...net.sink import IMessageSink
+from ...net.wires.websocket import (
+    WebSocketClientFactory,
+    WebSocketServerFactory,
+    client_endpoint,
+)
+from ..application.methods import MethodRegistry
+from ..machine.sides import UNDECIDED, Client, Server
+from ..terms.events import HelloReceived, WelcomeReceived
+from ..wire import Code, UmqFault
+from .exchange import Reply
+from .session import ACTIONS, LIMITS, SUBPROTOCOL, UmqSession
+from .storing import PROTOCOL
+
+__all__ = [
+    "LIMITS",
+    "PROTOCOL",
+    "IUmqIdentity",
+    "UmqClient",
+    "UmqClientFactory",
+    "UmqRealm",
+    "UmqServer",
+    "UmqServerFactory",
+    "connect",
+]
+
+
+class IUmqIdentity(Interface):
+    """What a portal gives for a client who may come in: its name as text is the ``clientId``."""
+
+
+@implementer(IUmqIdentity)
+class _Identity(str):
+    """An avatar which is its own name."""
+
+
+class UmqRealm:
+    """A realm in which everybody whom the checkers accept is known by the name they gave.
+
+    Pass it to a ``Portal`` with any checkers.
+    """
+
+    def requestAvatar(self, avatarId: Any, mind: object, *interfaces: Any) -> tuple[Any, Any, Any]:
+        """The identity of ``avatarId``; anonymous clients have an empty one."""
+        if IUmqIdentity not in interfaces:
+            raise NotImplementedError("only IUmqIdentity")
+        if avatarId is ANONYMOUS:
+            avatarId = ""
+        name = avatarId.decode("utf-8", "replace") if isinstance(avatarId, bytes) else avatarId
+        return IUmqIdentity, _Identity(name), lambda: None
+
+
+class UmqServer(UmqSession):
+    """The server's side of one connection; override the hooks of :class:`UmqSession`.
+
+    Attributes:
+        avatar: what the portal gave for this client, or None without one.
+    """
+
+    machine: Server
+    avatar: Any = None
+    _deciding: Deferred[Any] | None = None
+    _logout: Callable[[], Any] | None = None
+
+    def credentials(self, hello: HelloReceived) -> ICredentials | None:
+        """What ``H`` says who the client is, for the factory's portal (``UM-06``).
+
+        The default reads ``USER:PASSWORD``, and an empty payload as anonymous.  None or an
+        exception rejects the client.
+        """
+        if not hello.payload:
+            return Anonymous()
+        user, colon, password = hello.payload.partition(":")
+        if not colon:
+            return None
+        return Passcode(user, password)
+
+    def authorise(self, hello: HelloReceived) -> Any:
+        """Who the client is (``UM-06``): its identity as text, or None; or a Deferred for that.
+
+        Raising Refused rejects the client with ``F`` and the error's code.  What has not fired
+        after ``hello-seconds`` is cancelled, and the client is told to come again.  The default
+        asks the factory's portal; without a portal everybody may come in, as nobody in particular.
+
+        An ``authorise`` of one's own that asks the portal does so through
+        ``factory.authentication.login(credentials, address)``: there guesses wait and are counted.
+        """
+        authentication = self.factory.authentication
+        if authentication is None:
+            return None
+        credentials = self.credentials(hello)
+        if credentials is None:
+            raise Refused("rejected", Code.REJECTED.value)
+        return authentication.login(credentials, self.address).addCallback(self._loggedIn)
+
+    def _loggedIn(self, accepted: LoggedIn) -> str | None:
+        self.avatar, self._logout = accepted.avatar, accepted.logout
+        return accepted.name
+
+    def welcome(self, hello: HelloReceived) -> str | Reply:
+        """The payload of our ``W``, as a :class:`~.exchange.Reply` with attachments (``UM-07``)."""
+        return ""
+
+    def _newMachine(self, now: float) -> Server:
+        return Server(self.factory.limits, now)
+
+    def _onHello(self, hello: HelloReceived) -> None:
+        self._deciding = maybeDeferred(self.authorise, hello)
+        self._deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
+
+    def _fail(self, error: MsgprotoError) -> None:
+        super()._fail(error)
+        deciding, self._deciding = self._deciding, None
+        if deciding is not None:
+            deciding.cancel()  # nobody waits for the answer any more
+        logout, self._logout = self._logout, None
+        if logout is not None:
+            maybeDeferred(logout).addErrback(
+                lambda failure: self.logger.failure(
+                    "{peer}: logout failed", failure, peer=self.peer
+                )
+            )
+
+    def _onFault(self, event: UmqFault) -> None:
+        if event.reason != UNDECIDED:
+            super()._onFault(event)
+            return
+        self._write()  # no fault of the peer, but of our application, which let it wait (HO-07)
+        self.count("authorisations_timed_out")
+        self.logger.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
+        self._fail(ConnectionClosed(event.text))
+        self.transport.close()
+
+    def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
+        if self.machine.closed:
+            return
+        self.clientId = identity
+        self.transport.established()
+        welcome = self.welcome(hello)
+        reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
+        self._now()
+        self.machine.welcome(reply.payload, self._bodies(reply.attachments))
+        self._guard(self._establish)
+        self._flush()
+
+    def _rejected(self, failure: Failure) -> None:
+        if self.machine.closed:
+            return
+        self.count("rejected")
+        code, text = Code.UNAVAILABLE.value, "temporarily unavailable"
+        if failure.check(LoginFailed, UnauthorizedLogin):
+            code, text = Code.REJECTED.value, "rejected"
+        elif failure.check(Refused):
+            error: Any = failure.value
+            code = error.code if isinstance(error.code, int) else Code.REJECTED.value
+            text = str(error)
+        else:
+            self.logger.failure("{peer}: authorisation failed", failure, peer=self.peer)
+        self.closeSession(code, text)
+
+
+UmqServer.actions = {
+    **ACTIONS,
+    HelloReceived: UmqServer._onHello,
+    UmqFault: UmqServer._onFault,
+}
+
+
+class UmqServerFactory(MsgprotoServerFactory):
+    """Builds a :class:`UmqServer` for each client which connects.
+
+    What :meth:`buildProtocol` returns is the connection which carries it; its ``session`` is the
+    :class:`UmqServer`.
+
+    Attributes:
+        methods: the methods which clients may call, or None.
+        portal: who may come in, or None for everybody.
+        authentication: asks the portal; None without one.
+        webSocket: the factory of the connections.
+    """
+
+    protocolName = PROTOCOL
+    LIMITS = LIMITS
+    protocol = UmqServer
+
+    def __init__(
+        self,
+        sink: IMessageSink | None = None,
+        *,
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: OctetBudget | None = None,
+        methods: MethodRegistry | None = None,
+        portal: Portal | None = None,
+        origins: Sequence[str] = (),
+    ) -> None:
+        """As :class:`MsgprotoServerFactory`; ``origins`` are the web pages which may connect."""
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.webSocket = WebSocketServerFactory(
+            self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
+        )
+        self.webSocket.first_octets = _hello_octets(self.limits)
+        self.methods = methods
+        self.portal = portal
+        self.authentication: Authentication | None = None
+        if portal is not None:
+            self.authentication = Authentication(
+                portal,
+                self.clock,
+                self.limits,
+                counters=self.counters,
+                handShake=self.limits["hello-seconds"],
+                interface=IUmqIdentity,
+                nameOf=lambda avatar: str(avatar) or None,
+            )
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """A connection with a session in it, or None (which closes it) above a limit."""
+        return self.webSocket.buildProtocol(addr)
+
+    def drain(self) -> Deferred[None]:
+        """As :meth:`MsgprotoServerFactory.drain`; connections before their upgrade end at once."""
+        self.webSocket.abortUpgrades()
+        return super().drain()
+
+
+def _hello_octets(limits: Limits) -> int:
+    """How large a message may be before anybody is authorised: as large as one of ``H``."""
+    octets = limits.integer("hello-characters") + 32
+    if limits.integer("hello-attachments"):
+        octets = max(octets, limits.integer("hello-attachment-octets"))
+    return octets
+
+
+class UmqClient(UmqSession):
+    """The client's side of one connection; override the hooks of :class:`UmqSession`."""
+
+    machine: Client
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._standing: list[Deferred[UmqClient]] = []
+        self._lost: Exception | None = None
+        self._leaving: dict[Deferred[None], None] = {}  # who waits for the end
+        self._lateness: Any = None  # the call which ends the wait for what is in flight
+
+    def whenEstablished(self) -> Deferred[UmqClient]:
+        """Fires with this session when it stands; fails with what ended it before that."""
+        standing: Deferred[UmqClient] = Deferred()
+        if self._lost is not None:
+            standing.errback(self._lost)
+        elif getattr(self, "_established", False):
+            standing.callback(self)
+        else:
+            self._standing.append(standing)
+        return standing
+
+    def close(self) -> Deferred[None]:
+        """End the session in order; fires when the connection is closed.
+
+        No more calls are made; those in flight, and the server's, are finished, within the limit
+        ``drain``.
+        """
+        left: Deferred[None] = Deferred(lambda cancelled: self._leaving.pop(cancelled, None))
+        if self._lost is not None:
+            left.callback(None)
+            return left
+        self._leaving[left] = None
+        if self._lateness is None:
+            seconds = self.factory.limits["drain"]
+            self._lateness = self.factory.clock.callLater(seconds, self._late)
+            if self.transport is None:  # no upgrade yet
+                self.closeSession()
+            else:
+                self._closing = True
+                self.drain()
+        return left
+
+    def _late(self) -> None:
+        self.closeSession()
+
+    def hello(self) -> str:
+        """The payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
+        hello: str = self.factory.hello
+        return hello
+
+    def helloAttachments(self) -> Sequence[Any]:
+        """The attachments of our ``H``: octets, or Deferreds which fire with octets (``UM-06``).
+
+        The default is the factory's ``helloAttachments``.  A server takes few and small ones, since
+        nobody is authorised yet.
+        """
+        attachments: Sequence[Any] = self.factory.helloAttachments
+        return attachments
+
+    def welcomed(self, welcome: WelcomeReceived) -> Any:
+        """The server accepted us: decide whether we accept the server (``UM-07``).
+
+        Raise, or return a Deferred which fails, to end the session with ``F`` 1.
+        """
+
+    def _newMachine(self, now: float) -> Client:
+        return Client(self.factory.limits, now)
+
+    def _begin(self) -> None:
+        self.transport.established()
+        self.machine.hello(self.hello(), self._bodies(self.helloAttachments()))
+
+    def _onWelcome(self, welcome: WelcomeReceived) -> None:
+        self._held = []  # nothing of the server counts before we have accepted it
+        deciding = maybeDeferred(self.welcomed, welcome)
+        deciding.addCallback(self._accepted).addErrback(self._notAccepted)
+        if self._held is not None:
+            self._control.pause("authorising")
+
+    def _accepted(self, result: object) -> None:
+        held, self._held = self._held or [], None
+        if self.machine.closed:
+            return
+        self._control.resume("authorising")
+        self._guard(self._establish)
+        standing, self._standing = self._standing, []
+        for waiting in standing:
+            waiting.callback(self)
+        for event in held:
+            self._take(event)
+        self._flush()
+
+    def _notAccepted(self, failure: Failure) -> None:
+        self._held = None
+        if not failure.check(MsgprotoError):
+            self.logger.failure("{peer}: the server is not accepted", failure, peer=self.peer)
+        self._reason = Refused("the server was not accepted", Code.REJECTED.value)
+        if not self.machine.closed:
+            self.closeSession(Code.REJECTED.value, "the server is not accepted")
+
+    def neverConnected(self, error: Exception) -> None:
+        """The connection was lost before the upgrade: whoever waits for the session hears why."""
+        self._ended(error)
+        self._left()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """End; a subclass which overrides this calls it."""
+        text = (
+            "the session has ended"
+            if self._established
+            else f"the connection ended: {reason.getErrorMessage()}"
+        )
+        self._ended(self._reason or ConnectionClosed(text))
+        super().connectionLost(reason)
+        self._left()
+
+    def _left(self) -> None:
+        """The connection is closed: whoever waits for that hears it."""
+        lateness, self._lateness = self._lateness, None
+        if lateness is not None and lateness.active():
+            lateness.cancel()
+        leaving, self._leaving = self._leaving, {}
+        for left in leaving:
+            if not left.called:  # its caller may have cancelled it
+                left.callback(None)
+
+    def _ended(self, error: Exception) -> None:
+        self._lost = error
+        standing, self._standing = self._standing, []
+        for waiting in standing:
+            waiting.errback(error)
+
+
+UmqClient.actions = {**ACTIONS, WelcomeReceived: UmqClient._onWelcome}
+
+
+class UmqClientFactory(SessionFactory, ClientFactory):
+    """Builds a :class:`UmqClient` for one server's address.
+
+    What :meth:`buildProtocol` returns is the connection which carries it; its ``session`` is the
+    :class:`UmqClient`.
+
+    Attributes as :class:`SessionFactory` has them, for the client's one connection at a time;
+    ``hello`` is the payload of ``H``, ``helloAttachments`` are its attachments.
+    """
+
+    protocolName = PROTOCOL
+    LIMITS = LIMITS
+    protocol = UmqClient
+
+    def __init__(
+        self,
+        url: str,
+        sink: IMessageSink | None = None,
+        *,
+        hello: str = "",
+        helloAttachments: Sequence[Any] = (),
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+        wallClock: Callable[[], float] = time.time,
+        budget: OctetBudget | None = None,
+        methods: MethodRegistry | None = None,
+        origin: str | None = None,
+    ) -> None:
+        """Connect to ``url`` (``ws://…`` or ``wss://…``); ConfigurationError for anything else."""
+        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.webSocket = WebSocketClientFactory(
+            self, super().buildProtocol, self.limits, url, origin=origin, protocols=[SUBPROTOCOL]
+        )
+        self.hello = hello
+        self.helloAttachments = helloAttachments
+        self.methods = methods
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """A connection with a session in it."""
+        return self.webSocket.buildProtocol(addr)
+
+
+async def connect(
+    reactor: Any,
+    url: str,
+    *,
+    hello: str = "",
+    tls: Any = None,
+    endpoint: IStreamClientEndpoint | None = None,
+    factory: UmqClientFactory | None = None,
+    **options: Any,
+) -> UmqClient:
+    """Connect to ``url``; the session when it stands.
+
+    ``tls``: a context for ``wss`` (default: the platform's authorities).  ``endpoint``: where to
+    connect to instead of the URL's host.  ``factory``: one of your own; otherwise ``hello`` and
+    ``options`` go to :class:`UmqClientFactory`.  Raises SessionRefused when the server says ``F``,
+    ConnectionClosed when the connection ends first, and what the endpoint raises.
+    """
+    if factory is None:
+        factory = UmqClientFactory(url, hello=hello, clock=reactor, **options)
+    if endpoint is None:
+        endpoint = client_endpoint(reactor, url, tls)
+    connection: Any = await endpoint.connect(factory)
+    client: UmqClient = connection.session
+    return await client.whenEstablished()

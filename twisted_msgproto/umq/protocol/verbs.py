@@ -1,0 +1,203 @@
+"""What an application may do with a UMQ session: call, subscribe, publish, set attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from ...core.errors import ConnectionClosed, LimitExceeded, shown
+from ..machine.attachments import Slot
+from ..wire import base36, number
+from .exchange import Reply, Request, Update
+from .part import SessionPart
+from .topics import Subscription, Topic
+
+
+class Answer(Deferred[Reply]):
+    """The Deferred of a call of ours, which its machine keeps as the waiter.
+
+    Attributes:
+        number: the call's number.
+        streamed: its attachments are wanted one by one.
+    """
+
+    number = 0
+    streamed = False
+
+
+class Verbs(SessionPart):
+    """The part of a session which an application calls."""
+
+    def call(
+        self,
+        payload: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Deferred[Reply]:
+        """Call the peer (``UM-09``); fires with its :class:`~.exchange.Reply`.
+
+        ``attachments`` are octets, or Deferreds which fire with octets.  Fails with CallFailed
+        (``E``), TimedOut after ``timeout`` seconds (default ``call-seconds``), SessionRefused
+        (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored.
+        LimitExceeded is raised above our own limits.
+        """
+        return self._own(None, payload, attachments, timeout, streamed)
+
+    def callback(
+        self,
+        callback: str,
+        argument: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Deferred[Reply]:
+        """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
+        return self._own(number(callback), argument, attachments, timeout, streamed)
+
+    def _own(
+        self,
+        callback: int | None,
+        payload: str,
+        attachments: Sequence[Any],
+        timeout: float | None,
+        streamed: bool,
+    ) -> Deferred[Reply]:
+        machine = self.machine
+        now = self._now()
+        if not machine.opened or self._closing:
+            raise ConnectionClosed("the session does not stand")
+        answer = Answer(self._cancelled)
+        answer.streamed = streamed
+        deadline = now + (self._call_seconds if timeout is None else timeout)
+        bodies = self._bodies(attachments) if attachments else ()
+        if callback is None:
+            answer.number = machine.call(payload, bodies, waiter=answer, deadline=deadline)
+        else:
+            answer.number = machine.callback(
+                callback, payload, bodies, waiter=answer, deadline=deadline
+            )
+        if self._own_paused:
+            self._lookBacklog()
+        self._flush()
+        return answer
+
+    def _cancelled(self, answer: Deferred[Reply]) -> None:
+        assert isinstance(answer, Answer)
+        self.machine.cancel(answer.number)
+        if self._closing:
+            self._lookDrained()
+
+    def registerCallback(self, function: Callable[[Request], Any]) -> str:
+        """Let the peer call ``function`` (``UM-11``); returns the id to tell it."""
+        registered = self.machine.register_callback()
+        self._callbacks[registered] = function
+        return base36(registered)
+
+    def unregisterCallback(self, id: str) -> None:
+        """The callback ``id`` ends; calls of it are refused from now on."""
+        self.machine.unregister_callback(number(id))
+        self._callbacks.pop(number(id), None)
+
+    def subscribe(
+        self,
+        request: Callable[[str], str],
+        hook: Callable[[Update], object] | None = None,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Subscription:
+        """Subscribe a topic (``UM-12``, ``UM-14``).
+
+        ``request(id)`` gives the payload of the call which asks the peer to publish to topic
+        ``id``.  Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
+        call fails, the subscription ends; its ``whenStarted()`` says why.
+        """
+        self._now()
+        if not self.machine.opened:
+            raise ConnectionClosed("the session does not stand")
+        topic = self.machine.subscribe()
+        session: Any = self
+        subscription = Subscription(session, topic, hook, streamed)
+        self.subscriptions[topic] = subscription
+        try:
+            answer = self.call(request(subscription.id), attachments, timeout)
+        except Exception:
+            subscription.unsubscribe()
+            raise
+        answer.addCallbacks(subscription._accepted, subscription._refused)
+        return subscription
+
+    def openTopic(self, id: str) -> Topic:
+        """The peer subscribed with topic ``id``: publish to what this returns (``UM-12``).
+
+        ValueError for what is no id or is in use, LimitExceeded above ``topics``.
+        """
+        self._now()
+        topic = self.machine.open_topic(id)
+        session: Any = self
+        self.topics[topic] = Topic(session, topic, id)
+        return self.topics[topic]
+
+    def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:
+        """Set an attribute at the peer (``UM-15``)."""
+        self._now()
+        self.machine.set_attribute(name, value, self._bodies(attachments))
+        self._flush()
+
+    def unsetAttribute(self, name: str) -> None:
+        """Unset an attribute at the peer (``UM-16``)."""
+        self._now()
+        self.machine.unset_attribute(name)
+        self._flush()
+
+    def closeSession(self, code: int | None = None, text: str = "") -> None:
+        """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
+        if self.transport is None:  # no upgrade yet
+            self.wire.abort()
+            return
+        if code is not None:
+            self.machine.fatal(code, text)
+            self._write()
+        self._fail(ConnectionClosed("the session was closed"))
+        self.transport.close()
+
+    def _now(self) -> float:
+        now: float = self.factory.clock.seconds()
+        self.machine.clock = now
+        return now
+
+    def _bodies(self, attachments: Sequence[Any]) -> list[bytes | Slot]:
+        """Attachments for the machine: a Deferred becomes a slot which is filled later."""
+        bodies: list[bytes | Slot] = []
+        for attachment in attachments:
+            if isinstance(attachment, Deferred):
+                slot = Slot()
+                attachment.addCallbacks(
+                    self._fill, self._fillError, callbackArgs=(slot,), errbackArgs=(slot,)
+                )
+                bodies.append(slot)
+            else:
+                bodies.append(attachment)
+        return bodies
+
+    def _fill(self, body: bytes, slot: Slot) -> None:
+        self._now()
+        try:
+            self.machine.fill(slot, body)
+        except LimitExceeded:
+            self.logger.failure("{peer}: an attachment is too large", peer=self.peer)
+        self._flush()
+
+    def _fillError(self, failure: Failure, slot: Slot) -> None:
+        self.logger.info(
+            "{peer}: an attachment failed: {error}",
+            peer=self.peer,
+            error=shown(failure.getErrorMessage()),
+        )
+        self._now()
+        self.machine.fill_error(slot, "the attachment is not available")
+        self._flush()

@@ -1,0 +1,185 @@
+"""What UMQ's machines tell their caller.
+
+Messages which can have attachments come complete by default: the event is given out when the last
+attachment is there.  :class:`AttachmentsAnnounced` says earlier that one is on its way; whoever
+wants its attachments one by one answers it with the machine's ``stream`` (``UM-19``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..wire import UmqFault
+
+
+@dataclass(slots=True, frozen=True)
+class AttachmentFailure:
+    """What stands in the place of an attachment which its sender could not deliver (``UM-04``)."""
+
+    text: str
+
+
+Attachment = bytes | AttachmentFailure
+
+
+@dataclass(slots=True)
+class HelloReceived:
+    """``H`` with all its attachments: answer with ``welcome`` or ``fatal`` (``UM-06``)."""
+
+    version: int
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class WelcomeReceived:
+    """``W`` with all its attachments: the session stands (``UM-07``)."""
+
+    version: int
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FatalReceived:
+    """``F``, the peer's last word; ``code`` is None if it spells none (``UM-08``)."""
+
+    code: int | None
+    text: str
+
+
+@dataclass(slots=True)
+class CallReceived:
+    """``C``: answer ``id`` with ``result`` or ``error`` (``UM-09``)."""
+
+    id: str
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CallbackReceived:
+    """``B`` for a callback which is registered; answered like a call (``UM-11``)."""
+
+    id: str
+    callback: int
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ResultReceived:
+    """``R``: the answer to our call (``UM-10``); ``waiter`` is what the call was given."""
+
+    number: int
+    waiter: object
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ErrorReceived:
+    """``E``: our call failed at the peer (``UM-09``)."""
+
+    number: int
+    waiter: object
+    payload: str
+
+
+@dataclass(slots=True)
+class CallExpired:
+    """No answer came in time (``UM-20``); one which comes later is ignored."""
+
+    number: int
+    waiter: object
+
+
+@dataclass(slots=True)
+class TopicUpdated:
+    """``T`` for a topic which we subscribed (``UM-12``)."""
+
+    topic: int
+    payload: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TopicClosed:
+    """``D``: the publisher ended the topic; it is forgotten (``UM-13``)."""
+
+    topic: int
+
+
+@dataclass(slots=True)
+class TopicUnsubscribed:
+    """``U`` for a topic which we publish: it is closed, ``D`` is on its way (``UM-14``)."""
+
+    topic: int
+
+
+@dataclass(slots=True)
+class AttributeSet:
+    """``S``: the peer's attribute has a value now (``UM-15``)."""
+
+    name: str
+    value: str
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class AttributeUnset:
+    """``X``: the peer's attribute is gone (``UM-16``); it may never have been there."""
+
+    name: str
+
+
+Message = (
+    HelloReceived
+    | WelcomeReceived
+    | CallReceived
+    | CallbackReceived
+    | ResultReceived
+    | TopicUpdated
+    | AttributeSet
+)
+"""Events which can have attachments."""
+
+STREAMABLE: Final = (CallReceived, CallbackReceived, ResultReceived, TopicUpdated)
+"""Messages whose attachments may be had one by one (``UM-19``)."""
+
+
+@dataclass(slots=True)
+class AttachmentsAnnounced:
+    """``message`` will have ``count`` attachments, and is given out when they are there.
+
+    Call the machine's ``stream(message)`` now to have it at once, and then one
+    :class:`AttachmentArrived` for each.
+    """
+
+    message: Message
+    count: int
+
+
+@dataclass(slots=True)
+class AttachmentArrived:
+    """An attachment, or its failure, of a message which is streamed (``UM-19``)."""
+
+    message: Message
+    index: int
+    attachment: Attachment
+
+
+Event = (
+    Message
+    | FatalReceived
+    | ErrorReceived
+    | CallExpired
+    | TopicClosed
+    | TopicUnsubscribed
+    | AttributeUnset
+    | AttachmentsAnnounced
+    | AttachmentArrived
+    | UmqFault
+)
+"""Everything a machine tells; a FatalReceived or a UmqFault is the last event of all."""

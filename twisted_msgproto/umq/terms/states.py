@@ -1,0 +1,184 @@
+"""UMQ's limits, states and transitions: what may happen when, as data.
+
+The tables name the peer's frames as :mod:`..wire` has them, and what we do ourselves by the classes
+which end in ``Sent``; so a peer can never take a step which is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import auto
+from typing import Any, Final
+
+from ...core.limits import Limit
+from ...core.machine import State, Table
+from .. import wire
+from ..wire import (
+    AttachmentError,
+    Call,
+    Callback,
+    CallError,
+    Fatal,
+    Hello,
+    Result,
+    SetAttribute,
+    TopicClose,
+    TopicUpdate,
+    UnsetAttribute,
+    Unsubscribe,
+    Welcome,
+)
+
+LIMITS: Final = (
+    *wire.LIMITS,
+    Limit("hello-seconds", 10.0, "s", "from the upgrade to H, and from H to W (UM-20)", 0.001),
+    Limit("hello-characters", 1 << 16, "characters", "text of H (UM-20)", 1),
+    Limit("hello-attachments", 4, "attachments", "of H: nobody is authorised yet (UM-06)"),
+    Limit("hello-attachment-octets", 1 << 16, "octets", "one attachment of H (UM-06)", 1),
+    Limit("attachment-octets", 16 << 20, "octets", "one attachment (UM-19)", 1),
+    Limit("attachments-octets", 64 << 20, "octets", "attachments which wait (UM-19)", 1),
+    Limit("attachment-seconds", 60.0, "s", "the next attachment's arrival (UM-19)", 0.001),
+    Limit("attachment-fill-seconds", 45.0, "s", "ours, before - takes its place (UM-04)", 0.001),
+    Limit("announcements", 1024, "messages", "with attachments to come (UM-19)", 1),
+    Limit("waiting-messages", 1024, "messages", "behind such attachments (UM-19)", 1),
+    Limit("calls", 1024, "calls", "of the peer, not answered yet (UM-20)", 1),
+    Limit("calls-octets", 64 << 20, "octets", "such calls, with attachments (UM-20)", 1),
+    Limit("own-calls", 4096, "calls", "of ours, not answered yet (UM-20)", 1),
+    Limit("callbacks", 1024, "callbacks", "registered here (UM-20)", 1),
+    Limit("topics", 1024, "topics", "the peer subscribed here (UM-20)", 1),
+    Limit("subscriptions", 1024, "topics", "we subscribed (UM-20)", 1),
+    Limit("closing-seconds", 60.0, "s", "late updates are dropped silently (UM-14)", 0.001),
+    Limit("closing-topics", 1024, "topics", "the oldest is forgotten above (UM-14)", 1),
+    Limit("attributes", 256, "attributes", "of the peer (UM-20)", 1),
+    Limit("attributes-octets", 1 << 20, "octets", "names, values, attachments of these", 1),
+)
+"""What both sides take as limits (``UM-14``, ``UM-19``, ``UM-20``)."""
+
+
+# ── What happens, beside the peer's frames ──────────────────────────────────────────────────────
+
+
+class HelloSent:
+    """We said ``H``."""
+
+
+class HelloCompleted:
+    """The last attachment of the peer's ``H`` is there."""
+
+
+class WelcomeSent:
+    """We said ``W``."""
+
+
+class CommandSent:
+    """We send a command of the open session."""
+
+
+class FatalSent:
+    """We said ``F``."""
+
+
+class Faulted:
+    """The peer broke the protocol; we said ``F``."""
+
+
+class ConnectionLost:
+    """The connection is gone."""
+
+
+class ClientState(State):
+    """Where a client stands."""
+
+    START = auto()
+    AWAITING_WELCOME = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class ServerState(State):
+    """Where a server stands."""
+
+    AWAITING_HELLO = auto()
+    RECEIVING_HELLO = auto()  # H's attachments are on their way
+    AUTHORISING = auto()  # the application decides between W and F
+    OPEN = auto()
+    CLOSED = auto()
+
+
+_SESSION: Final = (
+    Call,
+    Callback,
+    Result,
+    CallError,
+    TopicUpdate,
+    TopicClose,
+    Unsubscribe,
+    SetAttribute,
+    UnsetAttribute,
+    AttachmentError,
+    wire.Attachment,
+    CommandSent,
+)
+"""What may happen while a session is open."""
+
+
+def _ends(closed: Any) -> dict[type, Any]:
+    return {Fatal: closed, FatalSent: closed, Faulted: closed, ConnectionLost: closed}
+
+
+CLIENT: Final[Table[ClientState]] = {
+    ClientState.START: {
+        HelloSent: ClientState.AWAITING_WELCOME,
+        **_ends(ClientState.CLOSED),
+    },
+    ClientState.AWAITING_WELCOME: {
+        Welcome: ClientState.OPEN,
+        **_ends(ClientState.CLOSED),
+    },
+    ClientState.OPEN: {
+        **{event: ClientState.OPEN for event in _SESSION},
+        **_ends(ClientState.CLOSED),
+    },
+    ClientState.CLOSED: {},
+}
+"""Frames are the peer's (``UM-06`` … ``UM-08``); what we send ends in ``Sent``."""
+
+SERVER: Final[Table[ServerState]] = {
+    ServerState.AWAITING_HELLO: {
+        Hello: ServerState.RECEIVING_HELLO,
+        **_ends(ServerState.CLOSED),
+    },
+    ServerState.RECEIVING_HELLO: {
+        wire.Attachment: ServerState.RECEIVING_HELLO,
+        AttachmentError: ServerState.RECEIVING_HELLO,
+        HelloCompleted: ServerState.AUTHORISING,
+        **_ends(ServerState.CLOSED),
+    },
+    ServerState.AUTHORISING: {
+        WelcomeSent: ServerState.OPEN,
+        **_ends(ServerState.CLOSED),
+    },
+    ServerState.OPEN: {
+        **{event: ServerState.OPEN for event in _SESSION},
+        **_ends(ServerState.CLOSED),
+    },
+    ServerState.CLOSED: {},
+}
+"""Before our ``W`` the peer may send ``H``, its attachments and ``F``, no more (``UM-07``)."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a machine has seen, as plain integers."""
+
+    calls: int = 0
+    calls_refused: int = 0
+    results: int = 0
+    errors: int = 0
+    unknown_answers: int = 0
+    updates: int = 0
+    late_updates: int = 0
+    unknown_topics: int = 0
+    attachments: int = 0
+    attachments_failed: int = 0
+    attachments_discarded: int = 0
