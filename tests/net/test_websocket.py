@@ -417,13 +417,16 @@ class Writing(TestCase):
         writes = []
         transport.write = writes.append
         connection.session.wire.write(bodies)
+        self.assertEqual([len(write) for write in writes[:2]], [65536, 65536])  # HO-04: slices
+        self.assertEqual(frames(b"".join(writes)), [(2, body) for body in bodies])
+        writes.clear()
+        connection.session.wire.write(bodies[:3])
         self.assertEqual(len(writes), 1)
-        self.assertEqual(frames(writes[0]), [(2, body) for body in bodies])
 
     def test_a_peer_which_does_not_read_meets_the_limit_and_is_dropped(self):
         """UM-21: the producer hears of it at the limit, the peer is aborted after 30 s."""
         connection, transport, clock = server(unread_octets=1000)
-        connection._output.pauseProducing()
+        connection.output.pauseProducing()
         transport.clear()
         connection.session.wire.write(["x" * 900])
         self.assertEqual(connection.session.seen, ["opened"])
@@ -435,13 +438,13 @@ class Writing(TestCase):
         clock.advance(0.2)
         self.assertTrue(transport.disconnected)
         lose(connection)
-        self.assertEqual(connection._output.octets, 0)
+        self.assertEqual(connection.output.octets, 0)
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_a_slow_reader_lives_as_long_as_it_reads(self):
         """UM-21: 30 s count from the last octets which were read."""
         connection, transport, clock = server(websocket_ping_seconds=0)
-        producer = connection._output
+        producer = connection.output
         producer.pauseProducing()
         transport.clear()
         body = bytes(range(256)) * 2000
@@ -452,7 +455,7 @@ class Writing(TestCase):
 
         transport.write = write
         connection.session.wire.write([body, "end"])
-        while connection._output.octets:
+        while connection.output.octets:
             clock.advance(29)
             producer.resumeProducing()
         self.assertFalse(transport.disconnected)
@@ -460,9 +463,9 @@ class Writing(TestCase):
 
     def test_the_producer_hears_when_half_is_read(self):
         connection, _, _ = server(unread_octets=1000)
-        connection._output.pauseProducing()
+        connection.output.pauseProducing()
         connection.session.wire.write(["x" * 2000])
-        connection._output.resumeProducing()
+        connection.output.resumeProducing()
         self.assertEqual(
             connection.session.seen[1:], ["output paused", "output resumed", "drained"]
         )
@@ -470,22 +473,22 @@ class Writing(TestCase):
     def test_only_the_last_ping_of_a_peer_which_does_not_read_is_answered(self):
         """A flood of pings costs the memory of one."""
         connection, transport, _ = server()
-        connection._output.pauseProducing()
+        connection.output.pauseProducing()
         transport.clear()
         for number in range(1000):
             connection.dataReceived(b"\x89\x84\0\0\0\0%04d" % number)
-        self.assertEqual(connection._output.octets, 0)
-        connection._output.resumeProducing()
+        self.assertEqual(connection.output.octets, 0)
+        connection.output.resumeProducing()
         self.assertEqual(frames(transport.value()), [(10, b"0999")])
 
     def test_what_waits_is_still_sent_before_the_connection_ends(self):
         connection, transport, _ = server()
-        connection._output.pauseProducing()
+        connection.output.pauseProducing()
         transport.clear()
         connection.session.wire.write(["last words"])
         connection.dataReceived(b"\x88\x80\0\0\0\0")
         self.assertFalse(transport.disconnecting)
-        connection._output.resumeProducing()
+        connection.output.resumeProducing()
         self.assertTrue(transport.disconnecting)
         self.assertFalse(transport.disconnected)
         self.assertEqual([opcode for opcode, _ in frames(transport.value())], [1, 8])
@@ -495,7 +498,7 @@ class Writing(TestCase):
         for wait_in_queue in (True, False):
             connection, transport, clock = server()
             if wait_in_queue:
-                connection._output.pauseProducing()
+                connection.output.pauseProducing()
             connection.dataReceived(b"\x88\x80\0\0\0\0")
             clock.advance(30.1)
             self.assertTrue(transport.disconnected)

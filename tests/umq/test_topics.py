@@ -297,7 +297,7 @@ class Unread(TestCase):
         for _ in range(200):
             both.client.call("x" * 500).addErrback(lambda failure: None)
             both.pump()
-        self.assertLess(both.ends["server"].protocol._output.octets, 12_000)
+        self.assertLess(both.ends["server"].protocol.output.octets, 12_000)
         self.assertLess(len(both.server.seen), 40)
         both.advance(30.1)
         self.assertTrue(both.ends["server"].gone)
@@ -326,7 +326,7 @@ class Unread(TestCase):
             both.client.wire.write(["T9:x", "C7:x"])
             both.pump()
         self.assertFalse(both.ends["server"].reading)
-        self.assertLess(both.ends["server"].protocol._output.octets, 5000)
+        self.assertLess(both.ends["server"].protocol.output.octets, 5000)
         both.close()
 
     def test_two_sides_which_send_much_at_once_do_not_lock_each_other(self):

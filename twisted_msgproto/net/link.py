@@ -96,6 +96,15 @@ class Link(Protocol):
         """The peer does not read what we write (True), or reads again."""
         (self._control.pause if paused else self._control.resume)("unread-output")
 
+    def outputDrained(self) -> None:
+        """The peer has read all that waited for it."""
+
+    def oversized(self) -> None:
+        """On WebSocket: a message above the limit begins, and the wire closes after this."""
+
+    def neverConnected(self, error: Exception) -> None:
+        """On WebSocket: the connection is gone before it could be used."""
+
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
@@ -220,8 +229,8 @@ class Link(Protocol):
         if machine.finished:
             self._end(fault=False)
             return
-        if self._held or not machine.whole:
-            self._hold(machine.held)
+        if self._held or self.wire.held or not machine.whole:
+            self._hold(machine.held + self.wire.held)
             if machine.unfinished:
                 self._control.pause("decoding")
                 self._lookUnfinished()

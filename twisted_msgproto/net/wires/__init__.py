@@ -25,6 +25,10 @@ class Wire(ABC):
     write: Callable[[Any], None]
     """Write octets on a byte stream; a list of frames on WebSocket."""
 
+    held: int = 0
+    """Octets of an input which is not whole yet; ``received`` with nothing in it says that they
+    have changed."""
+
     @abstractmethod
     def close(self, fault: bool) -> None:
         """Let out what was written, then end the connection in order.

@@ -43,6 +43,7 @@ class Output:
     Attributes:
         octets: how many octets wait here, beyond the slices which the transport holds.
         full: the transport has enough for now; what is written waits.
+        moved_at: when the transport became full, or the peer took something after that; 0.0 before.
     """
 
     __slots__ = (
@@ -51,7 +52,6 @@ class Output:
         "_drained",
         "_ending",
         "_most",
-        "_moved_at",
         "_over",
         "_queue",
         "_seconds",
@@ -59,6 +59,7 @@ class Output:
         "_timer",
         "_transport",
         "full",
+        "moved_at",
         "octets",
     )
 
@@ -90,7 +91,7 @@ class Output:
         self._queue: deque[memoryview] = deque()
         self._over = False
         self._ending = False
-        self._moved_at = 0.0  # when the peer took something last
+        self.moved_at = 0.0  # when the peer took something last
         self._timer: Any = None
         self.octets = 0
         self.full = False
@@ -137,14 +138,14 @@ class Output:
         """The transport's buffer is full."""
         self.full = True
         if self._timer is None:
-            self._moved_at = self._clock.seconds()
+            self.moved_at = self._clock.seconds()
             self._timer = self._clock.callLater(self._seconds, self._expired)
         self._look_over()
 
     def resumeProducing(self) -> None:
         """The system has taken all that the transport had: the peer reads (HO-04)."""
         self.full = False
-        self._moved_at = self._clock.seconds()
+        self.moved_at = self._clock.seconds()
         self._feed()
         if not self.full:
             self._cancel()
@@ -175,7 +176,7 @@ class Output:
         """All is in the transport.  With a producer it would wait for that for ever (on TLS)."""
         self._transport.unregisterProducer()
         self._transport.loseConnection()
-        self._moved_at = self._clock.seconds()
+        self.moved_at = self._clock.seconds()
         if self._timer is None:
             self._timer = self._clock.callLater(self._seconds, self._expired)
 
@@ -192,7 +193,7 @@ class Output:
 
     def _expired(self) -> None:
         self._timer = None
-        left = self._moved_at + self._seconds - self._clock.seconds()
+        left = self.moved_at + self._seconds - self._clock.seconds()
         if left > 0:
             self._timer = self._clock.callLater(left, self._expired)
         else:

@@ -18,10 +18,11 @@ from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import ConnectionClosed, shown
 
+from ...prompt import prompt_write
+from ..output import Output
 from .frames import BINARY, TEXT, close_reason, xored
 from .limits import CLOSE_INTERNAL, CLOSE_NORMAL
 from .quiet import Call, QuietLog, log
-from .unread import Output
 from .wire import FramedSession, WebSocketWire
 
 _SLICE = 16384
@@ -51,7 +52,8 @@ class Carrier(_Mixin):
             :class:`.factories.WebSocketClientFactory`.
         session: what the messages are for.
         wire: what the session sees of this.
-        held: octets of a message which is not whole yet.
+        send: takes octets for the peer; short ones are with the system when it returns.
+        output: what the peer has not read yet.
         oversize: the peer began a message above the limit.
     """
 
@@ -60,10 +62,11 @@ class Carrier(_Mixin):
     transport: Any
     session: FramedSession
     wire: WebSocketWire
-    held = 0
+    send: Callable[[bytes], None]
+    output: Output
     oversize = False
 
-    _output: Output | None = None
+    _held = 0  # octets of a message which is not whole yet
     _upgraded = False
     _arrived: list[Any]  # messages which the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
@@ -71,7 +74,6 @@ class Carrier(_Mixin):
     _full_size = 0  # of a message, once the session stands
     _reading_paused = False
     _consuming = False
-    _ended = False
     _ping: bytes | None = None
     _drop_call: Call | None = None
     _overdue = False  # the server should have dropped the connection by now
@@ -87,21 +89,15 @@ class Carrier(_Mixin):
 
     # ── what the wire asks for ──────────────────────────────────────────────────────────────────
 
-    @property
-    def unread(self) -> bool:
-        """The transport's buffer is full: what is sent now waits."""
-        return self._output is not None and self._output.paused
-
     def established(self) -> None:
         """The session stands: messages come in their full size, those of one read together."""
         self._alone = False
         self.maxMessagePayloadSize = self.maxFramePayloadSize = self._full_size
 
-    def sendFrames(self, parts: list[bytes]) -> None:
-        """Write these frames; nothing when the connection is not open."""
-        output = self._output
-        if output is not None and self.state == _OPEN:
-            output.write(b"".join(parts))
+    @property
+    def opened(self) -> bool:
+        """Messages may be sent."""
+        return bool(self.state == _OPEN)
 
     def closeWebSocket(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
         """Begin the closing handshake with any code of RFC 6455; aborts if never opened.
@@ -120,8 +116,8 @@ class Carrier(_Mixin):
             self.wasClean = False
             self.wasNotCleanReason = reason
             self.dropConnection(abort=True)
-        elif self._output is not None and self._output.ending:
-            self._end(abort=True)
+        else:
+            self.transport.abortConnection()
 
     def pauseReading(self) -> None:
         """Deliver no further message until :meth:`resumeReading`."""
@@ -150,14 +146,27 @@ class Carrier(_Mixin):
         """Connected: the upgrade comes next."""
         self._arrived = []
         self._octets = self.factory.wire.octets
-        self.session.wire = self.wire = self.factory.wire(self)
+        factory = self.factory
+        self.output = Output(
+            self.transport,
+            factory.reactor,
+            factory.unread_seconds,
+            self._stalled,
+            most=factory.unread_octets,
+            changed=self._outputChanged,
+            drained=self._drained,
+        )
+        self.send = prompt_write(self.transport, self.output.write)
+        self.session.wire = self.wire = factory.wire(self)
         super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
-        self.factory.connectionBegun(self)
+        factory.connectionBegun(self)
 
     def dataReceived(self, data: bytes) -> None:
         """Octets from the transport."""
         if self.state == _CLOSED:
             return
+        if self.autoPingTimeoutCall:  # whoever sends anything lives, a large message too (HO-04)
+            self._cancelAutoPingTimeoutCall()
         if self._reading_paused:
             self.data += data
             return
@@ -172,7 +181,7 @@ class Carrier(_Mixin):
 
     def _consume(self, data: bytes) -> None:
         self._consuming = True
-        held = self.held
+        held = self._held
         try:
             if self.state == _OPEN and self.current_frame is None and not self.inside_message:
                 if self.data:
@@ -186,7 +195,7 @@ class Carrier(_Mixin):
                         break
                     self.data += data[start : start + _SLICE]
                     self.consumeData()
-            if self._arrived or (self.held != held and self._upgraded):
+            if self._arrived or (self._held != held and self._upgraded):
                 self._handOn()
         except Exception:
             # autobahn did not expect this input.  The peer is the cause, so no more than a line.
@@ -258,8 +267,6 @@ class Carrier(_Mixin):
             self._arrived.append(message)
             if self._alone:
                 self._handOn()
-        if place and self.autoPingTimeoutCall:
-            self._cancelAutoPingTimeoutCall()
         return data[place:] if place else data
 
     # ── from autobahn, to the session ───────────────────────────────────────────────────────────
@@ -267,6 +274,7 @@ class Carrier(_Mixin):
     def _handOn(self) -> None:
         """Give the session what came, unless the connection closes already."""
         arrived, self._arrived = self._arrived, []
+        self.wire.held = self._held
         if self.state == _OPEN:
             self._guarded(self.session.received, arrived)
 
@@ -280,8 +288,7 @@ class Carrier(_Mixin):
 
     def onOpen(self) -> None:
         """The upgrade is done: the session begins."""
-        self._output = Output(self)
-        self.transport.registerProducer(self._output, True)
+        self.output.watch()
         self._full_size = self.maxMessagePayloadSize
         first = self.factory.first_octets
         if first is not None:
@@ -319,7 +326,7 @@ class Carrier(_Mixin):
     def onMessageFrameData(self, payload: bytes) -> None:
         """Kept in few pieces: a list of tiny ones weighs many times what they weigh."""
         if not self.failedByMe:
-            self.held += len(payload)
+            self._held += len(payload)
             self.frame_data.append(payload)
             if len(self.frame_data) > _PIECES:
                 self.frame_data = _joined(self.frame_data)
@@ -335,21 +342,26 @@ class Carrier(_Mixin):
 
     def onMessageEnd(self) -> None:
         """As autobahn's, without its timings and listeners."""
-        self.held = 0
+        self._held = 0
         if not self.failedByMe:
             self.onMessage(b"".join(self.message_data), self.message_is_binary)
         self.message_data = None
 
     def onPing(self, payload: bytes) -> None:
         """Answered at once, or, by a peer which does not read, only the last one (RFC 6455)."""
-        if self._output is not None and self._output.paused:
+        if self.output.full:
             self._ping = payload
         else:
             self.sendPong(payload)  # type: ignore[no-untyped-call]
 
     def onAutoPingTimeout(self) -> None:
-        """No pong: the peer is gone, unless it is we who do not read, or it who reads slowly."""
-        if self._reading_paused or (self._output is not None and self._output.paused):
+        """No pong: the peer is gone, unless it is we who do not read, or it who reads slowly.
+
+        What it took counts as well: our ping may stand far behind in what it has not read.
+        """
+        output, now = self.output, self.factory.reactor.seconds()
+        took = output.moved_at and now < output.moved_at + self.autoPingTimeout
+        if self._reading_paused or output.full or took:
             self.autoPingTimeoutCall = self.factory.reactor.callLater(
                 self.autoPingTimeout, self.onAutoPingTimeout
             )
@@ -370,14 +382,13 @@ class Carrier(_Mixin):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The transport is gone: no timer of this connection remains."""
-        if self._output is not None:
-            self._output.stop()
+        self.output.stop()
         for call in (self._drop_call, self.closeHandshakeTimeoutCall):
             if call is not None and call.active():
                 call.cancel()
         self._drop_call = self.closeHandshakeTimeoutCall = None
         self._reading_paused = False
-        self.held = 0
+        self._held = 0
         self.factory.connectionGone(self, reason)
         super().connectionLost(reason)  # type: ignore[misc]  # autobahn's Twisted class has it
 
@@ -394,36 +405,8 @@ class Carrier(_Mixin):
     # ── from autobahn, to the transport ─────────────────────────────────────────────────────────
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
-        """Octets to the peer, in order, through the bounded queue."""
-        if self._output is None:
-            self.transport.write(data)
-        else:
-            self._output.write(data)
-
-    # ── from the output which waits, to the session ─────────────────────────────────────────────
-
-    def outputPaused(self) -> None:
-        """More than ``unread-octets`` wait for the peer to read."""
-        self.session.outputChanged(True)
-
-    def outputResumed(self) -> None:
-        """The peer has read at least half of it."""
-        self.session.outputChanged(False)
-
-    def peerUnreading(self) -> None:
-        """The peer read nothing for ``unread-seconds``: the session says so, if there is one."""
-        if self._upgraded:
-            self._guarded(self.session.unread)
-        self.abort("the peer does not read")
-
-    def _drained(self) -> None:
-        if self._ping is not None:
-            payload, self._ping = self._ping, None
-            self.sendPong(payload)  # type: ignore[no-untyped-call]
-        if self._output is not None and self._output.ending:
-            self._end()
-        elif self.state == _OPEN:
-            self.session.outputDrained()
+        """Octets of autobahn to the peer, in order with ours."""
+        self.send(data)
 
     def _closeConnection(self, abort: bool = False) -> None:
         """Close the transport: at once, or when the peer has read what waits for it.
@@ -431,31 +414,38 @@ class Carrier(_Mixin):
         After both close frames there is nothing to cut off: a reset could overtake ours, and a
         browser would call the connection unclean.
         """
-        output = self._output
-        abort = abort and (self._overdue or not self.wasClean)
-        if abort or output is None or not (output.paused or output.octets):
-            self._end(abort)
+        if abort and (self._overdue or not self.wasClean):
+            self.transport.abortConnection()
+        elif self._upgraded:
+            self.output.close()
         else:
-            output.ending = True
+            self.transport.loseConnection()
+            if self._drop_call is None:  # a peer which reads nothing would keep it for ever
+                self._drop_call = self.factory.reactor.callLater(
+                    self.factory.unread_seconds, self.transport.abortConnection
+                )
 
     def unregisterProducer(self) -> None:
-        """Kept back: the queue goes on draining until :meth:`_end`."""
+        """Kept back: what waits goes on draining until the transport is closed."""
 
-    def _end(self, abort: bool = False) -> None:
-        if self._output is not None:
-            self._output.stop()
-            if not self._ended:
-                self.transport.unregisterProducer()
-        self._ended = True
-        if abort:
-            self.transport.abortConnection()
-            return
-        self.transport.loseConnection()
-        if self._drop_call is None:  # a peer which reads nothing would keep the rest for ever
-            factory = self.factory
-            self._drop_call = factory.reactor.callLater(
-                factory.unread_seconds, self.transport.abortConnection
-            )
+    # ── from the output which waits ─────────────────────────────────────────────────────────────
+
+    def _outputChanged(self, paused: bool) -> None:
+        if self._upgraded:
+            self.session.outputChanged(paused)
+
+    def _drained(self) -> None:
+        if self._ping is not None:
+            payload, self._ping = self._ping, None
+            self.sendPong(payload)  # type: ignore[no-untyped-call]
+        if self.state == _OPEN:
+            self.session.outputDrained()
+
+    def _stalled(self) -> None:
+        """The peer took nothing for ``unread-seconds``: the session says so, if there is one."""
+        if self.state == _OPEN:
+            self._guarded(self.session.unread)
+        self.abort("the peer does not read")
 
 
 def _joined(pieces: list[Any]) -> list[Any]:

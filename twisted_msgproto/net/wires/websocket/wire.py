@@ -9,6 +9,7 @@ from typing import Protocol as Shape
 from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
 
+from .. import Wire
 from .frames import BINARY, TEXT, frame, opcode_of
 from .limits import CLOSE_PROTOCOL, CLOSE_TOO_BIG
 
@@ -58,7 +59,7 @@ class FramedSession(Shape):
         """The connection is gone before the upgrade; instead of ``connectionLost``."""
 
 
-class WebSocketWire:
+class WebSocketWire(Wire):
     """One WebSocket connection, either side.
 
     Messages are ``str`` (text) and ``bytes`` (binary), in lists.
@@ -66,8 +67,6 @@ class WebSocketWire:
 
     octets: ClassVar[bool] = False
     """Whether text, too, is received as octets."""
-
-    __slots__ = ("_carrier", "_masked", "disconnecting")
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
@@ -83,7 +82,9 @@ class WebSocketWire:
                 parts += frame(TEXT, message.encode(), masked)
             else:
                 parts += frame(BINARY, message, masked)
-        self._carrier.sendFrames(parts)
+        carrier = self._carrier
+        if parts and carrier.opened:
+            carrier.send(b"".join(parts))
 
     def close(self, fault: bool = False) -> None:
         """Begin the closing handshake behind what was written; the second call does nothing.
@@ -115,14 +116,17 @@ class WebSocketWire:
         self._carrier.resumeReading()
 
     @property
-    def held(self) -> int:
-        """Octets of a message which is not whole yet."""
-        return self._carrier.held
-
-    @property
     def unread(self) -> bool:
         """The transport has enough: what is written now waits."""
-        return self._carrier.unread
+        return self._carrier.output.full
+
+    @property
+    def waiting(self) -> int:
+        """Octets which wait for the transport, beyond what it holds itself."""
+        return self._carrier.output.octets
+
+    def stop(self) -> None:
+        """The connection is lost: the carrier has seen to it."""
 
     def getPeer(self) -> IAddress:
         """The peer's address."""
@@ -150,7 +154,6 @@ class OctetWire(WebSocketWire):
     """
 
     octets = True
-    __slots__ = ()
 
     def write(self, messages: Iterable[bytes]) -> None:
         """Send ``messages`` with one write; nothing once the connection closes."""
@@ -158,7 +161,9 @@ class OctetWire(WebSocketWire):
         parts: list[bytes] = []
         for message in messages:
             parts += frame(opcode_of(message), message, masked)
-        self._carrier.sendFrames(parts)
+        carrier = self._carrier
+        if parts and carrier.opened:
+            carrier.send(b"".join(parts))
 
 
 __all__ = ["FramedSession", "Message", "OctetWire", "WebSocketWire"]
