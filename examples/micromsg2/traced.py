@@ -94,12 +94,12 @@ class TracedClient(MicroMsg2Client):
 
     def connectionMade(self) -> None:
         """A place for the answer."""
-        self.counted: Deferred[str] = Deferred()
+        self.count: Deferred[str] = Deferred()
         super().connectionMade()
 
     def extensionReceived(self, name: str, content: Any) -> None:
         """The server's count."""
-        self.counted.callback(content)
+        self.count.callback(content)
 
 
 async def main(reactor: Any) -> None:
@@ -120,7 +120,7 @@ async def main(reactor: Any) -> None:
     await client.send("orders", b"second", {"amount": 3}, notes={"x-trace": "ben"})
     await client.send("orders", b"third")
     client.sendCommand("x-trace-count")
-    print(f"traces seen by the server: {await client.counted}")
+    print(f"traces seen by the server: {await client.count}")
 
     await client.close()
     await port.stopListening()

@@ -1,13 +1,23 @@
 """JSON which peers send is bounded and strict, whoever reads it (``MT-02``)."""
 
 import json
+import random
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_msgproto.core.strict_json import JsonRefused, NotJson, parse_json
+from twisted_msgproto.core.strict_json import (
+    CHECKED_AT_ONCE_OCTETS,
+    CHUNK_OCTETS,
+    STEP_OCTETS,
+    JsonCheck,
+    JsonRefused,
+    NotJson,
+    check_json,
+    parse_json,
+)
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text(max_size=5),
@@ -85,3 +95,114 @@ def test_looking_at_the_depth_takes_linear_time() -> None:
     with pytest.raises(NotJson):
         parse_json(octets, 1 << 20, 200)
     assert time.process_time() - began < 5
+
+
+# ── checked without being built (HO-15) ─────────────────────────────────────────────────────────
+
+SCALARS = (
+    "1", "-0", "0.5e-3", "12345678901234567890", "1E+5", "true", "false", "null", '""', '"\\""',
+    '"a\\u12aF\\n\\\\"', '"é€😀"', '"x{[,"',
+)  # fmt: skip
+SPOILS = '[]{},:"\\0123456789.eE+-tfn \x00\x7fauéx'
+
+
+def document(rng: random.Random, depth: int = 0) -> str:
+    """Some JSON, deeper than what is read as a run."""
+
+    def blank() -> str:
+        return rng.choice(["", "", " ", "\n\t"])
+
+    kind = rng.random()
+    if depth > 5 or kind < 0.4:
+        return rng.choice(SCALARS)
+    count = rng.randrange(4)
+    if kind < 0.7:
+        items = [f"{blank()}{document(rng, depth + 1)}{blank()}" for _ in range(count)]
+        return f"[{','.join(items) or blank()}]"
+    keys = ('"k"', '""', '"é"')
+    members = [
+        f"{blank()}{rng.choice(keys)}{blank()}:{blank()}{document(rng, depth + 1)}{blank()}"
+        for _ in range(count)
+    ]
+    return f"{{{','.join(members) or blank()}}}"
+
+
+def spoilt(rng: random.Random, text: str) -> bytes:
+    """The same with a character less, more, or another one; sometimes with half of one."""
+    at = rng.randrange(len(text) + 1)
+    inserted = rng.choice(["", rng.choice(SPOILS)])
+    octets = (text[:at] + inserted + text[at + rng.randrange(2) :]).encode()
+    return octets[: rng.randrange(len(octets) + 1)] if rng.random() < 0.1 else octets
+
+
+def verdict(octets: bytes, chunk_octets: int | None = None) -> type | None:
+    """What is raised about ``octets``: at once, or in slices with chunks of this size."""
+    try:
+        if chunk_octets is None:
+            check_json(octets)
+        else:
+            check = JsonCheck(octets, chunk_octets=chunk_octets)
+            while not check.done:
+                check.go_on(1)
+    except (NotJson, JsonRefused) as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_check_in_slices_says_the_same_wherever_it_is_cut(seed: int) -> None:
+    """HO-15"""
+    rng = random.Random(seed)
+    good = 0
+    for _ in range(100):
+        text = document(rng)
+        octets = text.encode() if rng.random() < 0.3 else spoilt(rng, text)
+        expected = verdict(octets)
+        good += expected is None
+        for chunk_octets in (1, 2, 3, 7, 50, CHUNK_OCTETS):
+            assert verdict(octets, chunk_octets) is expected, (octets, chunk_octets)
+    assert 0 < good < 100
+
+
+@pytest.mark.parametrize("chunk_octets", [None, 1, CHUNK_OCTETS])
+@pytest.mark.parametrize(
+    ("octets", "expected"),
+    [
+        (b"1" * 4301, None),
+        (b"-" + b"9" * 9000 + b"." + b"1" * 9000 + b"e-" + b"1" * 9000, None),
+        (b"0" * 9000, NotJson),
+        (b"1" * 9000 + b"." + b"]", NotJson),
+        (b"[" * 512 + b"]" * 512, None),
+        (b"[" * 513 + b"]" * 513, JsonRefused),
+        (b'{"a":' * 512 + b"1" + b"}" * 512, None),
+        (b'{"a":' * 513 + b"1" + b"}" * 513, JsonRefused),
+        (b"[" * 511 + b"[],[]" + b"]" * 511, None),
+        (b"[" * 512 + b"[],[]" + b"]" * 512, JsonRefused),
+        (b'{"a": 1, "a": 2}', None),
+    ],
+    ids=lambda value: repr(value[:12]) if isinstance(value, bytes) else None,
+)
+def test_numbers_may_have_any_size_and_containers_stand_512_deep(
+    octets: bytes, expected: type | None, chunk_octets: int | None
+) -> None:
+    """HO-15"""
+    assert verdict(octets, chunk_octets) is expected
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [b"[1,2]", b"[[[[]]]]", b'{"":{"":{"":[]}}}', b'"' + b"a\\n" * 1000 + b'"', b"  1  "],
+    ids=repr,
+)
+def test_a_slice_takes_no_more_than_it_may(octets: bytes) -> None:
+    """HO-15: a token which is looked at by itself counts as one step at least"""
+    large = b"[" + b",".join([octets] * (400_000 // len(octets))) + b"]"
+    assert len(large) > CHECKED_AT_ONCE_OCTETS
+    check, slices = JsonCheck(large), 0
+    while not check.done:
+        left = check.go_on(1000)
+        slices += 1
+        assert left > -CHUNK_OCTETS * 2
+    assert slices >= len(large) // (1000 * STEP_OCTETS + CHUNK_OCTETS)
+    assert verdict(large) is None
+    assert verdict(large[:-1]) is NotJson

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.micromsg2.broker import LIMITS, Broker, Routed, SubscriptionRefused
+from twisted_msgproto.micromsg2.application import LIMITS, Broker, Routed, SubscriptionRefused
 from twisted_msgproto.micromsg2.wire import Filter, encode_address, read_properties
 
 

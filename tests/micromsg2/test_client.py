@@ -128,7 +128,7 @@ class ClientLife(Case):
         self.lose(client)
 
     def test_a_machine_has_a_side(self) -> None:
-        from twisted_msgproto.micromsg2.connection import MicroMsg2Protocol
+        from twisted_msgproto.micromsg2.protocol import MicroMsg2Protocol
 
         with self.assertRaises(NotImplementedError):
             MicroMsg2Protocol().makeMachine()
@@ -160,7 +160,7 @@ class Both(Case):
             client.factory.proposal = Proposal(required=offers(extensions))
             client.machine = client.makeMachine()
             one.clear()
-            client._write()
+            client._settle()
             server, two = self.connect(factory)
             sides.append((client, one, server, two))
         self.carry(*sides)

@@ -234,7 +234,7 @@ def test_what_was_taken_in_may_be_passed_on() -> None:
     """MM-31: a broker's server may have taken larger payloads than it would send itself"""
     server = server_with(payload_parts=1)
     payload = bytes((1 << 20) + 1)
-    assert server.send_run(encode_address("a"), [payload], limited=False) == [1]
+    assert server.send_run(encode_address("a"), [payload]) == [1]
     assert len(written(server)) == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.micromsg2.cases import Case
 from tests.micromsg2.streams import ack
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
-from twisted_msgproto.micromsg2 import MicroMsg2Client
+from twisted_msgproto.micromsg2 import STANDARD, Extension, MicroMsg2Client
 from twisted_msgproto.micromsg2.wire import BadText, Error, ExtensionFrame, encode_error
 
 
@@ -26,6 +26,56 @@ class Sending(Case):
         self.assertEqual(self.frames(transport), [(3, "q", b"k:N2;", b"2")])
         client.dataReceived(ack(3))
         self.successResultOf(sent[2])
+        self.lose(client)
+
+    def test_what_is_above_a_limit_fails_alone_and_writes_nothing(self) -> None:
+        """HO-13: also while other messages wait for the window"""
+        client, transport = self.client(extensions="batch-ack:max-count=1;dotnet")
+        sent = client.send("q", b"1", typeName="A")
+        waiting = client.send("q", b"2")
+        transport.clear()
+        for refused in (
+            client.send("q", b"x", typeName="x" * 513),
+            client.send("q", b"x", {"a": "x" * 8192}),
+            client.send("q" * 256, b"x"),
+            client.send("q", bytes((16 << 20) + 1)),
+        ):
+            self.failureResultOf(refused, LimitExceeded)
+        with self.assertRaises(LimitExceeded):
+            client.sendCommand("a", b="x" * 65536)
+        with self.assertRaises(LimitExceeded):
+            client.sendExtension("dotnet", bytes(65537))
+        self.assertEqual(transport.value(), b"")
+        client.dataReceived(ack(1))
+        self.successResultOf(sent)
+        self.assertEqual(self.bodies(transport), [b"2"])
+        client.dataReceived(ack(2))
+        self.successResultOf(waiting)
+        self.lose(client)
+
+    def test_a_note_which_an_extension_cannot_say_fails_alone(self) -> None:
+        """HO-13: found only when the message's turn comes"""
+
+        class Moody(Extension):
+            name = "x-moody"
+            annotates = True
+
+            def frame_before(self, note: str | None) -> bytes | None:
+                if note == "bad":
+                    raise ValueError("not today")
+                return None if note is None else note.encode()
+
+        known = {"known": STANDARD.plus(Moody)}
+        client, transport = self.client(extensions="ack;x-moody", proposal=known)
+        sent = client.send("q", b"1", notes={"x-moody": "good"})
+        bad = client.send("q", b"2", notes={"x-moody": "bad"})
+        last = client.send("q", b"3")
+        client.dataReceived(ack(1))
+        self.successResultOf(sent)
+        self.failureResultOf(bad, ValueError)
+        self.assertEqual(self.bodies(transport), [b"1", b"3"])
+        client.dataReceived(ack(2))
+        self.successResultOf(last)
         self.lose(client)
 
     def test_without_acks_it_fires_when_it_is_written(self) -> None:

@@ -28,8 +28,8 @@ from twisted_msgproto.micromsg2 import (
     Offer,
     Proposal,
 )
-from twisted_msgproto.micromsg2.broker import Broker
-from twisted_msgproto.micromsg2.machine import inbox, session
+from twisted_msgproto.micromsg2.application import Broker
+from twisted_msgproto.micromsg2.machine import MessagesReceived, receiving, session
 from twisted_msgproto.micromsg2.wire import (
     LIMITS,
     Decoder,
@@ -464,7 +464,7 @@ def repeats_delivered() -> AbstractContextManager[object]:
     def new(self: Any, sequence: int) -> bool:
         return False
 
-    return mock.patch.object(inbox.Inbox, "_is_repeat", new)
+    return mock.patch.object(receiving.Inbox, "_is_repeat", new)
 
 
 def window_plus_one() -> AbstractContextManager[object]:
@@ -503,12 +503,12 @@ def compared_by_size() -> AbstractContextManager[object]:
         self.repeat_seen = True
         return True
 
-    return mock.patch.object(inbox.Inbox, "_is_repeat", smaller)
+    return mock.patch.object(receiving.Inbox, "_is_repeat", smaller)
 
 
 def published_before_stored() -> AbstractContextManager[object]:
     """Consumers get what is not safe yet."""
-    deliver = MicroMsg2Server._deliver
+    arrive = MicroMsg2Server.actions[MessagesReceived]
 
     def early(self: Any, event: Any) -> None:
         broker = self.factory.broker
@@ -521,9 +521,9 @@ def published_before_stored() -> AbstractContextManager[object]:
                 [{}] * len(event.bodies),
                 lambda: None,
             )
-        deliver(self, event)
+        arrive(self, event)
 
-    return mock.patch.object(MicroMsg2Server, "_deliver", early)
+    return mock.patch.dict(MicroMsg2Server.actions, {MessagesReceived: early})
 
 
 def lost_with_their_consumer() -> AbstractContextManager[object]:

@@ -1,18 +1,18 @@
 """MicroMsg2: messages to queues and topics, with negotiated extensions, both sides and a broker.
 
-Read in this order: wire, machine, broker, sending, connection, protocol, service.
+Read in this order: wire, terms, machine, application, protocol, service.
 """
 
-from .broker import Broker
-from .comeback import MicroMsg2ClientService
-from .connection import MessageRefused
+from .application import Broker
 from .machine import STANDARD, Client, Extension, ExtensionSet, Proposal, Server
 from .protocol import (
+    MessageRefused,
     MicroMsg2Client,
     MicroMsg2ClientFactory,
     MicroMsg2Server,
     MicroMsg2ServerFactory,
 )
+from .protocol.comeback import MicroMsg2ClientService
 from .wire import Filter, Offer
 
 __all__ = [

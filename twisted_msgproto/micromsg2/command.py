@@ -15,8 +15,8 @@ from ..core.errors import ConfigurationError, ConnectionClosed, Refused
 from ..core.message import Message, MessageBatch
 from ..registry import PROTOCOLS
 from .machine import Proposal
-from .machine.extensions import NUMBER_OF_ACKS_MAX
 from .protocol import MicroMsg2Client, MicroMsg2ClientFactory
+from .terms import NUMBER_OF_ACKS_MAX
 from .wire import BadText, Offer, encode_address
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS['micromsg2'].ports['tcp']}"
@@ -80,8 +80,10 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         for good, failure in await DeferredList(in_flight, consumeErrors=True):
             if not good:
                 cast(Failure, failure).raiseException()
-    finally:
-        await client.close()
+    except BaseException:
+        await client.leave()  # nothing of this is worth waiting for
+        raise
+    await client.close()
 
 
 class _Receiver(MicroMsg2Client):

@@ -7,7 +7,7 @@ from twisted.python import usage
 
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
-from .broker import TOPIC_PREFIX
+from .application import TOPIC_PREFIX
 from .protocol import LIMITS, PROTOCOL, MicroMsg2ServerFactory
 from .wire import BadText, encode_address
 

@@ -1,6 +1,6 @@
-"""MicroMsg2 machines.  Read: events (with the tables), extensions, negotiation, session, sides."""
+"""MicroMsg2 machines.  Read: extensions, negotiation, receiving, sending, session, sides."""
 
-from .events import (
+from ..terms import (
     CLIENT,
     LIMITS,
     SERVER,

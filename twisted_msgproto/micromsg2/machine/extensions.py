@@ -9,26 +9,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
-from ...core.limits import Limit, Limits
+from ...core.limits import Limits
 from ...core.strict_json import check_json
-from ..wire import BadText, is_field
+from ..terms import NUMBER_OF_ACKS_DEFAULT, NUMBER_OF_ACKS_MAX, TYPE_NAME_OCTETS_MAX
+from ..wire import BadText, TooLong, is_field
 
-NUMBER_OF_ACKS_DEFAULT: Final = 10
-"""``batch-ack`` without a number (``MM-20``)."""
 
-NUMBER_OF_ACKS_MAX: Final = 32767
-"""No number above this may be agreed (``MM-20``): half of the sequence space."""
+class Inspection(Protocol):
+    """An inspection of a body which may take longer than one turn of the reactor may.
 
-TYPE_NAME_OCTETS_MAX: Final = 512
-"""``MM-29``."""
+    Attributes:
+        done: the body is good.
+    """
 
-LIMITS: Final = (
-    Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
-    Limit("json-octets", 1 << 20, "octets", "a body which the json extension checks (MM-28)"),
-)
-"""What extensions bound."""
+    done: bool
+
+    def go_on(self, steps: int) -> int:
+        """Inspect on for about ``steps`` microseconds; return what is left of them.
+
+        Raises ValueError for a body which is refused; its text says why.
+        """
+
+
+def refusal(error: ValueError) -> str:
+    """What to tell a peer about a body of its: short, and without a quotation."""
+    return str(error)[:120]
 
 
 class Extension:
@@ -106,6 +113,12 @@ class Extension:
         """What to add to the fields of the message which came now (only if ``annotates``)."""
         return {}
 
+    def check_note(self, note: str) -> None:
+        """BadText or LimitExceeded for a note which ``frame_before`` could not say.
+
+        It is asked before anything of a message is written; the message alone fails.
+        """
+
     def note(self, fields: Mapping[str, str]) -> str | None:
         """What a broker hands on of this message's ``fields()``; ``frame_before`` gets it there.
 
@@ -113,8 +126,20 @@ class Extension:
         """
         return fields.get(self.name)
 
+    @property
+    def objects(self) -> bool:
+        """Whether it may refuse bodies: ``objection`` or ``inspection`` is overridden."""
+        cls = type(self)
+        return (
+            cls.objection is not Extension.objection or cls.inspection is not Extension.inspection
+        )
+
     def objection(self, body: bytes) -> str | None:
         """Why this body is refused (``MM-28``); None if it is good."""
+        return None
+
+    def inspection(self, body: bytes) -> Inspection | None:
+        """A longer inspection of this body (``MM-28``); None: ``objection`` says at once."""
         return None
 
     def encode(self, body: Any) -> bytes | None:
@@ -271,8 +296,7 @@ class Json(Extension):
         try:
             check_json(body)
         except ValueError as error:
-            # What is said about a document does not quote it.
-            return str(error)[:120]
+            return refusal(error)
         return None
 
     def encode(self, body: Any) -> bytes:
@@ -319,11 +343,14 @@ class Dotnet(Extension):
         """The type's name, if it is another than that of the message before."""
         if note is None or note == (self._sent or ""):
             return None
-        octets = note.encode("utf-8")
-        if len(octets) > TYPE_NAME_OCTETS_MAX:
-            raise BadText(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
+        self.check_note(note)
         self._sent = note
-        return octets
+        return note.encode("utf-8")
+
+    def check_note(self, note: str) -> None:
+        """``MM-29``: ≤ 512 octets."""
+        if len(note.encode("utf-8")) > TYPE_NAME_OCTETS_MAX:
+            raise TooLong(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
 
     def fields(self) -> Mapping[str, str]:
         """``dotnet-type``."""

@@ -20,52 +20,27 @@ settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known which 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from ...core.connection import Connection, WorkLost
-from ...core.deadlines import Deadlines
-from ...core.errors import Fault, LimitExceeded, shown
+from ...core.connection import WorkLost
+from ...core.errors import Fault, shown
 from ...core.limits import Limits
-from ...core.machine import IllegalTransition, Machine, Table
+from ...core.machine import Table
 from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import SendWindow
-from ..wire import (
-    MIB,
-    NO_PROPERTIES,
-    PROTOCOL_ERROR,
-    BadText,
-    Command,
-    Decoder,
-    Error,
-    ExtensionFrame,
-    Handshake,
-    Messages,
-    Part,
-    Writable,
-    encode_address,
-    encode_command,
-    encode_error,
-    encode_extension,
-    encode_message,
-    write_properties,
-)
-from . import negotiation
-from .events import (
+from ..terms import (
     ACK_TIMEOUT,
     BAD_COMMAND,
     BAD_PAYLOAD,
-    ERROR_CHARACTERS_MAX,
     FAILED,
     HANDSHAKE_TIMEOUT,
     IDLE_TIMEOUT,
-    LIMITS,
     REFUSED,
     REFUSED_BY_PEER,
     UNKNOWN_COMMAND,
     CommandReceived,
     ConnectionLost,
-    Counters,
     ErrorReceived,
     Event,
     ExtensionReceived,
@@ -73,31 +48,40 @@ from .events import (
     SessionEstablished,
     Side,
 )
+from ..wire import (
+    PROTOCOL_ERROR,
+    BadText,
+    Command,
+    Decoder,
+    Error,
+    ExtensionFrame,
+    Frame,
+    Handshake,
+    Messages,
+    Part,
+    encode_extension,
+)
+from . import negotiation
 from .extensions import Ack, Acknowledging, BatchAck, Extension
-from .inbox import Broken, Inbox
 from .negotiation import Disagreement, Proposal
+from .receiving import INSPECTION_STEPS, Broken, Inbox
+from .sending import Sending
 
 _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
-class Session(Connection[bytes, bytes, Event]):
+class Session(Sending):
     """What client and server share: everything but the handshake.
 
     Serves ``MM-10`` … ``MM-33``.
 
-    Attributes:
-        counters: plain integers for metrics.
+    Attributes as :class:`.sending.Sending`, and:
         fault: why the connection is to be closed, once it is.
         decoder: its ``replaced`` counts texts which were not UTF-8.
         identity: what the peer announced; None before its handshake came.
-        extensions: the agreed ones in the order of their indexes; empty before that.
-        sending: numbers in flight; None unless acknowledgements were agreed (``MM-18``, ``MM-19``).
     """
-
-    counters: Counters
-    deadlines: Deadlines
 
     def __init__(
         self,
@@ -107,67 +91,38 @@ class Session(Connection[bytes, bytes, Event]):
         limits: Limits | None,
         handshakes: int,
     ) -> None:
-        limits = Limits.of(LIMITS) if limits is None else limits
-        self.limits = limits
+        super().__init__(table, initial, limits)
+        limits = self.limits
         self.proposal = Proposal() if proposal is None else proposal
-        self.counters = Counters()
         self.decoder = Decoder(limits, handshakes)
         self.fault: Fault | None = None
         self.identity: str | None = None
-        self.extensions: list[Extension] = []
-        self.sending: SendWindow[int] | None = None
 
-        self._machine = Machine(table, initial)
         self._events: list[Event] = []  # of the read which is going on
-        self._out: list[bytes] = []
+        # What came behind a body which is being inspected: frames, and octets which came later.
+        self._behind: list[Frame | Fault] = []
+        self._unread: list[bytes] = []
+        self._unread_octets = 0
 
         self._handshake_seconds = limits["handshake"]
         self._idle_ack_seconds = limits["idle-ack"]
         self._idle_close_seconds = limits["idle-close"]
-        self._ack_wait_seconds = limits["ack-wait"]
-        self.deadlines = Deadlines()
         # Times, by the caller's clock; None: not running.
-        self._now = 0.0  # when the last call was made
         self._heard_at = 0.0
-        self._paused = False
+        self._partial = False  # a frame or a payload is not whole yet
         self._ack_due_at: float | None = None
-        self._no_ack_since: float | None = None
 
         # What the agreed extensions mean for the session.
         self._acks: Acknowledging | None = None
         self._ack_index = 0
         self._commands: dict[str, Extension] = {}
 
-        self._last_sent = 0  # number of our newest message
-
-        self._inbox = Inbox(limits, self.counters, self._body_refused)
+        self._inbox = Inbox(limits, self.counters, self._annotating, self._body_refused)
         self._window = self._inbox.window
         self._draining = False
         self._firsts: dict[int, int] = {}  # by place, of events the sink has not answered yet
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
-
-    @property
-    def state(self) -> Side:
-        """Where this side stands."""
-        return self._machine.state
-
-    @property
-    def established(self) -> bool:
-        """The handshake is through and nothing has gone wrong since."""
-        return self._machine.state is Side.ESTABLISHED
-
-    @property
-    def room(self) -> int | None:
-        """How many more messages may be sent now; None: as many as you like (no acks agreed)."""
-        if not self.established:
-            return 0
-        return None if self.sending is None else self.sending.room
-
-    @property
-    def in_flight(self) -> int:
-        """How many messages of ours are not acknowledged yet (0 without acks)."""
-        return 0 if self.sending is None else len(self.sending)
 
     @property
     def unsafe(self) -> int:
@@ -184,22 +139,24 @@ class Session(Connection[bytes, bytes, Event]):
         """The session is broken or over, or it was drained and all that came is safe."""
         return (
             self.fault is not None
-            or (self._draining and not self._window.unsafe)
+            or (self._draining and not self._window.unsafe and self._inbox.inspected is None)
             or self._machine.state is Side.CLOSED
         )
 
     @property
     def held(self) -> int:
-        """Octets of frames and payloads which are not whole yet."""
-        return self.decoder.buffered + self._inbox.held_octets
+        """Octets of what is not whole yet, is being inspected, or came behind that."""
+        return self.decoder.buffered + self._inbox.held_octets + self._unread_octets
 
-    def has(self, name: str) -> bool:
-        """Was the extension ``name`` agreed?"""
-        return self.extension(name) is not None
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is held, and the machine is not ``unfinished``."""
+        return not self._partial and self._inbox.inspected is None
 
-    def extension(self, name: str) -> Extension | None:
-        """The agreed extension of this name; None if it was not agreed."""
-        return next((found for found in self.extensions if found.name == name), None)
+    @property
+    def unfinished(self) -> bool:
+        """A body is being inspected: call ``receive`` with nothing soon (``MM-28``)."""
+        return self._inbox.inspected is not None
 
     def snapshot(self) -> dict[str, object]:
         """This side's state as plain values, for status pages and for people."""
@@ -229,8 +186,11 @@ class Session(Connection[bytes, bytes, Event]):
             return []
         self._heard_at = self._now = now
         events = self._events = []
+        inbox = self._inbox
+        inbox.steps = INSPECTION_STEPS
         try:
-            for frame in self.decoder.feed(inputs):
+            frames = self.decoder.feed(inputs) if inbox.inspected is None else self._resume(inputs)
+            for place, frame in enumerate(frames, 1):
                 if type(frame) is Fault:
                     self._emit(self._break(frame.reason, frame.text, frame.octets))
                     break
@@ -239,20 +199,41 @@ class Session(Connection[bytes, bytes, Event]):
                 self._receive(frame)
                 if self.fault is not None:
                     break
+                if inbox.inspected is not None:
+                    self._behind = frames[place:]
+                    break
         except (Broken, Disagreement) as error:
             reason = error.code if isinstance(error, Disagreement) else error.reason
             self._emit(self._break(reason, str(error)))
         if self.fault is None:
             self._flush()
-            if self._inbox.repeat_seen:
+            if inbox.repeat_seen:
                 self._write_ack()
             self._settle_refused()
             seconds = self._idle_close_seconds
-            if seconds and (self.decoder.buffered or self._inbox.in_parts):
+            self._partial = bool(self.decoder.buffered or inbox.in_parts)
+            if seconds and self._partial:
                 self.deadlines.no_later("idle", now + seconds)
-        self._inbox.repeat_seen = False
+        inbox.repeat_seen = False
         self._events = []
         return events
+
+    def _resume(self, octets: bytes) -> list[Frame | Fault]:
+        """Inspect on; the frames which can be followed now (``MM-28``)."""
+        if octets:
+            self._unread.append(octets)
+            self._unread_octets += len(octets)
+        self._inbox.resume()
+        if self._inbox.inspected is not None:
+            return []
+        frames = self._behind + self.decoder.feed(b"".join(self._unread))
+        self._forget_unread()
+        return frames
+
+    def _forget_unread(self) -> None:
+        self._behind = []
+        self._unread.clear()
+        self._unread_octets = 0
 
     def _receive(self, frame: object) -> None:
         if type(frame) is Messages:
@@ -312,8 +293,8 @@ class Session(Connection[bytes, bytes, Event]):
         for index, extension in enumerate(self.extensions, 1):
             self._commands |= dict.fromkeys(extension.commands, extension)
             if extension.annotates:
-                self._inbox.annotating.append((index, extension))
-            if type(extension).objection is not Extension.objection:
+                self._annotating.append((index, extension))
+            if extension.objects:
                 self._inbox.objecting.append(extension)
             if extension is acks and isinstance(extension, Acknowledging):
                 self._acks, self._ack_index = extension, index
@@ -390,13 +371,21 @@ class Session(Connection[bytes, bytes, Event]):
         return []
 
     def not_safe(self, place: int, now: float) -> list[Event]:
-        """The messages of this event never will be safe: as ``fail`` with the first of them."""
+        """The messages of this event never will be safe: as ``fail`` with the first of them.
+
+        :meth:`blame` names another one beforehand.
+        """
         self._now = now
         sequence = self._firsts.pop(place, None)
         if sequence is None:
             raise ValueError(f"no event had the place {place!r}")
         self.fail(sequence)
         return []
+
+    def blame(self, place: int, sequence: int) -> None:
+        """If the event with this ``place`` never will be safe, it is because of this message."""
+        if place in self._firsts:
+            self._firsts[place] = sequence
 
     def refuse(self, sequence: int, text: str = "") -> None:
         """This message is refused for good; it counts as settled all the same (``MM-19``)."""
@@ -435,12 +424,6 @@ class Session(Connection[bytes, bytes, Event]):
         number = SPACE.after(SPACE.first, window.safe - 1)
         self._out.append(encode_extension(self._ack_index, number.to_bytes(2, "big")))
 
-    def _write_error(self, code: str, text: str) -> None:
-        line = f"{code}: {text}"
-        if len(line) > ERROR_CHARACTERS_MAX:
-            line = line[: ERROR_CHARACTERS_MAX - 1] + "…"
-        self._out.append(encode_error(line))
-
     def _break(self, reason: str, text: str, octets: bytes = b"") -> Fault:
         """Say ERROR and stop; what is safe is acknowledged before that."""
         self._flush()
@@ -448,103 +431,15 @@ class Session(Connection[bytes, bytes, Event]):
         if self.established and self._window.safe > self._window.acknowledged:
             self._write_ack()
         self._machine.step(Fault)
+        self._stop_reading()
         self._write_error(reason, text)
         self.fault = Fault(reason, f"{reason}: {text}", octets)
         return self.fault
 
-    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
-
-    def send(
-        self,
-        destination: str,
-        payload: bytes,
-        properties: Mapping[str, Writable] = NO_PROPERTIES,
-        notes: Mapping[str, str] = _NOTHING,
-    ) -> int:
-        """Send one message and return its number (``MM-12``).
-
-        ``notes`` are for annotating extensions, by name: ``{"dotnet": "Name.Of.Type"}``.  Raises
-        IllegalTransition outside a session, ValueError while the window is full, LimitExceeded for
-        a payload above our own limits, BadText for a destination or properties which cannot be.
-        """
-        address = encode_address(destination, write_properties(properties))
-        return self.send_run(address, (payload,), notes)[0]
-
-    def send_run(
-        self,
-        address: bytes,
-        payloads: Iterable[bytes],
-        notes: Mapping[str, str] = _NOTHING,
-        *,
-        limited: bool = True,
-        now: float | None = None,
-    ) -> list[int]:
-        """Send messages to one address (see ``encode_address``); their numbers, in order.
-
-        All of one payload's parts are queued here, so no ack for a number can come before its last
-        part was written (``MM-31``).  Raises as :meth:`send` does, having sent what came before;
-        without ``limited`` no payload is too large.  The time in which the peer has to acknowledge
-        runs from ``now`` (None: from the call before).
-        """
-        if not self.established:
-            raise IllegalTransition(self.state, Messages)
-        window, out = self.sending, self._out
-        octets_max = min(
-            self.limits.integer("payload-octets"), self.limits.integer("payload-parts") * MIB
-        )
-        numbers = []
-        sequence = self._last_sent
-        for payload in payloads:
-            if limited and len(payload) > octets_max:
-                raise LimitExceeded(f"a payload of {len(payload)} octets, at most {octets_max}")
-            if self._inbox.annotating:
-                self._write_notes(notes)
-            sequence = SPACE.after(sequence)
-            if window is not None:
-                window.sent(sequence, sequence)
-            self._last_sent = sequence
-            self.counters.sent += 1
-            numbers.append(sequence)
-            out += encode_message(sequence, address, payload)
-        if window is not None and self._no_ack_since is None and numbers:
-            self._await_ack(self._now if now is None else now)
-        return numbers
-
-    def _await_ack(self, now: float) -> None:
-        """The peer has to acknowledge something from now on."""
-        self._no_ack_since = now
-        if self._ack_wait_seconds and not self._paused:
-            self.deadlines.no_later("ack-wait", now + self._ack_wait_seconds)
-
-    def _write_notes(self, notes: Mapping[str, str]) -> None:
-        if self.sending is not None and self.sending.full:
-            return  # the message will be refused, so nothing is said about it
-        for index, extension in self._inbox.annotating:
-            frame = extension.frame_before(notes.get(extension.name))
-            if frame is not None:
-                self._out.append(encode_extension(index, frame))
-
-    def send_command(self, name: str, parameters: Mapping[str, str]) -> None:
-        """Send a COMMAND (``MM-15``); IllegalTransition outside a session."""
-        if not self.established:
-            raise IllegalTransition(self.state, Command)
-        self._out.append(encode_command(name, parameters))
-
-    def send_extension(self, name: str, payload: bytes) -> None:
-        """Send a frame of an agreed extension (``MM-16``); ValueError if it was not agreed."""
-        if not self.established:
-            raise IllegalTransition(self.state, ExtensionFrame)
-        for index, extension in enumerate(self.extensions, 1):
-            if extension.name == name:
-                self._out.append(encode_extension(index, payload))
-                return
-        raise ValueError(f"extension {name} was not agreed")
-
-    def send_error(self, code: str, text: str) -> None:
-        """Send an ERROR which ends nothing; IllegalTransition outside a session."""
-        if not self.established:
-            raise IllegalTransition(self.state, Error)
-        self._write_error(code, text)
+    def _stop_reading(self) -> None:
+        """Nothing that came is followed any more."""
+        self._inbox.forget()
+        self._forget_unread()
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
@@ -558,7 +453,7 @@ class Session(Connection[bytes, bytes, Event]):
         """The connection is read again: the peer has all its time from now on."""
         self._now = self._heard_at = now
         self._paused = False
-        if self._idle_close_seconds and (self.decoder.buffered or self._inbox.in_parts):
+        if self._idle_close_seconds and self._partial:
             self.deadlines.no_later("idle", now + self._idle_close_seconds)
         if self.in_flight:
             self._await_ack(now)
@@ -580,8 +475,10 @@ class Session(Connection[bytes, bytes, Event]):
         self._write_ack()
 
     def _idle_expired(self, now: float, events: list[Event]) -> None:
-        if self._paused or not (self.decoder.buffered or self._inbox.in_parts):
+        if self._paused or not self._partial:
             return
+        if self._inbox.inspected is not None:
+            self._heard_at = now  # it is we who take the time
         deadline = self._heard_at + self._idle_close_seconds
         if now < deadline:
             self.deadlines.set("idle", deadline)
@@ -591,6 +488,8 @@ class Session(Connection[bytes, bytes, Event]):
     def _ack_wait_expired(self, now: float, events: list[Event]) -> None:
         if self._paused or self._no_ack_since is None:
             return
+        if self._inbox.inspected is not None:
+            self._no_ack_since = now  # the acks may have come, and wait behind a body
         deadline = self._no_ack_since + self._ack_wait_seconds
         if now < deadline:
             self.deadlines.set("ack-wait", deadline)
@@ -609,19 +508,12 @@ class Session(Connection[bytes, bytes, Event]):
 
     # ── octets out, and the end ─────────────────────────────────────────────────────────────────
 
-    def outputs(self) -> bytes:
-        """Take the octets which are to be written now."""
-        if not self._out:
-            return b""
-        octets = b"".join(self._out)
-        self._out.clear()
-        return octets
-
     def lost(self, now: float) -> list[Event | WorkLost]:
         """The connection is gone: the numbers of our messages which were not acknowledged."""
         if self.state is Side.CLOSED:
             return []
         self._machine.step(ConnectionLost)
+        self._stop_reading()
         self._out.clear()
         self._firsts.clear()
         self.deadlines.clear_all()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...core.limits import Limits
+from ..terms import CLIENT, SERVER, Opened, Side
 from ..wire import Handshake, encode_handshake
 from . import negotiation
-from .events import CLIENT, SERVER, Opened, Side
 from .negotiation import Proposal
 from .session import Session
 

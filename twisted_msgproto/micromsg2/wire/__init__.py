@@ -1,6 +1,7 @@
 """MicroMsg2 octets: :mod:`.frames` and the :mod:`.texts` inside them."""
 
 from .frames import (
+    LARGE_HEADER_OCTETS,
     LIMIT_EXCEEDED,
     LIMITS,
     MAJOR,
@@ -30,6 +31,7 @@ from .texts import (
     Kind,
     Offer,
     Properties,
+    TooLong,
     Value,
     Writable,
     is_field,
@@ -44,6 +46,7 @@ from .texts import (
 )
 
 __all__ = [
+    "LARGE_HEADER_OCTETS",
     "LIMITS",
     "LIMIT_EXCEEDED",
     "MAJOR",
@@ -65,6 +68,7 @@ __all__ = [
     "Offer",
     "Part",
     "Properties",
+    "TooLong",
     "Value",
     "Writable",
     "encode_address",

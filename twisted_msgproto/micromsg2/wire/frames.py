@@ -27,7 +27,15 @@ from typing import Final
 
 from ...core.errors import Fault, shown
 from ...core.limits import Limit, Limits
-from .texts import BadText, Offer, read_command, read_extensions, write_command, write_extensions
+from .texts import (
+    BadText,
+    Offer,
+    TooLong,
+    read_command,
+    read_extensions,
+    write_command,
+    write_extensions,
+)
 
 MAJOR: Final = 1
 MINOR: Final = 0
@@ -41,6 +49,9 @@ TYPES: Final = COMMAND | EXTENSION | ERROR
 KNOWN_FLAGS: Final = TYPES | LARGE_PAYLOAD | CONTINUED
 
 MIB: Final = 1 << 20
+LARGE_HEADER_OCTETS: Final = 5
+"""Flags and size of a COMMAND or ERROR above :data:`SHORT_MAX`."""
+
 SHORT_MAX: Final = 0xFF
 """The longest payload whose length fits into one octet."""
 
@@ -187,13 +198,13 @@ def encode_extension(index: int, payload: bytes) -> bytes:
 def encode_address(destination: str, properties: bytes = b"") -> bytes:
     """What stands between a message's number and its payload's size.
 
-    BadText for a destination above 255 octets or properties above 65535.
+    TooLong for a destination above 255 octets or properties above 65535.
     """
     octets = destination.encode("utf-8")
     if len(octets) > SHORT_MAX:
-        raise BadText(f"a destination has at most {SHORT_MAX} octets")
+        raise TooLong(f"a destination has at most {SHORT_MAX} octets")
     if len(properties) > 0xFFFF:
-        raise BadText("properties have at most 65535 octets")
+        raise TooLong("properties have at most 65535 octets")
     return b"".join((bytes((len(octets),)), octets, struct.pack(">H", len(properties)), properties))
 
 

@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import quote, unquote
 
-from ...core.errors import shown
+from ...core.errors import LimitExceeded, shown
 
 NUMBER_CHARACTERS_MAX = 64
 """A number or a time is no longer than this in text (``MM-24``)."""
@@ -40,6 +40,10 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?\Z")
 
 class BadText(ValueError):
     """A text inside a frame does not follow its grammar."""
+
+
+class TooLong(BadText, LimitExceeded):
+    """A text is longer than a frame can carry, or than a limit allows; nothing was written."""
 
 
 def is_field(text: str) -> bool:

@@ -10,11 +10,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, Refused
-from ..net.comeback import ClientComeback
-from .machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
-from .protocol import MicroMsg2Client, MicroMsg2ClientFactory
-from .wire import NO_PROPERTIES, Filter, Writable
+from ...core.errors import ConnectionClosed, Refused
+from ...net.comeback import ClientComeback
+from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
+from ..wire import NO_PROPERTIES, Filter, Writable
+from .sides import MicroMsg2Client, MicroMsg2ClientFactory
 
 log: Final = Logger(namespace="twisted_msgproto.micromsg2")
 

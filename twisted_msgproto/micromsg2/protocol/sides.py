@@ -23,27 +23,24 @@ from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from ..core.errors import Refused
-from ..core.limits import Limit, Limits
-from ..net.backpressure import OctetBudget, ReadControl
-from ..net.factory import MsgprotoServerFactory
-from ..net.ingest import INGEST_LIMITS
-from ..net.sink import IMessageSink
-from . import broker as brokers
-from . import machine, sending
-from .broker import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
+from ...core.errors import Refused
+from ...core.limits import Limit, Limits
+from ...net.backpressure import OctetBudget
+from ...net.factory import MsgprotoServerFactory
+from ...net.sink import IMessageSink
+from .. import application, machine
+from ..application import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
+from ..machine import Client, CommandReceived, MessagesAcknowledged, Proposal, PubSub, Server
+from ..wire import Filter, Offer
+from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
-from .machine import Client, Proposal, PubSub, Server
-from .wire import Filter, Offer
 
 LIMITS: Final = (
     *machine.LIMITS,
     *sending.LIMITS,
-    *brokers.LIMITS,
-    *INGEST_LIMITS,
+    *application.LIMITS,
     Limit("ack-wait", 300.0, "s", "a consumer which acks nothing for this long is left; 0 = off"),
     Limit("withheld-octets", 64 << 20, "octets", "of all senders, whose broker queue is full", 1),
 )
@@ -72,31 +69,48 @@ class MicroMsg2Server(MicroMsg2Protocol):
         """A server's machine."""
         return Server(self.factory.proposal, self.factory.limits)
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it."""
+        self._subscribed = False  # the broker was told of subscriptions, and has not looked yet
+        super().connectionMade()
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: what the broker handed to it goes back."""
         if self.factory.broker is not None:
             self.factory.broker.lost(self)
         self.factory.withheld.forget(self._control)
-        super().connectionLost(reason)
+        super().ending(reason)
 
-    def dataReceived(self, data: bytes) -> None:
-        """Octets from the transport."""
-        super().dataReceived(data)
-        if self.factory.broker is not None:
-            self.factory.broker.look()
+    def outputChanged(self, paused: bool) -> None:
+        """The transport is full, and nothing is read then; or it has room again."""
+        if paused:
+            self._control.pause("unread-output")
+        else:
+            self._control.resume("unread-output")
+        super().outputChanged(paused)
+        if not paused and self.factory.broker is not None:
+            self.factory.broker.ready(self)
 
     # ── the broker ──────────────────────────────────────────────────────────────────────────────
 
-    def commandHappened(self, name: str, parameters: Mapping[str, str]) -> None:
+    def _commanded(self, event: CommandReceived) -> None:
         """SUBSCRIBE and UNSUBSCRIBE are for the broker, the rest for the application (MM-25)."""
         broker = self.factory.broker
-        if broker is None or name not in PubSub.commands:
-            self.commandReceived(name, parameters)
+        if broker is None or event.name not in PubSub.commands:
+            super()._commanded(event)
             return
         try:
-            broker.obey(self, name, parameters)
+            broker.obey(self, event.name, event.parameters)
         except SubscriptionRefused as refusal:
             self.machine.send_error(refusal.code, str(refusal))
+        self._subscribed = True
+
+    def _follow(self, events: list[Any]) -> None:
+        super()._follow(events)
+        if self._subscribed and not self._following:
+            self._subscribed = False
+            if self.factory.broker is not None:
+                self.factory.broker.look()
 
     def publish(self, arrived: Arrived) -> None:
         """What is safe goes to subscribers; the ack waits until their queues take it."""
@@ -126,15 +140,16 @@ class MicroMsg2Server(MicroMsg2Protocol):
             state["withheld"] = True
             withheld.add(event.octets, self._control)
 
-    def _acknowledged(self, sequences: list[int]) -> None:
-        super()._acknowledged(sequences)
+    def _acknowledge(self, event: MessagesAcknowledged) -> None:
+        super()._acknowledge(event)
         if self.factory.broker is not None:
-            self.factory.broker.acknowledged(self, sequences)
+            self.factory.broker.acknowledged(self, event.sequences)
 
-    def roomAgain(self) -> None:
-        """The transport takes output again."""
-        if self.factory.broker is not None:
-            self.factory.broker.ready(self)
+    actions: ClassVar = {
+        **MicroMsg2Protocol.actions,
+        CommandReceived: _commanded,
+        MessagesAcknowledged: _acknowledge,
+    }
 
     # What the broker asks of a consumer.
 
@@ -158,8 +173,8 @@ class MicroMsg2Server(MicroMsg2Protocol):
             if annotating:  # what is not said of this message was said of another sender's (MM-29)
                 notes = {name: notes.get(name, "") for name in annotating}
             # What this server took in it may pass on, whatever the limits for sending say.
-            numbers += self.machine.send_run(address, payloads, notes, limited=False, now=now)
-        self._write()
+            numbers += self.machine.send_run(address, payloads, notes, now=now)
+        self._settle()
         return None if self.machine.sending is None else numbers
 
     def too_slow(self) -> None:
@@ -167,7 +182,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         if not self._ended:
             self.machine.break_off(SLOW_CONSUMER, "too many messages wait for this subscriber")
             assert self.machine.fault is not None
-            self._close(self.machine.fault)
+            self.faulted(self.machine.fault)
 
 
 NO_NOTES: Final[Mapping[str, str]] = {}
@@ -221,10 +236,6 @@ class MicroMsg2Client(MicroMsg2Protocol):
         client.open()
         return client
 
-    def guardedControl(self) -> ReadControl:
-        """A client reads on while its own output waits: else two full sides wait for each other."""
-        return ReadControl(_Unread())
-
     def connectionMade(self) -> None:
         """Begin; a subclass which overrides this calls it first."""
         self._awaiting: list[Deferred[MicroMsg2Client]] = []
@@ -244,22 +255,20 @@ class MicroMsg2Client(MicroMsg2Protocol):
         self._awaiting.append(waiting)
         return waiting
 
-    def _happened(self, event: machine.Event) -> None:
-        super()._happened(event)
-        if type(event) is machine.SessionEstablished:
-            awaiting, self._awaiting = self._awaiting, []
-            for waiting in awaiting:
-                waiting.callback(self)
+    def establish(self) -> None:
+        """The session stands: whoever waits for that is told."""
+        super().establish()
+        while self._awaiting:  # one by one: a callback may cancel another
+            self._awaiting.pop(0).callback(self)
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: whoever waits for a session gets none."""
         self._unfit = self._closedError(reason)
         if not self._established and self._lastError is not None:
             self._unfit = Refused(self._lastError.text, self._lastError.code)
-        super().connectionLost(reason)
-        awaiting, self._awaiting = self._awaiting, []
-        for waiting in awaiting:
-            waiting.errback(Failure(self._unfit))
+        super().ending(reason)
+        while self._awaiting:
+            self._awaiting.pop(0).errback(Failure(self._unfit))
 
     def subscribe(self, destination: str, filter: str | Filter | None = None) -> None:
         """Ask for messages to ``destination`` (``MM-25``).
@@ -283,17 +292,7 @@ class MicroMsg2Client(MicroMsg2Protocol):
         if not self.machine.has(PubSub.name):
             raise ValueError("pub-sub was not agreed")
         self.machine.send_command(command, parameters)
-        self._write()
-
-
-class _Unread:
-    """A transport whose reading cannot be paused."""
-
-    def pauseProducing(self) -> None:
-        """Nothing."""
-
-    def resumeProducing(self) -> None:
-        """Nothing."""
+        self._settle()
 
 
 class MicroMsg2ClientFactory(MicroMsg2Factory):

@@ -1,23 +1,25 @@
 """What a MicroMsg2 connection sends: messages which wait for room, and whose they are.
 
-:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` which an application calls.
+:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` which an application calls:
+its verbs, and its ends.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, fail
-from twisted.internet.protocol import Protocol
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, LimitExceeded, Refused, shown
-from ..core.limits import Limit
-from .machine import ErrorReceived, Session
-from .wire import NO_PROPERTIES, Writable, encode_address, write_properties
+from ...core.errors import ConnectionClosed, LimitExceeded, Refused, shown
+from ...core.limits import Limit
+from ...net.session import Session
+from .. import machine
+from ..machine import ErrorReceived
+from ..wire import NO_PROPERTIES, Writable
 
 LIMITS: Final = (
     Limit("unsent-messages", 100_000, "messages", "which wait for room in the window", 1),
@@ -56,25 +58,24 @@ class Sent:
             self.fired.errback(Failure(error))
 
 
-class Sending(Protocol):
-    """Verbs, what waits for room in the window, and a producer's flow."""
+class Sending(Session):
+    """Verbs, what waits for room in the window, a producer's flow, and orderly ends."""
 
-    factory: Any
-    machine: Session
-    _ended: bool
-    _outputPaused: bool
+    machine: machine.Session
 
     _producer: Any = None
     _producerPaused = False
 
-    def _beginSending(self) -> None:
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it."""
         self._unsent: deque[Sent] = deque()  # sends of which messages wait for room
         self._unsentMessages = 0
         self._unsentOctets = 0
         self._inFlight: dict[int, Sent] = {}  # number → whose message it is
-
-    def _write(self) -> None:
-        raise NotImplementedError
+        self._outputPaused = False
+        self._closing: Any = None  # the call which ends an orderly end that takes too long
+        self._leaving: list[Deferred[None]] = []  # who waits until the connection is gone
+        super().connectionMade()
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
@@ -109,14 +110,17 @@ class Sending(Protocol):
 
         Fails as :meth:`send` does, with the first refusal if some are refused.
         """
-        try:
-            address = encode_address(destination, write_properties(properties))
-            encoded = deque(map(self._encoded, payloads))
-            self._checkUnsent(encoded)
-        except Exception:
-            return fail()
         if typeName is not None:
             notes = {**notes, "dotnet": typeName}
+        try:
+            self._inSession()
+            address = self.machine.address(destination, properties)
+            encoded = deque(map(self._encoded, payloads))
+            sizes = list(map(len, encoded))
+            self.machine.check(sizes, notes)
+            self._checkUnsent(sizes)
+        except Exception:
+            return fail()
         fired: Deferred[None] = Deferred(lambda _: self._cancelled(sent))
         sent = Sent(address, encoded, notes, fired, len(encoded))
         if not encoded:
@@ -124,14 +128,19 @@ class Sending(Protocol):
             return fired
         self._unsent.append(sent)
         self._unsentMessages += len(encoded)
-        self._unsentOctets += sum(map(len, encoded))
+        self._unsentOctets += sum(sizes)
         self._pump()
-        self._write()
+        self._settle()
         return fired
 
     def _cancelled(self, sent: Sent) -> None:
         """Nobody waits for this any more: what is in flight stays, the rest is not sent."""
         sent.over = True
+        self._drop(sent)
+        self._lookClosing()
+
+    def _drop(self, sent: Sent) -> None:
+        """What of this waits is not sent."""
         if sent in self._unsent:
             self._unsent.remove(sent)
             self._unsentMessages -= len(sent.payloads)
@@ -146,13 +155,9 @@ class Sending(Protocol):
                 return encoded
         raise TypeError(f"a payload is octets, not {type(payload).__name__}")
 
-    def _checkUnsent(self, payloads: Iterable[bytes]) -> None:
-        if not self.machine.established or self._ended:
-            raise ConnectionClosed("there is no session to send in")
+    def _checkUnsent(self, sizes: Sequence[int]) -> None:
+        """LimitExceeded if payloads of these sizes would have to wait, and too much waits."""
         limits = self.machine.limits
-        sizes = list(map(len, payloads))
-        if max(sizes, default=0) > limits["payload-octets"]:
-            raise LimitExceeded(f"payload-octets allows {limits.integer('payload-octets')}")
         room = self.machine.room
         if room is None or len(sizes) <= room - self._unsentMessages:
             return  # it does not wait
@@ -165,22 +170,22 @@ class Sending(Protocol):
         """Send a COMMAND (``MM-15``); ConnectionClosed outside a session."""
         self._inSession()
         self.machine.send_command(name, parameters)
-        self._write()
+        self._settle()
 
     def sendExtension(self, name: str, payload: bytes) -> None:
         """Send a frame of an agreed extension (``MM-16``); ConnectionClosed outside a session."""
         self._inSession()
         self.machine.send_extension(name, payload)
-        self._write()
+        self._settle()
 
     def sendError(self, code: str, text: str) -> None:
         """Send an ERROR which ends nothing (``MM-33``); ConnectionClosed outside a session."""
         self._inSession()
         self.machine.send_error(code, text)
-        self._write()
+        self._settle()
 
     def _inSession(self) -> None:
-        if not self.machine.established or self._ended:
+        if not self.machine.established or self._ended or self._closing is not None:
             raise ConnectionClosed("there is no session to send in")
 
     def decoded(self, body: bytes) -> Any:
@@ -217,7 +222,64 @@ class Sending(Protocol):
             else:
                 self._producer.resumeProducing()
 
-    def _failAll(self, error: Exception) -> None:
+    def outputChanged(self, paused: bool) -> None:
+        """The transport is full, or has room again.
+
+        Reading goes on meanwhile: else two full sides would wait for each other.
+        """
+        self._outputPaused = paused
+        if not paused and not self._ended:
+            self._pump()
+            self._settle()
+        self._lookProducer()
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> Deferred[None]:
+        """End the connection in order; fires when it is gone.
+
+        What was sent before is still delivered and acknowledged, what came is acknowledged once it
+        is safe, and nothing more can be sent.  After the limit ``drain`` what is still in flight
+        fails with ConnectionClosed.
+        """
+        if not self._ended and self._closing is None:
+            seconds = self.factory.limits["drain"]
+            self._closing = self.factory.clock.callLater(seconds, self.leave)
+            self._lookClosing()
+        return self._whenGone()
+
+    def leave(self) -> Deferred[None]:
+        """End the connection now: what is not safe yet is not acknowledged, the peer keeps it.
+
+        What was written before still goes out.  Fires when the connection is gone.
+        """
+        if not self._ended:
+            outputs = self.machine.outputs()
+            if outputs:
+                self._write(outputs)
+            self._end(fault=False)
+        return self._whenGone()
+
+    def _lookClosing(self) -> None:
+        """All that was sent is acknowledged: the rest of an orderly end is the machine's."""
+        if self._closing is not None and not self._inFlight and not self._unsent:
+            self.drain()
+
+    def _whenGone(self) -> Deferred[None]:
+        if self._gone:
+            return succeed(None)
+        waiting: Deferred[None] = Deferred(self._leaving.remove)
+        self._leaving.append(waiting)
+        return waiting
+
+    def _tellGone(self) -> None:
+        while self._leaving:  # one by one: a callback may cancel another
+            self._leaving.pop(0).callback(None)
+
+    def _endSending(self, error: Exception) -> None:
+        """The connection is gone: what is not acknowledged fails."""
+        if self._closing is not None and self._closing.active():
+            self._closing.cancel()
         pending = {id(sent): sent for sent in (*self._inFlight.values(), *self._unsent)}
         self._inFlight.clear()
         self._unsent.clear()
@@ -239,9 +301,14 @@ class Sending(Protocol):
             if not sent.payloads:
                 unsent.popleft()
             now = self.factory.clock.seconds()
-            numbers = machine.send_run(sent.address, payloads, sent.notes, now=now)
+            try:
+                numbers = machine.send_run(sent.address, payloads, sent.notes, now=now)
+            except Exception as error:  # a vendor's extension could not say its note
+                self._drop(sent)
+                sent.fail(error)
+                continue
             if room is None:
-                self._write()
+                self._settle()
                 sent.done(count)
             else:
                 self._inFlight.update(dict.fromkeys(numbers, sent))
@@ -262,3 +329,6 @@ class Sending(Protocol):
             sent = flights.pop(sequence, None)
             if sent is not None:
                 sent.done(1)
+        if self._unsent or self._producer is not None:
+            self._pump()
+        self._lookClosing()

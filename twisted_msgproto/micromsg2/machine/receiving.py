@@ -8,13 +8,14 @@ nothing and knows no time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ...core.limits import Limits
 from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import ReceiveWindow
+from ..terms import Counters, MessagesReceived
 from ..wire import (
     LIMIT_EXCEEDED,
     NO_PROPERTIES,
@@ -25,14 +26,16 @@ from ..wire import (
     Properties,
     read_properties,
 )
-from .events import Counters, MessagesReceived
-from .extensions import Extension
+from .extensions import Extension, refusal
 
 REPEATS_KNOWN_MIN: Final = 1024
 """At least so many of the last numbers are known as repeats when they come again (``MM-13``)."""
 
 PROPERTY_TEXTS_KEPT: Final = 64
 """So many texts of properties are remembered with what they say."""
+
+INSPECTION_STEPS: Final = 10_000
+"""What one call of ``receive`` may spend on long inspections of bodies: about 20 ms (``MM-28``)."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -80,6 +83,16 @@ class _Payload:
     numbered: bool | None = None  # each part has its own number; None: only one part has come
 
 
+class _Inspected(NamedTuple):
+    """A whole payload whose inspection by extensions goes on (``MM-28``)."""
+
+    verdict: Generator[None, None, str | None]
+    message: Part
+    read: _Read
+    said: _Said
+    numbers: int
+
+
 def _with(fields: Mapping[str, str], said: _Said) -> Mapping[str, str]:
     return {**fields, **said.fields} if said.fields else fields
 
@@ -93,17 +106,28 @@ class Inbox:
         annotating: extensions which say something about each message, with their indexes.
         objecting: extensions which may refuse a body (MM-28).
         repeat_seen: a repeat came which the newest ack covers.
+        inspected: the body which is being inspected; nothing behind it is looked at meanwhile.
+        steps: what inspections may still spend in this call.
     """
 
     def __init__(
-        self, limits: Limits, counters: Counters, refused: Callable[[int, str], None]
+        self,
+        limits: Limits,
+        counters: Counters,
+        annotating: Sequence[tuple[int, Extension]],
+        refused: Callable[[int, str], None],
     ) -> None:
-        """``refused(sequence, why)`` is called for each body which an extension refuses."""
+        """``annotating`` is filled when extensions are agreed.
+
+        ``refused(sequence, why)`` is called for each body which an extension refuses."""
         self.window: ReceiveWindow[None] = ReceiveWindow()
         self.count: int | None = None
-        self.annotating: list[tuple[int, Extension]] = []
+        self.annotating = annotating
         self.objecting: list[Extension] = []
         self.repeat_seen = False
+        self.inspected: _Inspected | None = None
+        self.steps = INSPECTION_STEPS
+        self._behind: Iterator[Part] = iter(())  # frames of the same run, behind that body
         self._parts_max = limits.integer("payload-parts")
         self._octets_max = limits.integer("payload-octets")
         self._counters = counters
@@ -116,7 +140,9 @@ class Inbox:
 
     @property
     def held_octets(self) -> int:
-        """Octets of a payload of which parts are missing."""
+        """Octets of a payload of which parts are missing, or which is being inspected."""
+        if self.inspected is not None:
+            return len(self.inspected.message.payload)
         return 0 if self._payload is None else self._payload.octets
 
     @property
@@ -146,10 +172,8 @@ class Inbox:
         if self._payload is None and not self.objecting:
             reads = self._read_all(run.properties)
         if reads is None or (self.count is not None and not self._follow(run.sequences)):
-            for row in zip(
-                run.sequences, run.destinations, run.properties, run.payloads, strict=True
-            ):
-                self._receive_whole(Part(*row))
+            columns = (run.sequences, run.destinations, run.properties, run.payloads)
+            self._receive_rows(map(Part, *columns))
             return
         self._receive(len(run.sequences))
         batch = self._batch
@@ -173,6 +197,14 @@ class Inbox:
             batch.notes += [each.notes for each in said]
         else:
             batch.fields += [read.fields for read in reads]
+
+    def _receive_rows(self, rows: Iterator[Part]) -> None:
+        """Frames one by one, until one of them takes longer."""
+        for row in rows:
+            self._receive_whole(row)
+            if self.inspected is not None:
+                self._behind = rows
+                return
 
     def _read_all(self, texts: list[bytes]) -> list[_Read] | None:
         """What all these texts say; None if one of them says nothing."""
@@ -257,15 +289,62 @@ class Inbox:
             self._counters.over_window += max(0, min(numbers, over))
 
     def _take(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
-        """A new and whole payload.  One which an extension refuses counts as settled (MM-28)."""
+        """A new and whole payload, which extensions may want to inspect."""
+        if not self.objecting:
+            self._keep(message, read, said, numbers)
+            return
+        self.inspected = _Inspected(self._verdict(message.payload), message, read, said, numbers)
+        self._inspect(self.inspected)
+
+    def _verdict(self, body: bytes) -> Generator[None, None, str | None]:
+        """Why ``body`` is refused, or None; it yields whenever this call has had its share."""
+        for extension in self.objecting:
+            inspection = extension.inspection(body)
+            if inspection is None:
+                objection = extension.objection(body)
+                if objection is not None:
+                    return objection
+                continue
+            try:
+                while not inspection.done:
+                    self.steps = inspection.go_on(self.steps)
+                    if self.steps <= 0:
+                        yield
+            except ValueError as error:
+                return refusal(error)
+        return None
+
+    def _inspect(self, inspected: _Inspected) -> None:
+        """Inspect on; a body which an extension refuses counts as settled (``MM-28``)."""
+        try:
+            next(inspected.verdict)
+        except StopIteration as judged:
+            self.inspected = None
+            if judged.value is None:
+                self._keep(*inspected[1:])
+            else:
+                self._receive(inspected.numbers, 1)
+                self._counters.untyped += inspected.read.untyped
+                self._counters.bad_payloads += 1
+                self._refused(inspected.message.sequence, judged.value)
+
+    def resume(self) -> None:
+        """Inspect on, and go on behind that body once there is a verdict."""
+        if self.inspected is not None:
+            self._inspect(self.inspected)
+            if self.inspected is None:
+                behind, self._behind = self._behind, iter(())
+                self._receive_rows(behind)
+
+    def forget(self) -> None:
+        """The session is over: what has no verdict yet gets none."""
+        self.inspected = None
+        self._behind = iter(())
+
+    def _keep(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
+        """A good payload."""
         self._receive(numbers, 1)
         self._counters.untyped += read.untyped
-        for extension in self.objecting:
-            objection = extension.objection(message.payload)
-            if objection is not None:
-                self._counters.bad_payloads += 1
-                self._refused(message.sequence, objection)
-                return
         batch = self._batch
         batch.sequences.append(message.sequence)
         batch.destinations.append(message.destination)

@@ -1,4 +1,4 @@
-"""What the machines say, where they can stand, and what they bound: events, tables, limits."""
+"""The terms of MicroMsg2: limits, error codes, events, states, tables, counters.  Data only."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from dataclasses import dataclass, field
 from enum import auto
 from typing import Any, Final
 
-from ...core.errors import Fault
-from ...core.limits import Limit
-from ...core.machine import State, Table
-from .. import wire
-from ..wire import Command, Error, ExtensionFrame, Handshake, Messages, Part, Properties
-from . import extensions
+from ..core.errors import Fault
+from ..core.limits import Limit
+from ..core.machine import State, Table
+from . import wire
+from .wire import Command, Error, ExtensionFrame, Handshake, Messages, Part, Properties
+
+NUMBER_OF_ACKS_DEFAULT: Final = 10
+"""``batch-ack`` without a number (``MM-20``)."""
+
+NUMBER_OF_ACKS_MAX: Final = 32767
+"""No number above this may be agreed (``MM-20``): half of the sequence space."""
+
+TYPE_NAME_OCTETS_MAX: Final = 512
+"""``MM-29``."""
 
 LIMITS: Final = (
     *wire.LIMITS,
-    *extensions.LIMITS,
+    Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
+    Limit("json-octets", 1 << 20, "octets", "a body which the json extension checks (MM-28)"),
     Limit("handshake", 10.0, "s", "until the three handshake messages are through (MM-32)"),
     Limit("idle-ack", 0.5, "s", "what is safe is acked after this, though N are not full (MM-19)"),
     Limit("idle-close", 120.0, "s", "no octet for this long in mid-payload ends it; 0 = off"),
@@ -24,7 +33,7 @@ LIMITS: Final = (
     Limit("payload-octets", 16 << 20, "octets", "a payload of several parts (MM-31)", 1),
     Limit("payload-parts", 64, "parts", "a payload of several parts (MM-31)", 1),
 )
-"""What :class:`Client` and :class:`Server` take as limits (``MM-19``, ``MM-31``, ``MM-32``)."""
+"""What the machines of both sides take as limits (``MM-19``, ``MM-31``, ``MM-32``)."""
 
 HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
 IDLE_TIMEOUT: Final = "idle-timeout"

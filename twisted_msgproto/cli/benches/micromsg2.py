@@ -19,9 +19,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ..cli.measuring import Comparison, Figures, Subject, answer_usage, timed
-from .machine import Proposal
-from .wire import (
+from ...micromsg2.machine import Proposal
+from ...micromsg2.wire import (
     Filter,
     Offer,
     encode_address,
@@ -30,6 +29,7 @@ from .wire import (
     encode_message,
     read_properties,
 )
+from ..measuring import Comparison, Figures, Subject, answer_usage, timed
 
 PAYLOAD_OCTETS = 100
 WINDOW = 100
@@ -165,7 +165,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
     def subject(*words: str) -> Subject:
         key = " ".join(words)
         if key not in made:
-            made[key] = Subject("twisted_msgproto.micromsg2.bench", *words)
+            made[key] = Subject("twisted_msgproto.cli.benches.micromsg2", *words)
             subjects.append(made[key])
         return made[key]
 
@@ -237,9 +237,9 @@ def serve(kind: str, directory: str | None = None) -> None:
     from twisted.internet.defer import Deferred, succeed
     from zope.interface import implementer
 
-    from ..core.message import MessageBatch
-    from ..net.sink import DurableSink, IMessageSink
-    from .protocol import MicroMsg2ServerFactory
+    from ...core.message import MessageBatch
+    from ...micromsg2.protocol import MicroMsg2ServerFactory
+    from ...net.sink import DurableSink, IMessageSink
 
     @implementer(IMessageSink)
     class CountingSink:

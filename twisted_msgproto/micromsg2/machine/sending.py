@@ -1,0 +1,244 @@
+"""What leaves a MicroMsg2 session: messages, commands, frames of extensions, errors.
+
+Serves ``MM-12`` … ``MM-19`` and ``MM-31``.  :class:`Sending` is the half of a session which an
+application asks; it decides nothing about what arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ...core.connection import Connection
+from ...core.deadlines import Deadlines
+from ...core.errors import LimitExceeded
+from ...core.limits import Limits
+from ...core.machine import IllegalTransition, Machine, Table
+from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
+from ...core.window import SendWindow
+from ..terms import ERROR_CHARACTERS_MAX, LIMITS, Counters, Event, Side
+from ..wire import (
+    LARGE_HEADER_OCTETS,
+    MIB,
+    NO_PROPERTIES,
+    Command,
+    Error,
+    ExtensionFrame,
+    Messages,
+    Writable,
+    encode_address,
+    encode_command,
+    encode_error,
+    encode_extension,
+    encode_message,
+    write_properties,
+)
+from .extensions import Extension
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+
+class Sending(Connection[bytes, bytes, Event]):
+    """The sending half of a session.
+
+    Attributes:
+        limits: the limits in force.
+        counters: plain integers for metrics.
+        extensions: the agreed ones in the order of their indexes; empty before that.
+        sending: numbers in flight; None unless acknowledgements were agreed (``MM-18``, ``MM-19``).
+    """
+
+    counters: Counters
+    deadlines: Deadlines
+
+    def __init__(self, table: Table[Side], initial: Side, limits: Limits | None) -> None:
+        limits = Limits.of(LIMITS) if limits is None else limits
+        self.limits = limits
+        self.counters = Counters()
+        self.deadlines = Deadlines()
+        self.extensions: list[Extension] = []
+        self.sending: SendWindow[int] | None = None
+        self._annotating: list[tuple[int, Extension]] = []
+        self._machine = Machine(table, initial)
+        self._out: list[bytes] = []
+        self._last_sent = 0  # number of our newest message
+        self._payload_octets_max = min(
+            limits.integer("payload-octets"), limits.integer("payload-parts") * MIB
+        )
+        self._ack_wait_seconds = limits["ack-wait"]
+        self._no_ack_since: float | None = None  # by the caller's clock; None: nothing is awaited
+        self._now = 0.0  # when the last call was made
+        self._paused = False
+
+    @property
+    def state(self) -> Side:
+        """Where this side stands."""
+        return self._machine.state
+
+    @property
+    def established(self) -> bool:
+        """The handshake is through and nothing has gone wrong since."""
+        return self._machine.state is Side.ESTABLISHED
+
+    @property
+    def room(self) -> int | None:
+        """How many more messages may be sent now; None: as many as you like (no acks agreed)."""
+        if not self.established:
+            return 0
+        return None if self.sending is None else self.sending.room
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages of ours are not acknowledged yet (0 without acks)."""
+        return 0 if self.sending is None else len(self.sending)
+
+    def has(self, name: str) -> bool:
+        """Was the extension ``name`` agreed?"""
+        return self.extension(name) is not None
+
+    def extension(self, name: str) -> Extension | None:
+        """The agreed extension of this name; None if it was not agreed."""
+        return next((found for found in self.extensions if found.name == name), None)
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def send(
+        self,
+        destination: str,
+        payload: bytes,
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+        notes: Mapping[str, str] = _NOTHING,
+    ) -> int:
+        """Send one message and return its number (``MM-12``).
+
+        ``notes`` are for annotating extensions, by name: ``{"dotnet": "Name.Of.Type"}``.  Raises
+        IllegalTransition outside a session, ValueError while the window is full, LimitExceeded for
+        what is above our own limits, BadText for a destination or properties which cannot be.
+        """
+        address = self.address(destination, properties)
+        self.check((len(payload),), notes)
+        return self.send_run(address, (payload,), notes)[0]
+
+    def address(self, destination: str, properties: Mapping[str, Writable]) -> bytes:
+        """What :meth:`send_run` takes for messages to ``destination``.
+
+        BadText for what cannot be, LimitExceeded for what is too long.
+        """
+        text = write_properties(properties)
+        self._limit(len(text), "properties-octets")
+        return encode_address(destination, text)
+
+    def check(self, payload_sizes: Iterable[int], notes: Mapping[str, str] = _NOTHING) -> None:
+        """Whether payloads of these sizes with these notes may be sent at all.
+
+        LimitExceeded if one of them is too large, or what the extension says to a note.
+        """
+        largest = max(payload_sizes, default=0)
+        if largest > self._payload_octets_max:
+            allowed = f"payload-octets and payload-parts allow {self._payload_octets_max}"
+            raise LimitExceeded(f"a payload of {largest} octets, {allowed}")
+        for _, extension in self._annotating:
+            if extension.name in notes:
+                extension.check_note(notes[extension.name])
+
+    def _limit(self, octets: int, limit: str) -> None:
+        if octets > self.limits[limit]:
+            allowed = self.limits.integer(limit)
+            raise LimitExceeded(f"{octets} octets, {limit} allows {allowed}")
+
+    def send_run(
+        self,
+        address: bytes,
+        payloads: Iterable[bytes],
+        notes: Mapping[str, str] = _NOTHING,
+        *,
+        now: float | None = None,
+    ) -> list[int]:
+        """Send messages to one address (see ``encode_address``); their numbers, in order.
+
+        All of one payload's parts are queued here, so no ack for a number can come before its last
+        part was written (``MM-31``).  Raises IllegalTransition outside a session, and ValueError
+        with the first message above the window, having sent what came before; sizes are looked at
+        by :meth:`check` alone.  The time in which the peer has to acknowledge runs from ``now``
+        (None: from the call before).
+        """
+        if not self.established:
+            raise IllegalTransition(self.state, Messages)
+        window, out = self.sending, self._out
+        numbers = []
+        sequence = self._last_sent
+        for payload in payloads:
+            if self._annotating:
+                self._write_notes(notes)
+            sequence = SPACE.after(sequence)
+            if window is not None:
+                window.sent(sequence, sequence)
+            self._last_sent = sequence
+            self.counters.sent += 1
+            numbers.append(sequence)
+            out += encode_message(sequence, address, payload)
+        if window is not None and self._no_ack_since is None and numbers:
+            self._await_ack(self._now if now is None else now)
+        return numbers
+
+    def _await_ack(self, now: float) -> None:
+        """The peer has to acknowledge something from now on."""
+        self._no_ack_since = now
+        if self._ack_wait_seconds and not self._paused:
+            self.deadlines.no_later("ack-wait", now + self._ack_wait_seconds)
+
+    def _write_notes(self, notes: Mapping[str, str]) -> None:
+        if self.sending is not None and self.sending.full:
+            return  # the message will be refused, so nothing is said about it
+        frames = [
+            (index, extension.frame_before(notes.get(extension.name)))
+            for index, extension in self._annotating
+        ]
+        self._out += [
+            encode_extension(index, frame) for index, frame in frames if frame is not None
+        ]
+
+    def send_command(self, name: str, parameters: Mapping[str, str]) -> None:
+        """Send a COMMAND (``MM-15``).
+
+        IllegalTransition outside a session, LimitExceeded above ``command-octets``.
+        """
+        if not self.established:
+            raise IllegalTransition(self.state, Command)
+        frame = encode_command(name, parameters)
+        self._limit(len(frame) - LARGE_HEADER_OCTETS, "command-octets")
+        self._out.append(frame)
+
+    def send_extension(self, name: str, payload: bytes) -> None:
+        """Send a frame of an agreed extension (``MM-16``).
+
+        ValueError if it was not agreed, LimitExceeded above ``extension-payload-octets``.
+        """
+        if not self.established:
+            raise IllegalTransition(self.state, ExtensionFrame)
+        self._limit(len(payload), "extension-payload-octets")
+        for index, extension in enumerate(self.extensions, 1):
+            if extension.name == name:
+                self._out.append(encode_extension(index, payload))
+                return
+        raise ValueError(f"extension {name} was not agreed")
+
+    def send_error(self, code: str, text: str) -> None:
+        """Send an ERROR which ends nothing; IllegalTransition outside a session."""
+        if not self.established:
+            raise IllegalTransition(self.state, Error)
+        self._write_error(code, text)
+
+    def _write_error(self, code: str, text: str) -> None:
+        line = f"{code}: {text}"
+        if len(line) > ERROR_CHARACTERS_MAX:
+            line = line[: ERROR_CHARACTERS_MAX - 1] + "…"
+        self._out.append(encode_error(line))
+
+    def outputs(self) -> bytes:
+        """Take the octets which are to be written now."""
+        if not self._out:
+            return b""
+        octets = b"".join(self._out)
+        self._out.clear()
+        return octets

@@ -1,0 +1,299 @@
+"""What both sides of MicroMsg2 do on Twisted, beside what every link does: hooks and messages.
+
+The machine decides everything about the protocol; :mod:`.sending` has the verbs.  A subclass
+overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or ``batchReceived``,
+``errorReceived``, ``commandReceived``, ``extensionReceived``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...core.errors import ConnectionClosed, Fault, shown
+from ...core.message import MessageBatch
+from ...net.session import SessionHooks
+from ..machine import (
+    CommandReceived,
+    ErrorReceived,
+    ExtensionReceived,
+    MessagesAcknowledged,
+    MessagesReceived,
+    Session,
+    SessionEstablished,
+)
+from .sending import Sending
+
+if TYPE_CHECKING:
+    from .sides import MicroMsg2Factory
+
+PROTOCOL: Final = "micromsg2"
+
+READ_OCTETS: Final = 256 << 10
+"""What one read takes at the most: each costs a turn, and senders send in bulk."""
+
+
+class MessageRefused(Exception):
+    """Raise this (or fail with it) in ``messageReceived`` to refuse a message for good.
+
+    The peer is told ``refused: <sequence>: text`` and the message counts as settled (``MM-19``): it
+    goes neither to the sink nor to subscribers.  Raised by ``batchReceived`` it refuses the batch.
+    """
+
+
+class _Unsafe(Exception):
+    """A message will never be safe; ``sequence`` is what to tell the peer."""
+
+    def __init__(self, sequence: int, failure: Failure) -> None:
+        super().__init__(sequence)
+        self.sequence = sequence
+        self.failure = failure
+
+
+@dataclass(slots=True, eq=False)
+class Arrived:
+    """Messages of one read, on their way: stored first, then published, then acknowledged."""
+
+    event: MessagesReceived
+    batch: MessageBatch
+    refused: set[int] = field(default_factory=set)
+    stored: bool = False
+
+
+class MicroMsg2Protocol(Sending):
+    """One connection, whichever side.
+
+    Attributes:
+        machine: its ``snapshot()`` tells where the connection stands.
+        session: the public name of this session.
+        peer: the peer's transport address as text.
+        clientId: what the peer announced in its handshake; None before.
+    """
+
+    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.micromsg2")
+    factory: MicroMsg2Factory
+    readOctets = READ_OCTETS
+    answers = frozenset({MessagesAcknowledged, ErrorReceived})
+
+    # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ──────────
+
+    def errorReceived(self, code: str, text: str) -> None:
+        """The peer sent an ERROR; it closes nothing by itself (``MM-33``).  Logged by default."""
+        self.log.info("{peer}: said {text}", peer=self.peer, text=shown(text))
+
+    def commandReceived(self, name: str, parameters: Mapping[str, str]) -> None:
+        """A command came which one of the agreed extensions brings along (``MM-15``)."""
+
+    def extensionReceived(self, name: str, content: Any) -> None:
+        """A frame of the extension ``name`` came, and this is what it says (``MM-16``)."""
+
+    # ── the connection's life ───────────────────────────────────────────────────────────────────
+
+    def makeMachine(self) -> Session:
+        """Return the machine of this side."""
+        raise NotImplementedError
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it."""
+        self._lastError: ErrorReceived | None = None
+        self._arrived: deque[Arrived] = deque()  # oldest first
+        self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
+        super().connectionMade()
+
+    def counted(self) -> Mapping[str, int]:
+        """Return what this connection has counted so far."""
+        return {**super().counted(), "replaced_texts": self.machine.decoder.replaced}
+
+    def _closedError(self, reason: Failure) -> Exception:
+        fault = self.machine.fault
+        if self._lastError is not None:
+            return ConnectionClosed(f"the peer said {shown(self._lastError.text)} and it ended")
+        if fault is not None:
+            return ConnectionClosed(f"the connection ended: {fault.text}")
+        return ConnectionClosed(f"the connection ended: {reason.getErrorMessage()}")
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────────
+
+    def _begun(self, event: SessionEstablished) -> None:
+        self.clientId = event.identity
+        self.factory.counters["sessions"] += 1
+        self.establish()
+
+    def _commanded(self, event: CommandReceived) -> None:
+        self.commandReceived(event.name, event.parameters)
+
+    def _extended(self, event: ExtensionReceived) -> None:
+        self.extensionReceived(event.name, event.content)
+
+    def _toldError(self, event: ErrorReceived) -> None:
+        self._lastError = event
+        self.factory.counters["errors_received"] += 1
+        self._refused(event)
+        self.errorReceived(event.code, event.text)
+
+    def _acknowledge(self, event: MessagesAcknowledged) -> None:
+        self._acknowledged(event.sequences)
+
+    def _arrive(self, event: MessagesReceived) -> None:
+        count = len(event.sequences)
+        tally = self._tally
+        tally["events"] += count
+        tally["octets"] += event.octets
+        batch = MessageBatch(
+            PROTOCOL,
+            "message",
+            self.factory.receivedAt(),
+            self.peer,
+            self.session,
+            self.clientId,
+            count,
+            event.octets,
+            message_id=event.sequences,
+            destination=event.destinations,
+            fields=event.fields,
+            body=event.bodies,
+        )
+        arrived = Arrived(event, batch)
+        self._arrived.append(arrived)
+        self._delivery.deliver(self._hooked, batch, arrived)
+
+    actions: ClassVar = {
+        Fault: Sending.faulted,
+        SessionEstablished: _begun,
+        MessagesReceived: _arrive,
+        MessagesAcknowledged: _acknowledge,
+        CommandReceived: _commanded,
+        ExtensionReceived: _extended,
+        ErrorReceived: _toldError,
+    }
+
+    # ── hooks for what arrived, and the sink ────────────────────────────────────────────────────
+
+    def _hooked(self, batch: MessageBatch) -> Deferred[Any] | None:
+        arrived = self._arrived[-1]
+        try:
+            result = self.batchReceived(batch)
+        except Exception:
+            result = fail()
+        if result is None:
+            return None
+        return result.addErrback(self._hookFailed, arrived)
+
+    def _hookFailed(self, failure: Failure, arrived: Arrived) -> Failure | None:
+        """A refused batch is settled; any other failure ends the session (MM-19)."""
+        if not failure.check(MessageRefused):
+            return failure
+        for sequence in arrived.event.sequences:
+            self._refuse(arrived, sequence, failure)
+        return None
+
+    def _refuse(self, arrived: Arrived, sequence: int, failure: Failure) -> None:
+        arrived.refused.add(sequence)
+        self.machine.refuse(sequence, failure.getErrorMessage())
+
+    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """Messages of one read arrived.
+
+        By default each goes to :meth:`messageReceived`, if a subclass overrides that, and when all
+        have been dealt with the batch goes to the factory's sink, without those which were refused.
+        The acknowledgement follows the returned Deferred (None: at once).  A failure with
+        MessageRefused settles the messages, any other ends the session without their ack (MM-19).
+        """
+        sink = self.factory.sink
+        if type(self).messageReceived is SessionHooks.messageReceived:
+            return None if sink is None else sink.put(batch)
+        return Deferred.fromCoroutine(self._offer(batch, self._whence(batch)))
+
+    def _whence(self, batch: MessageBatch) -> Arrived:
+        """Where ``batch`` belongs, also if a subclass hands it on later."""
+        return next(arrived for arrived in reversed(self._arrived) if arrived.batch is batch)
+
+    async def _offer(self, batch: MessageBatch, arrived: Arrived) -> None:
+        before, offered = self._offered, Deferred[None]()
+        self._offered = offered
+        stored: Deferred[None] | None = None
+        try:
+            results = [maybeDeferred(self.messageReceived, message) for message in batch]
+            # Deferreds which have fired already are answered at once, without waiting.
+            answers: Any = await DeferredList(results, consumeErrors=True)
+            if before is not None:
+                await before  # the sink gets the batches of a session in order
+            kept = []
+            for row, (good, answer) in enumerate(answers):
+                if good:
+                    kept.append(row)
+                    continue
+                sequence = arrived.event.sequences[row]
+                if not answer.check(MessageRefused):
+                    raise _Unsafe(sequence, answer)
+                self._refuse(arrived, sequence, answer)
+            if kept and self.factory.sink is not None:
+                stored = self.factory.sink.put(_rows(batch, kept))
+        finally:
+            if self._offered is offered:
+                self._offered = None
+            offered.callback(None)
+        if stored is not None:
+            await stored
+
+    def _safe(self, place: Arrived) -> None:
+        """This batch is in the sink: publish what is in order, then acknowledge."""
+        place.stored = True
+        while self._arrived and self._arrived[0].stored:
+            self.publish(self._arrived.popleft())
+
+    def publish(self, arrived: Arrived) -> None:
+        """Everything but the acknowledgement is done; the server has a broker to tell."""
+        self.settled(arrived)
+
+    def settled(self, arrived: Arrived) -> None:
+        """Nothing stands in the way of the acknowledgement any more."""
+        super()._safe(arrived.event.place)
+
+    def _notSafe(self, place: Arrived, failure: Failure) -> None:
+        """A batch will never be safe: no ack for it or for what follows, close (MM-19)."""
+        self._arrived.clear()
+        error = failure.value
+        if isinstance(error, _Unsafe):
+            failure = error.failure
+            self.machine.blame(place.event.place, error.sequence)
+        super()._notSafe(place.event.place, failure)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: whoever waits for something of it is told."""
+        self._endSending(self._closedError(reason))
+        super().ending(reason)
+        self._tellGone()
+
+
+def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
+    """``batch``, or a copy with only the rows ``kept``."""
+    if len(kept) == batch.count:
+        return batch
+    columns: dict[str, Any] = {
+        name: [column[row] for row in kept]
+        for name in MessageBatch.COLUMNS
+        if (column := getattr(batch, name)) is not None
+    }
+    return MessageBatch(
+        batch.protocol,
+        batch.kind,
+        batch.received_at,
+        batch.peer,
+        batch.session,
+        batch.client_id,
+        len(kept),
+        batch.octets,
+        **columns,
+    )
+
+
+__all__ = ["Arrived", "MessageRefused", "MicroMsg2Protocol"]
