@@ -22,8 +22,7 @@ from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.lumberjack import wire as lumberjack
-from twisted_msgproto.lumberjack.machine import Reader
-from twisted_msgproto.lumberjack.writer import Writer
+from twisted_msgproto.lumberjack.machine import Reader, Writer
 from twisted_msgproto.micromsg2.machine import Client as MicroMsg2Client
 from twisted_msgproto.micromsg2.machine import Server as MicroMsg2Server
 from twisted_msgproto.micromsg2.wire import encode_address

@@ -149,7 +149,7 @@ def test_without_a_compiler_the_wheel_does_the_same_work_in_python(tmp_path: Pat
             sys.executable,
             "-c",
             "from twisted_msgproto.core import packed\n"
-            "from twisted_msgproto.lumberjack import scan\n"
+            "from twisted_msgproto.lumberjack.wire import scan\n"
             "print(scan.__file__, scan.COMPILED, packed.COMPILED)",
         ],
         cwd=tmp_path,
@@ -158,7 +158,7 @@ def test_without_a_compiler_the_wheel_does_the_same_work_in_python(tmp_path: Pat
         env={**os.environ, "PYTHONPATH": str(site)},
     )
     assert told.stdout.split() == [
-        str(site / "twisted_msgproto/lumberjack/scan.py"),
+        str(site / "twisted_msgproto/lumberjack/wire/scan.py"),
         "False",
         "False",
     ]

@@ -22,11 +22,11 @@ from tests.tools.processes import Launcher
 from twisted_msgproto import cli
 from twisted_msgproto.cli import bench, peers
 from twisted_msgproto.cli.bench import chosen, describe
+from twisted_msgproto.cli.benches import lumberjack as lumberjack_bench
 from twisted_msgproto.cli.benches import queue, raw
+from twisted_msgproto.cli.benches.lumberjack import drive, json_window
 from twisted_msgproto.cli.measuring import Comparison, Figures, Gauge, Reading, measure, read
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.lumberjack import bench as lumberjack_bench
-from twisted_msgproto.lumberjack.bench import drive, json_window
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.registry import PROTOCOLS
 

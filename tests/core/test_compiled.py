@@ -13,7 +13,7 @@ import pytest
 
 from twisted_msgproto.core import packed
 from twisted_msgproto.core.compiled import compiled
-from twisted_msgproto.lumberjack import scan
+from twisted_msgproto.lumberjack.wire import scan
 
 needs_compiled = pytest.mark.skipif(
     not packed.COMPILED,
@@ -36,7 +36,7 @@ def loop(name: str, form: str) -> Any:
     ("module", "user", "form"),
     [
         ("twisted_msgproto.core._packed", "twisted_msgproto.core.packed", packed.FORM),
-        ("twisted_msgproto.lumberjack._scan", "twisted_msgproto.lumberjack.scan", scan.FORM),
+        ("twisted_msgproto.lumberjack._scan", "twisted_msgproto.lumberjack.wire.scan", scan.FORM),
     ],
 )
 @pytest.mark.parametrize("older", [None, 1, 0])

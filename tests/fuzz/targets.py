@@ -16,8 +16,8 @@ from twisted.python.failure import Failure
 from tests.tools.frames import windows_apart
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.lumberjack import scan
 from twisted_msgproto.lumberjack import wire as lumberjack
+from twisted_msgproto.lumberjack.wire import scan
 from twisted_msgproto.micromsg2 import machine as micromsg2_machine
 from twisted_msgproto.micromsg2 import wire as micromsg2
 from twisted_msgproto.mtl.wire import control as mtl_control

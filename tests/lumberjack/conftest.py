@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from twisted_msgproto.lumberjack import scan
+from twisted_msgproto.lumberjack.wire import scan
 
 
 @pytest.fixture(params=["python", "compiled"], scope="module")

@@ -26,8 +26,8 @@ from twisted_msgproto.lumberjack import (
     Reader,
     Writer,
 )
-from twisted_msgproto.lumberjack.machine import READER_LIMITS
-from twisted_msgproto.lumberjack.writer import WRITER_LIMITS, Packer, WindowAcknowledged
+from twisted_msgproto.lumberjack.machine import Packer
+from twisted_msgproto.lumberjack.terms import READER_LIMITS, WRITER_LIMITS, WindowAcknowledged
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import QueueReader
 

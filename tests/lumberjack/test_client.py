@@ -31,7 +31,7 @@ from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
     LumberjackShipper,
 )
-from twisted_msgproto.lumberjack.shipper import SHIPPER_LIMITS
+from twisted_msgproto.lumberjack.protocol import SHIPPER_LIMITS
 from twisted_msgproto.lumberjack.wire import (
     VERSION_1,
     Decoder,

@@ -13,13 +13,8 @@ from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.machine import IllegalTransition, Machine, events
 from twisted_msgproto.core.packed import PACKED_MIN
-from twisted_msgproto.lumberjack.machine import (
-    READER,
-    READER_LIMITS,
-    DataReceived,
-    Reader,
-    Reading,
-)
+from twisted_msgproto.lumberjack.machine import Reader
+from twisted_msgproto.lumberjack.terms import READER, READER_LIMITS, DataReceived, Reading
 from twisted_msgproto.lumberjack.wire import (
     VERSION_1,
     VERSION_2,

@@ -12,13 +12,9 @@ import pytest
 from tests.tools.frames import windows_apart
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.lumberjack.machine import Writer
+from twisted_msgproto.lumberjack.terms import WRITER_LIMITS, KeptAlive, WindowAcknowledged
 from twisted_msgproto.lumberjack.wire import Decoder, Json, Window
-from twisted_msgproto.lumberjack.writer import (
-    WRITER_LIMITS,
-    KeptAlive,
-    WindowAcknowledged,
-    Writer,
-)
 
 CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
 

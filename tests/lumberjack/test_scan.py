@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from twisted_msgproto.lumberjack import scan, wire
-from twisted_msgproto.lumberjack.scan import DataLimits
-from twisted_msgproto.lumberjack.wire import encode_data, encode_json, encode_window
+from twisted_msgproto.lumberjack import wire
+from twisted_msgproto.lumberjack.wire import encode_data, encode_json, encode_window, scan
+from twisted_msgproto.lumberjack.wire.scan import DataLimits
 
 needs_compiled = pytest.mark.skipif(
     not scan.COMPILED,

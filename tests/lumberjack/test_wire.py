@@ -13,7 +13,7 @@ from tests.tools.frames import windows_apart
 from twisted_msgproto.core.errors import ConfigurationError, Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack import wire
-from twisted_msgproto.lumberjack.machine import JsonReceived
+from twisted_msgproto.lumberjack.terms import JsonReceived
 from twisted_msgproto.lumberjack.wire import (
     Ack,
     Compressed,

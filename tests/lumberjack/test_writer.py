@@ -11,6 +11,16 @@ from tests.tools.frames import windows_apart
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.machine import IllegalTransition, Machine, events
+from twisted_msgproto.lumberjack.machine import Packer, Writer
+from twisted_msgproto.lumberjack.terms import (
+    WRITER,
+    WRITER_LIMITS,
+    KeptAlive,
+    Parcel,
+    PartAcknowledged,
+    WindowAcknowledged,
+    Writing,
+)
 from twisted_msgproto.lumberjack.wire import (
     VERSION_1,
     VERSION_2,
@@ -26,17 +36,6 @@ from twisted_msgproto.lumberjack.wire import (
     encode_data,
     encode_json,
     encode_window,
-)
-from twisted_msgproto.lumberjack.writer import (
-    WRITER,
-    WRITER_LIMITS,
-    KeptAlive,
-    Packer,
-    Parcel,
-    PartAcknowledged,
-    WindowAcknowledged,
-    Writer,
-    Writing,
 )
 
 V1, V2 = VERSION_1, VERSION_2

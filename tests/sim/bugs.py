@@ -20,10 +20,10 @@ from tests.sim.gateway import DIRECTORY
 from tests.sim.pipe import End
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.window import ReceiveWindow
-from twisted_msgproto.lumberjack import machine as lumberjack_machine
 from twisted_msgproto.lumberjack import wire as lumberjack_wire
-from twisted_msgproto.lumberjack import writer as lumberjack_writer
-from twisted_msgproto.net.ingest import Delivery
+from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
+from twisted_msgproto.lumberjack.machine import sending as lumberjack_writer
+from twisted_msgproto.net.delivery import Delivery
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.log import SegmentLog
@@ -145,10 +145,10 @@ def octets_stay_counted() -> AbstractContextManager[object]:
     """What failed is never taken off the budget."""
     finished = Delivery._finished
 
-    def keeping(self: Delivery, result: Any, octets: int, safe: Any) -> None:
+    def keeping(self: Delivery, result: Any, octets: int, place: Any) -> None:
         if isinstance(result, Failure):
             self._budget.waiting += 1
-        finished(self, result, octets, safe)
+        finished(self, result, octets, place)
 
     return mock.patch.object(Delivery, "_finished", keeping)
 

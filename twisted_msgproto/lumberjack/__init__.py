@@ -1,15 +1,17 @@
 """Lumberjack 1 and 2: shippers of events, and the reader which acknowledges them.
 
-Read in this order: wire, machine (the reader), writer, protocol (the server), client, shipper,
-service, command.
+Read in this order: wire, terms, machine, protocol, service, command.
 """
 
-from .client import LumberjackClient, LumberjackClientFactory
-from .comeback import LumberjackClientService
-from .machine import Reader
-from .protocol import LumberjackServer, LumberjackServerFactory
-from .shipper import LumberjackShipper
-from .writer import Writer
+from .machine import Reader, Writer
+from .protocol import (
+    LumberjackClient,
+    LumberjackClientFactory,
+    LumberjackServer,
+    LumberjackServerFactory,
+    LumberjackShipper,
+)
+from .protocol.comeback import LumberjackClientService
 
 __all__ = [
     "LumberjackClient",

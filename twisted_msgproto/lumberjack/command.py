@@ -19,8 +19,8 @@ from ..cli.shapes import Messages, Progress, SendOptions
 from ..core.errors import ConfigurationError, TimedOut
 from ..core.strict_json import parse_json
 from ..registry import PROTOCOLS
-from .shipper import LumberjackShipper
-from .writer import COMPRESS_DEFAULT, WINDOW_DEFAULT
+from .protocol import LumberjackShipper
+from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT
 
 DEFAULT_ENDPOINT: Final = f"tcp:127.0.0.1:{PROTOCOLS['lumberjack'].ports['tcp']}"
 """Where ``twistd lumberjack`` listens when nobody says otherwise."""

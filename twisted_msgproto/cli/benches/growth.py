@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from twisted_msgproto.lumberjack.bench import MODULE, Subjects, drive, json_window
+from twisted_msgproto.cli.benches.lumberjack import MODULE, Subjects, drive, json_window
 from twisted_msgproto.queue import QueueReader
 
 from ..measuring import Comparison, Figures, Measured, Row, Subject, timed

@@ -25,8 +25,8 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
+from twisted_msgproto.cli.benches.lumberjack import drive, json_window
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.lumberjack.bench import drive, json_window
 from twisted_msgproto.queue import QueueWriter
 
 from ..measuring import Figures, Gauge, Reading, Row

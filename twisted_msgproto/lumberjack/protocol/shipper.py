@@ -38,15 +38,16 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.errors import (
+from ...core.errors import (
     ConfigurationError,
     ConnectionClosed,
     LimitExceeded,
     MsgprotoError,
     Refused,
 )
-from ..core.limits import Limit, Limits
-from ..net.comeback import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
+from ...core.limits import Limit, Limits
+from ...net.comeback import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
+from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 from .client import (
     CLIENT_LIMITS,
     LumberjackClient,
@@ -54,7 +55,6 @@ from .client import (
     ProducerControl,
     Ticket,
 )
-from .writer import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 
 SHIPPER_LIMITS: Final = (
     *CLIENT_LIMITS,

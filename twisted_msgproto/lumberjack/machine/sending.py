@@ -25,19 +25,38 @@ Duties of the caller of a :class:`Writer`, beside those of :mod:`twisted_msgprot
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import auto
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
-from ..core.connection import Connection, WorkLost
-from ..core.deadlines import Deadlines
-from ..core.errors import Fault, LimitExceeded
-from ..core.limits import Limit, Limits
-from ..core.machine import Machine, State, Table
-from ..core.window import SendWindow
-from . import wire
-from .wire import (
+from ...core.connection import Connection, WorkLost
+from ...core.deadlines import Deadlines
+from ...core.errors import Fault, LimitExceeded
+from ...core.limits import Limits
+from ...core.machine import Machine
+from ...core.window import SendWindow
+from .. import wire
+from ..terms import (
+    COMPRESS_DEFAULT,
+    FRAME_OCTETS,
+    WINDOW_DEFAULT,
+    WRITER,
+    WRITER_LIMITS,
+    AllAcknowledged,
+    ConnectionLost,
+    DrainBegun,
+    Event,
+    EventsQueued,
+    KeptAlive,
+    Parcel,
+    PartAcknowledged,
+    WindowAcknowledged,
+    WindowSent,
+    WindowsFilled,
+    WriterCounters,
+    WriterEvent,
+    Writing,
+)
+from ..wire import (
     VERSION_1,
     VERSION_2,
     Ack,
@@ -45,279 +64,13 @@ from .wire import (
     encode_compressed,
     encode_data_around,
     encode_json,
-    encode_pairs,
     encode_window,
 )
-
-WINDOW_DEFAULT: Final = 2048
-"""Events in a window, where nobody says otherwise: what Beats sends at most."""
-
-COMPRESS_DEFAULT: Final = 3
-"""zlib's level, where nobody says otherwise (``LJ-18``)."""
-
-FRAME_OCTETS: Final = 10
-"""What a data frame takes beside its document; with encoded pairs it is 4 less."""
-
-WRITER_LIMITS: Final = (
-    *wire.LIMITS,
-    Limit("window-octets", 4 << 20, "octets", "one window's frames, not compressed (LJ-18)", 1),
-    Limit("timeout", 30.0, "s", "for a sign of life while windows are in flight; 0 = off (LJ-15)"),
-    Limit("unsent-events", 100_000, "events", "which wait to be written; send fails above", 1),
-    Limit("unsent-octets", 64 << 20, "octets", "which wait to be written; send fails above", 1),
-)
-"""What :class:`Writer` takes as limits; events above those of the reader are never written."""
-
-Event = bytes | Mapping[str, str]
-"""What a writer sends: a JSON document (version 2), or pairs of text (version 1)."""
-
-
-@dataclass(slots=True, eq=False)
-class Parcel:
-    """Events which were handed in together, as they will stand in frames.
-
-    Attributes:
-        payloads: documents, or encoded pairs; never changed.
-        octets: the frames of all of them, not compressed.
-        token: the caller's own; whoever waits for the acknowledgement.
-        written: so many of the first are acknowledged or in flight.
-        acknowledged: so many of the first are acknowledged.
-    """
-
-    payloads: Sequence[bytes]
-    octets: int
-    token: Any = None
-    written: int = 0
-    acknowledged: int = 0
-
-    @property
-    def missing(self) -> int:
-        """How many of its events are not acknowledged."""
-        return len(self.payloads) - self.acknowledged
-
-
-class Packer:
-    """Checks events against the limits and makes parcels of them (``LJ-17``, ``LJ-18``)."""
-
-    def __init__(self, limits: Limits, version: int) -> None:
-        """``limits`` holds at least :data:`WRITER_LIMITS`; ``version`` is 1 or 2, as a number."""
-        if version not in (1, 2):
-            raise ValueError(f"version 1 or 2, not {version!r}")
-        self.version = version
-        self._json_octets_max = limits.integer("json-octets")
-        self._pairs_max = limits.integer("pairs")
-        self._key_octets_max = limits.integer("key-octets")
-        self._value_octets_max = limits.integer("value-octets")
-        self._data_octets_max = limits.integer("data-octets")
-
-    def pack(self, events: Iterable[Event], token: Any = None) -> Parcel:
-        """One parcel of all ``events``: documents in version 2, mappings in version 1 (``LJ-21``).
-
-        Raises LimitExceeded if one of them is above a limit, TypeError if one is of the wrong
-        type for the version, ValueError if there is none.
-        """
-        if self.version == 2:
-            return self._pack_documents(events, token)
-        return self._pack_mappings(events, token)
-
-    def _pack_documents(self, events: Iterable[Event], token: Any) -> Parcel:
-        documents: list[Any] = list(events)
-        if not documents:
-            raise ValueError("no events")
-        if set(map(type, documents)) != {bytes}:
-            other = next(type(event) for event in documents if type(event) is not bytes)
-            raise TypeError(f"version 2 sends JSON documents as bytes, not {other.__name__}")
-        sizes = list(map(len, documents))
-        if max(sizes) > self._json_octets_max:
-            raise LimitExceeded(
-                f"a document of {max(sizes)} octets, at most {self._json_octets_max}; nothing sent"
-            )
-        return Parcel(documents, sum(sizes) + FRAME_OCTETS * len(documents), token)
-
-    def _pack_mappings(self, events: Iterable[Event], token: Any) -> Parcel:
-        payloads = []
-        for event in events:
-            if not isinstance(event, Mapping):
-                raise TypeError(f"version 1 sends mappings of text, not {type(event).__name__}")
-            payloads.append(self._encode(event))
-        if not payloads:
-            raise ValueError("no events")
-        return Parcel(payloads, sum(map(len, payloads)) + FRAME_OCTETS * len(payloads), token)
-
-    def _encode(self, pairs: Mapping[str, str]) -> bytes:
-        if len(pairs) > self._pairs_max:
-            raise LimitExceeded(f"{len(pairs)} pairs, at most {self._pairs_max}; nothing sent")
-        for key, value in pairs.items():
-            # UTF-8 takes 1 to 4 octets a character: most texts need not be encoded to be sure.
-            for text, limit, what in (
-                (key, self._key_octets_max, "key"),
-                (value, self._value_octets_max, "value"),
-            ):
-                if len(text) * 4 > limit:
-                    size = len(text.encode("utf-8", "surrogateescape"))
-                    if size > limit:
-                        raise LimitExceeded(
-                            f"a {what} of {size} octets, at most {limit}; nothing sent"
-                        )
-        payload = encode_pairs(pairs)
-        if len(payload) + FRAME_OCTETS - 4 > self._data_octets_max:
-            raise LimitExceeded(
-                f"pairs of {len(payload)} octets, at most {self._data_octets_max}; nothing sent"
-            )
-        return payload
-
-
-# ── Events of the writer ────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(slots=True)
-class PartAcknowledged:
-    """``count`` more events of a window are acknowledged, and not yet all of it (``LJ-06``).
-
-    ``parcels`` are those which are wholly acknowledged by now, oldest first.
-    """
-
-    count: int
-    parcels: list[Parcel]
-
-
-@dataclass(slots=True)
-class WindowAcknowledged:
-    """The last ``count`` events of the oldest window in flight are acknowledged."""
-
-    count: int
-    parcels: list[Parcel]
-
-
-@dataclass(slots=True)
-class KeptAlive:
-    """An ack which covers nothing new: the reader lives and needs more time (``LJ-15``)."""
-
-
-WriterEvent = PartAcknowledged | WindowAcknowledged | KeptAlive | Fault
-"""One for each ack; a Fault is always the last event of all."""
-
-
-class EventsQueued:
-    """Events were handed in."""
-
-
-class WindowSent:
-    """A window was formed."""
-
-
-class WindowsFilled:
-    """As many windows are in flight as may be."""
-
-
-class AllAcknowledged:
-    """Nothing is in flight any more."""
-
-
-class DrainBegun:
-    """No further window will be sent on this connection."""
-
-
-class ConnectionLost:
-    """The connection is gone."""
-
-
-class Writing(State):
-    """Where a writer stands."""
-
-    IDLE = auto()  # nothing is in flight
-    FLOWING = auto()  # windows are in flight, and another may follow (pipelining)
-    BLOCKED = auto()  # no window may be sent before the oldest is acknowledged (LJ-09)
-    DRAINING = auto()  # no window will be sent any more; acks are awaited
-    FAILED = auto()  # the reader broke the protocol or fell silent
-    CLOSED = auto()
-
-
-WRITER: Final[Table[Writing]] = {
-    Writing.IDLE: {
-        EventsQueued: Writing.IDLE,
-        WindowSent: Writing.FLOWING,
-        KeptAlive: Writing.IDLE,
-        DrainBegun: Writing.DRAINING,
-        Fault: Writing.FAILED,
-        ConnectionLost: Writing.CLOSED,
-    },
-    Writing.FLOWING: {
-        EventsQueued: Writing.FLOWING,
-        WindowSent: Writing.FLOWING,
-        WindowsFilled: Writing.BLOCKED,
-        PartAcknowledged: Writing.FLOWING,
-        WindowAcknowledged: Writing.FLOWING,
-        AllAcknowledged: Writing.IDLE,
-        KeptAlive: Writing.FLOWING,
-        DrainBegun: Writing.DRAINING,
-        Fault: Writing.FAILED,
-        ConnectionLost: Writing.CLOSED,
-    },
-    Writing.BLOCKED: {
-        EventsQueued: Writing.BLOCKED,
-        PartAcknowledged: Writing.BLOCKED,
-        WindowAcknowledged: Writing.FLOWING,
-        KeptAlive: Writing.BLOCKED,
-        DrainBegun: Writing.DRAINING,
-        Fault: Writing.FAILED,
-        ConnectionLost: Writing.CLOSED,
-    },
-    Writing.DRAINING: {
-        PartAcknowledged: Writing.DRAINING,
-        WindowAcknowledged: Writing.DRAINING,
-        AllAcknowledged: Writing.DRAINING,
-        KeptAlive: Writing.DRAINING,
-        DrainBegun: Writing.DRAINING,
-        Fault: Writing.FAILED,
-        ConnectionLost: Writing.CLOSED,
-    },
-    Writing.FAILED: {ConnectionLost: Writing.CLOSED},
-    Writing.CLOSED: {},
-}
-"""An ack in a state without its row covers what was never sent: a Fault (``LJ-15``)."""
+from .parcels import Flight, Packer
 
 _SENDING: Final = (Writing.IDLE, Writing.FLOWING)
 _SILENT: Final = (Writing.FAILED, Writing.CLOSED)
 _HEARING: Final = (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED, Writing.DRAINING)
-
-
-@dataclass(slots=True)
-class _Flight:
-    """One window in flight: which parcel each of its events came from, in order."""
-
-    portions: list[tuple[Parcel, int]]  # parcel, events of it which are not acknowledged
-    size: int
-    acknowledged: int = 0
-
-    def acknowledge(self, count: int) -> list[Parcel]:
-        """``count`` more of its events are acknowledged: the parcels which are done by that."""
-        self.acknowledged += count
-        done = []
-        while count:
-            parcel, events = self.portions[0]
-            covered = min(count, events)
-            count -= covered
-            parcel.acknowledged += covered
-            if covered == events:
-                del self.portions[0]
-            else:
-                self.portions[0] = (parcel, events - covered)
-            if not parcel.missing:
-                done.append(parcel)
-        return done
-
-
-@dataclass(slots=True)
-class WriterCounters:
-    """What a writer has done, as plain integers."""
-
-    events: int = 0
-    windows: int = 0
-    acknowledged: int = 0
-    acks: int = 0
-    keepalives: int = 0
-    octets: int = 0
-    octets_uncompressed: int = 0
 
 
 class Writer(Connection[bytes, bytes, WriterEvent]):
@@ -382,7 +135,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self._machine = Machine(WRITER, Writing.IDLE)
         self._decoder = AckDecoder()
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
-        self._flights = SendWindow[_Flight](pipelining)  # of windows; numbered as they were formed
+        self._flights = SendWindow[Flight](pipelining)  # of windows; numbered as they were formed
         self._out: list[bytes] = []
         self._heard_at = 0.0  # the last sign of life, or when the oldest window was formed
         self._paused = False  # our octets wait in the transport: silence means nothing
@@ -491,7 +244,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         if self._flights.full:
             self._machine.step(WindowsFilled)
 
-    def _take(self) -> tuple[_Flight, list[bytes]]:
+    def _take(self) -> tuple[Flight, list[bytes]]:
         """Take the next window's events from the queue: at least one, however large it is."""
         payloads: list[bytes] = []
         portions: list[tuple[Parcel, int]] = []
@@ -515,7 +268,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
                 break
             del self._queue[parcel]
         self.unsent_octets -= octets
-        return _Flight(portions, len(payloads)), payloads
+        return Flight(portions, len(payloads)), payloads
 
     def _end_of_room(self, parcel: Parcel, end: int, octets: int) -> int:
         """How far ``parcel`` can be taken before the window has too many octets."""

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import accumulate, repeat
 from typing import Any, Final, NamedTuple
 
-from ..core.compiled import compiled
-from ..core.packed import PackedMaps, PackedNumbers, PackedOctets
+from ...core.compiled import compiled
+from ...core.packed import PackedMaps, PackedNumbers, PackedOctets
 
 FORM: Final = 4
 """Of what ``_scan`` takes and gives; see :func:`~twisted_msgproto.core.compiled.compiled`."""

@@ -20,8 +20,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ..cli.benches.raw import touch_memory, write_raw
-from ..cli.measuring import (
+from ...core.errors import ConfigurationError
+from ...lumberjack import wire
+from ..measuring import (
     Comparison,
     Figures,
     Gauge,
@@ -32,9 +33,8 @@ from ..cli.measuring import (
     answer_usage,
     timed,
 )
-from ..cli.peers import Peer
-from ..core.errors import ConfigurationError
-from . import wire
+from ..peers import Peer
+from .raw import touch_memory, write_raw
 
 BODY_OCTETS = 300
 WINDOW = 2048
@@ -45,7 +45,7 @@ SILENT_SECONDS_MAX = 60
 """How long a reader may say nothing while something is not acked."""
 AGAINST_TIMES = 5
 """Times the messages of the rows beside a peer: its CPU time is known to 10 ms only."""
-MODULE = "twisted_msgproto.lumberjack.bench"
+MODULE = "twisted_msgproto.cli.benches.lumberjack"
 
 
 # ── Loads: octets which were encoded before the clock runs ──────────────────────────────────────
@@ -410,10 +410,10 @@ def serve(kind: str, directory: str | None = None) -> None:
     from twisted.internet.defer import Deferred, succeed
     from zope.interface import implementer
 
-    from ..core.message import MessageBatch
-    from ..net.memory import keep_freed_memory
-    from ..net.sink import DurableSink, IMessageSink
-    from .protocol import LumberjackServerFactory
+    from ...core.message import MessageBatch
+    from ...lumberjack.protocol import LumberjackServerFactory
+    from ...net.memory import keep_freed_memory
+    from ...net.sink import DurableSink, IMessageSink
 
     done: Deferred[None] = succeed(None)
 

@@ -18,11 +18,12 @@ from typing import Any, ClassVar, Final
 
 from twisted.logger import Logger
 
-from ..core.errors import Fault
-from ..core.message import Fields, MessageBatch
-from ..net.factory import MsgprotoServerFactory
-from ..net.session import Session
-from .machine import READER_LIMITS, DataReceived, JsonReceived, Reader
+from ...core.errors import Fault
+from ...core.message import Fields, MessageBatch
+from ...net.factory import MsgprotoServerFactory
+from ...net.session import Session
+from ..machine import Reader
+from ..terms import READER_LIMITS, DataReceived, JsonReceived
 
 PROTOCOL: Final = "lumberjack"
 

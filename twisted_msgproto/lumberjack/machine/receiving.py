@@ -17,20 +17,31 @@ A C frame may take several calls to decode: finish what is ``unfinished`` before
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import auto
 from math import inf
 from typing import Any, ClassVar, Final, cast
 
-from ..core.connection import Connection, WorkLost
-from ..core.deadlines import Deadlines
-from ..core.errors import Fault
-from ..core.limits import Limit, Limits
-from ..core.machine import Machine, State, Table
-from ..core.window import ReceiveWindow
-from . import wire
-from .wire import (
+from ...core.connection import Connection, WorkLost
+from ...core.deadlines import Deadlines
+from ...core.errors import Fault
+from ...core.limits import Limits
+from ...core.machine import Machine
+from ...core.window import ReceiveWindow
+from ..terms import (
+    READER,
+    READER_LIMITS,
+    ConnectionLost,
+    DataReceived,
+    EmptyWindow,
+    HalfClosed,
+    JsonReceived,
+    ReaderCounters,
+    ReaderEvent,
+    Reading,
+    Stopped,
+    TailAcknowledged,
+    WindowCompleted,
+)
+from ..wire import (
     ACK_OCTETS,
     VERSION_1,
     VERSION_2,
@@ -43,121 +54,10 @@ from .wire import (
     encode_ack,
 )
 
-READER_LIMITS: Final = (
-    *wire.LIMITS,
-    Limit("idle-ack", 1.0, "s", "a window which stays short is acked after this; 0 = off (LJ-13)"),
-    Limit("keepalive", 3.0, "s", "an ack 0 so often while v2 writers wait; 0 = off (LJ-14)"),
-    Limit("idle-close", 120.0, "s", "no octet for this long in mid-frame ends it; 0 = off (LJ-17)"),
-)
-"""What :class:`Reader` takes as limits (``LJ-13``, ``LJ-14``, ``LJ-17``)."""
-
-
-# ── Events of the reader ────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(slots=True)
-class JsonReceived:
-    """Documents arrived: columns, and the place to give to ``made_safe`` (``LJ-04``)."""
-
-    sequences: Sequence[int]
-    bodies: Sequence[bytes]
-    octets: int
-    place: int
-
-
-@dataclass(slots=True)
-class DataReceived:
-    """Mappings arrived: columns, and the place to give to ``made_safe`` (``LJ-03``)."""
-
-    sequences: Sequence[int]
-    pairs: Sequence[dict[str, str]]
-    octets: int
-    place: int
-
-
-ReaderEvent = JsonReceived | DataReceived | Fault
-"""A read gives one event for each run of one kind; a Fault is always the last event of all."""
-
-
-class EmptyWindow:
-    """``W`` 0: an empty batch, which changes no window (``LJ-07``)."""
-
-
-class WindowCompleted:
-    """The last data frame of a window arrived."""
-
-
-class TailAcknowledged:
-    """A window stayed short, and its tail was given an ack of its own (``LJ-13``)."""
-
-
-class HalfClosed:
-    """The writer has shut its sending side (``LJ-19``)."""
-
-
-class Stopped:
-    """The reader reads no more, whatever the writer sends."""
-
-
-class ConnectionLost:
-    """The connection is gone."""
-
-
-class Reading(State):
-    """Where a reader stands."""
-
-    EMPTY = auto()  # no data frame waits for the rest of its window
-    FILLING = auto()  # some do
-    DRAINING = auto()  # nothing more is read; acks are still owed
-    FAILED = auto()  # the writer broke the protocol; nothing is read or acknowledged any more
-    CLOSED = auto()
-
-
-READER: Final[Table[Reading]] = {
-    Reading.EMPTY: {
-        Window: Reading.EMPTY,
-        EmptyWindow: Reading.EMPTY,
-        Json: Reading.FILLING,
-        Data: Reading.FILLING,
-        Compressed: Reading.EMPTY,
-        HalfClosed: Reading.DRAINING,
-        Stopped: Reading.DRAINING,
-        Fault: Reading.FAILED,
-        ConnectionLost: Reading.CLOSED,
-    },
-    Reading.FILLING: {
-        Window: Reading.EMPTY,
-        EmptyWindow: Reading.FILLING,
-        WindowCompleted: Reading.EMPTY,
-        TailAcknowledged: Reading.EMPTY,
-        Json: Reading.FILLING,
-        Data: Reading.FILLING,
-        Compressed: Reading.FILLING,
-        HalfClosed: Reading.DRAINING,
-        Stopped: Reading.DRAINING,
-        Fault: Reading.FAILED,
-        ConnectionLost: Reading.CLOSED,
-    },
-    Reading.DRAINING: {Fault: Reading.FAILED, ConnectionLost: Reading.CLOSED},
-    Reading.FAILED: {ConnectionLost: Reading.CLOSED},
-    Reading.CLOSED: {},
-}
-"""An :class:`~.wire.Ack` is in no row: it is the wrong role's frame (``LJ-05``)."""
-
-_OtherFrame = Window | Ack | Compressed | Fault
-
 _OPEN: Final = (Reading.EMPTY, Reading.FILLING)
 _SILENT: Final = (Reading.FAILED, Reading.CLOSED)
 
-
-@dataclass(slots=True)
-class ReaderCounters:
-    """What a reader has seen, as plain integers."""
-
-    events: int = 0
-    windows: int = 0
-    acks: int = 0
-    keepalives: int = 0
+_OtherFrame = Window | Ack | Compressed | Fault
 
 
 def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:

@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..core.errors import (
+from ...core.errors import (
     ConfigurationError,
     ConnectionClosed,
     Fault,
@@ -31,22 +31,21 @@ from ..core.errors import (
     ProtocolViolation,
     TimedOut,
 )
-from ..core.limits import Limit, Limits
-from ..core.machine import IllegalTransition
-from ..net.comeback import tls_refusal
-from ..net.factory import COMMON_LIMITS, SessionFactory
-from ..net.link import Link
-from .writer import (
+from ...core.limits import Limit, Limits
+from ...core.machine import IllegalTransition
+from ...net.comeback import tls_refusal
+from ...net.factory import COMMON_LIMITS, SessionFactory
+from ...net.link import Link
+from ..machine import Packer, Writer
+from ..terms import (
     COMPRESS_DEFAULT,
     WINDOW_DEFAULT,
     WRITER_LIMITS,
     Event,
     KeptAlive,
-    Packer,
     Parcel,
     PartAcknowledged,
     WindowAcknowledged,
-    Writer,
     Writing,
 )
 

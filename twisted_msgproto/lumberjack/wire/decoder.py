@@ -1,44 +1,39 @@
-"""Lumberjack frames ⇄ octets.  Knows no state, no role, no clock.
-
-The grammar, all integers 32-bit unsigned in network order (``LJ-02`` … ``LJ-08``)::
-
-    frame      = version (window / data / json / ack / compressed)
-    version    = "1" / "2"
-    window     = "W" size
-    data       = "D" sequence pair-count *pair
-    pair       = key-length key value-length value
-    json       = "J" sequence length document
-    ack        = "A" sequence
-    compressed = "C" length zlib-stream-of-whole-frames
-
-A :class:`Decoder` gives data frames as **runs**: neighbours of one version and one type in one
-object, as columns.  A window of 2,048 events in one read is one :class:`Json`, so that nothing
-above this room has to work per event.  Where a run begins and ends depends on how the octets
-arrived; the sequence of events in them does not (``LJ-20``).
-
-A peer's fault is never raised: it is the last item which :meth:`Decoder.feed` returns.
-"""
+"""Decoding what a reader reads: runs of data frames, windows, and compressed frames."""
 
 from __future__ import annotations
 
-import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Final, cast
+from typing import Any, cast
 
-from ..core.errors import Fault
-from ..core.limits import Limit, Limits
-from ..core.packed import (
-    PACKED_MIN,
-    PackedNumbers,
-    PackedOctets,
-    joined,
-    kept_packed,
-    listed,
-)
+from ...core.errors import Fault
+from ...core.limits import Limits
+from ...core.packed import PackedNumbers, PackedOctets, kept_packed, listed
 from . import scan
+from .frames import (
+    COMPRESSION_DEPTH_MAX,
+    FAULT_OCTETS,
+    LENGTH,
+    LIMITS,
+    LONG,
+    MESSAGE_WEIGHT_OCTETS,
+    SHORT,
+    STEP_WEIGHT_OCTETS,
+    TYPE_ACK,
+    TYPE_COMPRESSED,
+    TYPE_DATA,
+    TYPE_JSON,
+    TYPE_WINDOW,
+    VERSIONS,
+    Ack,
+    Compressed,
+    Data,
+    Frame,
+    Json,
+    Window,
+)
 
 _inflating: Any = zlib
 _INFLATE_ERRORS: tuple[type[Exception], ...] = (zlib.error,)
@@ -50,276 +45,6 @@ try:
     _INFLATE_ERRORS = (zlib.error, cast(type[Exception], isal_zlib.error))
 except ImportError:  # pragma: no cover - the tests run with the extra
     pass
-
-FAULT_OCTETS: Final = 16
-"""What a fault shows of the frame in which it is (``LJ-16``)."""
-
-VERSION_1: Final = 0x31
-VERSION_2: Final = 0x32
-VERSIONS: Final = (VERSION_1, VERSION_2)
-
-_WINDOW: Final = ord("W")
-_DATA: Final = ord("D")
-_JSON: Final = ord("J")
-_ACK: Final = ord("A")
-_COMPRESSED: Final = ord("C")
-
-_SHORT = struct.Struct(">BBI")  # version, type, number
-_LONG = struct.Struct(">HII")  # version and type as one number, sequence, length or count
-_HEAD_AND_SEQUENCE = struct.Struct(">HI")
-_LENGTH = struct.Struct(">I")
-
-HEADER_OCTETS: Final = _SHORT.size
-"""Of a ``C`` frame: version, type, length."""
-
-ACK_OCTETS: Final = _SHORT.size
-"""Of an ``A`` frame: version, type, sequence number."""
-
-COMPRESSION_DEPTH_MAX: Final = 3
-"""How deep compressed frames may stand in each other (``LJ-08``)."""
-
-MESSAGE_WEIGHT_OCTETS: Final = 100
-"""What a message weighs beside its payload: millions of empty ones must count as well."""
-
-STEP_WEIGHT_OCTETS: Final = 1000
-"""What a run of data frames, or a frame of another type, weighs beside all that: a turn may decode
-many octets, but a stream of empty frames must not make it long."""
-
-OCTETS_MAX: Final = 1 << 30
-"""What limits of octets may be raised to: places in octets are 31-bit integers."""
-
-LIMITS: Final = (
-    Limit("window", 16_384, "events", "what a W frame may announce (LJ-07)", 1),
-    Limit(
-        "compressed-octets", 16 << 20, "octets", "the payload of one C frame (LJ-17)", 1, OCTETS_MAX
-    ),
-    Limit(
-        "inflated-octets",
-        64 << 20,
-        "octets",
-        "what one C frame inflates to, nesting summed",
-        1,
-        OCTETS_MAX,
-    ),
-    Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1, OCTETS_MAX),
-    Limit("pairs", 1024, "pairs", "the pairs of one D frame (LJ-17)", 0, OCTETS_MAX),
-    Limit("key-octets", 1 << 10, "octets", "a key of a D frame (LJ-17)", 1, OCTETS_MAX),
-    Limit("value-octets", 1 << 20, "octets", "a value of a D frame (LJ-17)", 1, OCTETS_MAX),
-    Limit(
-        "data-octets",
-        64 << 20,
-        "octets",
-        "one D frame in all, as it is held in memory",
-        1,
-        OCTETS_MAX,
-    ),
-    Limit("slice-octets", 4 << 20, "octets", "what is decoded in one turn (LJ-13)", 1, OCTETS_MAX),
-)
-"""Checked on headers, before an octet is held for what they announce (``LJ-17``)."""
-
-
-@dataclass(slots=True)
-class Window:
-    """``W``: the writer sends at most ``size`` data frames before it waits (``LJ-07``)."""
-
-    version: int
-    size: int
-    compressed: bool = False
-
-
-@dataclass(slots=True)
-class Ack:
-    """``A``: the reader has every data frame up to ``sequence`` safe (``LJ-05``, ``LJ-06``)."""
-
-    version: int
-    sequence: int
-
-
-@dataclass(slots=True)
-class Json:
-    """A run of ``J`` frames: one sequence number and one document each (``LJ-04``).
-
-    ``octets`` counts the frames as they stood on the wire (inflated, where compressed).
-    ``windows``: of each ``W`` frame among them, how many of them stand before it, and its size.
-    """
-
-    version: int
-    sequences: PackedNumbers
-    bodies: PackedOctets
-    octets: int
-    compressed: bool = False
-    windows: Sequence[tuple[int, int]] = ()
-
-    @property
-    def long(self) -> bool:
-        """It is worth to be handed on alone."""
-        return len(self.sequences) >= PACKED_MIN
-
-    @classmethod
-    def joined(cls, runs: list[Json]) -> Json:
-        """The J frames of runs which followed each other as one run, of the first one's version."""
-        sequences = PackedNumbers("q")
-        for run in runs:
-            sequences.extend(run.sequences)
-        octets = sum([run.octets for run in runs])
-        return cls(runs[0].version, sequences, joined([run.bodies for run in runs]), octets)
-
-
-@dataclass(slots=True)
-class Data:
-    """A run of ``D`` frames: one sequence number and one mapping each (``LJ-03``).
-
-    Octets which are not UTF-8 stand in keys and values as surrogate escapes.
-    """
-
-    version: int
-    sequences: PackedNumbers
-    pairs: Sequence[dict[str, str]]
-    octets: int
-    compressed: bool = False
-
-    windows: ClassVar[Sequence[tuple[int, int]]] = ()
-    """W frames do not stand among D frames, but beside them: see :class:`Json`."""
-
-    @property
-    def long(self) -> bool:
-        """It is worth to be handed on alone."""
-        return kept_packed(self.pairs)
-
-    @classmethod
-    def joined(cls, runs: list[Data]) -> Data:
-        """Runs which followed each other as one, of the first one's version."""
-        sequences = PackedNumbers("q")
-        for run in runs:
-            sequences.extend(run.sequences)
-        pairs = [pairs for run in runs for pairs in run.pairs]
-        return cls(runs[0].version, sequences, pairs, sum([run.octets for run in runs]))
-
-
-@dataclass(slots=True)
-class Compressed:
-    """An outermost ``C`` frame has ended, and every frame in it was whole (``LJ-08``)."""
-
-    version: int
-
-
-Frame = Window | Ack | Json | Data | Compressed
-
-
-# ── Encoding ────────────────────────────────────────────────────────────────────────────────────
-
-
-def encode_window(size: int, version: int = VERSION_2) -> bytes:
-    """One ``W`` frame (``LJ-07``)."""
-    return _SHORT.pack(version, _WINDOW, size)
-
-
-def encode_ack(sequence: int, version: int = VERSION_2) -> bytes:
-    """One ``A`` frame (``LJ-05``)."""
-    return _SHORT.pack(version, _ACK, sequence)
-
-
-def encode_json(
-    sequences: Sequence[int], bodies: Iterable[bytes], version: int = VERSION_2
-) -> bytes:
-    """A run of ``J`` frames (``LJ-04``)."""
-    head = version << 8 | _JSON
-    pack = _LONG.pack
-    parts: list[bytes] = []
-    for sequence, body in zip(sequences, bodies, strict=True):
-        parts += (pack(head, sequence, len(body)), body)
-    return b"".join(parts)
-
-
-def encode_pairs(pairs: Mapping[str, str]) -> bytes:
-    """What stands behind the sequence number of a ``D`` frame: the count, then the pairs (LJ-03).
-
-    Surrogate escapes become the octets they stand for; UnicodeEncodeError for other surrogates.
-    """
-    parts = [_LENGTH.pack(len(pairs))]
-    for item in pairs.items():
-        for text in item:
-            octets = text.encode("utf-8", "surrogateescape")
-            parts += (_LENGTH.pack(len(octets)), octets)
-    return b"".join(parts)
-
-
-def encode_data_around(
-    sequences: Sequence[int], encoded_pairs: Iterable[bytes], version: int = VERSION_1
-) -> bytes:
-    """A run of ``D`` frames around what :func:`encode_pairs` gave for each."""
-    head = version << 8 | _DATA
-    pack = _HEAD_AND_SEQUENCE.pack
-    parts: list[bytes] = []
-    for sequence, octets in zip(sequences, encoded_pairs, strict=True):
-        parts += (pack(head, sequence), octets)
-    return b"".join(parts)
-
-
-def encode_data(
-    sequences: Sequence[int], pairs: Iterable[Mapping[str, str]], version: int = VERSION_1
-) -> bytes:
-    """A run of ``D`` frames; surrogate escapes become the octets they stand for (``LJ-03``)."""
-    return encode_data_around(sequences, map(encode_pairs, pairs), version)
-
-
-def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -> bytes:
-    """One ``C`` frame around ``frames``, which are whole frames (``LJ-08``, ``LJ-18``).
-
-    ``level`` is zlib's, 1 (fast) to 9 (small).
-    """
-    payload = zlib.compress(frames, level)
-    return _SHORT.pack(version, _COMPRESSED, len(payload)) + payload
-
-
-# ── Decoding acks ───────────────────────────────────────────────────────────────────────────────
-
-
-class AckDecoder:
-    """What a writer reads: ``A`` frames of either version, six octets each, and nothing else.
-
-    A reader which sends anything else is told apart at its first wrong octet, so a hostile one
-    makes a writer hold five octets at most (``LJ-02``, ``LJ-05``, ``LJ-21``).
-    """
-
-    __slots__ = ("_failed", "_start")
-
-    def __init__(self) -> None:
-        self._start = b""  # of a frame whose end has not come
-        self._failed = False
-
-    def feed(self, octets: bytes) -> list[Ack | Fault]:
-        """The acks among what has arrived so far, perhaps with a Fault as the last item."""
-        if self._failed:
-            return []
-        octets = self._start + octets
-        end = len(octets)
-        found: list[Ack | Fault] = []
-        for position in range(0, end, _SHORT.size):
-            fault = _no_ack(octets[position : position + 2])
-            if fault:
-                self._failed = True
-                found.append(Fault(*fault, octets[position : position + FAULT_OCTETS]))
-                return found
-            if position + _SHORT.size <= end:
-                version, _, sequence = _SHORT.unpack_from(octets, position)
-                found.append(Ack(version, sequence))
-        self._start = octets[end - end % _SHORT.size :]
-        return found
-
-
-def _no_ack(start: bytes) -> tuple[str, str] | None:
-    """Why a frame which starts with these one or two octets is no ack; None if it may be one."""
-    if start[0] not in VERSIONS:
-        return "version", f"version octet {start[0]:#04x}, not '1' or '2'"
-    if start[1:] in (b"", b"A"):
-        return None
-    if start[1] in Decoder.TYPES:
-        return "wrong-role", f"a frame {chr(start[1])!r} from a reader"
-    return "frame-type", f"frame type {start[1]:#04x}"
-
-
-# ── Decoding ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -339,7 +64,7 @@ class _PartialData:
     sequence: int
     missing: int  # pairs
     start: bytes  # its first octets, for the log
-    octets: int = _LONG.size
+    octets: int = LONG.size
     pairs: dict[str, str] = field(default_factory=dict)
     key: str | None = None  # read, its value is not
 
@@ -387,7 +112,7 @@ class Decoder:
         # So short that no number of frames in it is above what one call decodes, nor a document
         # above its limit.
         self._usual_octets_max = min(
-            self._json_octets_max, self._slice_octets // (STEP_WEIGHT_OCTETS // _SHORT.size + 2)
+            self._json_octets_max, self._slice_octets // (STEP_WEIGHT_OCTETS // SHORT.size + 2)
         )
         self.clean = True
 
@@ -471,14 +196,14 @@ class Decoder:
         as much as the code it goes through.
         """
         size = len(octets)
-        if size < _LONG.size or octets[0] not in VERSIONS:
+        if size < LONG.size or octets[0] not in VERSIONS:
             return None
         position, sequences, bodies, windows, _ = scan.json_run(
             octets, 0, size, size, self._window_max, size
         )
         if position < size or not sequences:
             return None
-        octets_of_run = bodies.bounds[-1] + _LONG.size * len(sequences)
+        octets_of_run = bodies.bounds[-1] + LONG.size * len(sequences)
         return Json(octets[0], sequences, bodies, octets_of_run, False, windows)
 
     def _take_in(self, octets: bytes) -> bool:
@@ -544,18 +269,18 @@ class Decoder:
     # Each scan begins where a whole header stands, and leaves level.position behind what it read.
 
     def _scan_window(self, level: _Level) -> bool:
-        version, _, size = _SHORT.unpack_from(level.octets, level.position)
+        version, _, size = SHORT.unpack_from(level.octets, level.position)
         if size > self._window_max:
             return self._fault("window-limit", f"a window of {size}, at most {self._window_max}")
-        level.position += _SHORT.size
-        self._budget -= _SHORT.size
+        level.position += SHORT.size
+        self._budget -= SHORT.size
         self._frames.append(Window(version, size, len(self._levels) > 1))
         return True
 
     def _scan_ack(self, level: _Level) -> bool:
-        version, _, sequence = _SHORT.unpack_from(level.octets, level.position)
-        level.position += _SHORT.size
-        self._budget -= _SHORT.size
+        version, _, sequence = SHORT.unpack_from(level.octets, level.position)
+        level.position += SHORT.size
+        self._budget -= SHORT.size
         self._frames.append(Ack(version, sequence))
         return True
 
@@ -587,14 +312,14 @@ class Decoder:
         compressed = len(self._levels) > 1
         count = len(sequences)
         if count:
-            size = bodies.bounds[-1] + _LONG.size * count
+            size = bodies.bounds[-1] + LONG.size * count
             self._budget = budget - size - MESSAGE_WEIGHT_OCTETS * count
             version = octets[start]
             self._frames.append(Json(version, sequences, bodies, size, compressed, windows))
         else:
             self._frames += [Window(octets[start], size, compressed) for _, size in windows]
         if windows:
-            self._budget -= (STEP_WEIGHT_OCTETS + _SHORT.size) * len(windows)
+            self._budget -= (STEP_WEIGHT_OCTETS + SHORT.size) * len(windows)
         if too_long:
             text = f"a document of {too_long} octets, at most {self._json_octets_max}"
             return self._fault("json-limit", text)
@@ -609,14 +334,14 @@ class Decoder:
         for row, (begin, end) in enumerate(pairwise(bounds)):
             if end - begin > self._json_octets_max:
                 kept = [window for window in windows if window[0] <= row]
-                left = (bounds[-1] - begin) + _LONG.size * (len(bodies) - row)
-                left += _SHORT.size * (len(windows) - len(kept))
+                left = (bounds[-1] - begin) + LONG.size * (len(bodies) - row)
+                left += SHORT.size * (len(windows) - len(kept))
                 columns = (
                     PackedNumbers("q", sequences[:row]),
                     PackedOctets(bodies.octets[:begin], bounds[: row + 1]),
                 )
                 return (position - left, *columns, kept, 0), end - begin
-        too_long = needed - _LONG.size
+        too_long = needed - LONG.size
         return run, too_long if too_long > self._json_octets_max else 0
 
     def _scan_data(self, level: _Level) -> bool:
@@ -636,19 +361,19 @@ class Decoder:
         return not run.unusual or self._begin_data(level)
 
     def _begin_data(self, level: _Level) -> bool:
-        head, sequence, count = _LONG.unpack_from(level.octets, level.position)
+        head, sequence, count = LONG.unpack_from(level.octets, level.position)
         pairs_max = self._data_limits.pairs
         if count > pairs_max:
             return self._fault("pairs-limit", f"{count} pairs, at most {pairs_max}")
         start = level.octets[level.position : level.position + FAULT_OCTETS]
-        level.position += _LONG.size
+        level.position += LONG.size
         self._partial = _PartialData(head >> 8, sequence, count, start)
         return True
 
     def _scan_pairs(self, level: _Level, partial: _PartialData) -> bool:
         """Go on with the D frame which has begun, as far as the octets reach."""
         octets, position, end = level.octets, level.position, len(level.octets)
-        unpack = _LENGTH.unpack_from
+        unpack = LENGTH.unpack_from
         limits = self._data_limits.key_octets, self._data_limits.value_octets
         pairs, key, missing = partial.pairs, partial.key, partial.missing
         needed = 0
@@ -719,7 +444,7 @@ class Decoder:
             self._frames.append(Data(version, sequences, pairs, size, compressed))
 
     def _begin_compressed(self, level: _Level) -> bool:
-        version, _, length = _SHORT.unpack_from(level.octets, level.position)
+        version, _, length = SHORT.unpack_from(level.octets, level.position)
         if not 0 < length <= self._compressed_octets_max:
             limit = self._compressed_octets_max
             return self._fault(
@@ -728,12 +453,12 @@ class Decoder:
         if len(self._levels) > COMPRESSION_DEPTH_MAX:
             depth = COMPRESSION_DEPTH_MAX
             return self._fault("compressed-depth", f"compressed frames deeper than {depth}")
-        if len(level.octets) - level.position < _SHORT.size + length:
-            return self._incomplete(level, _SHORT.size + length)
+        if len(level.octets) - level.position < SHORT.size + length:
+            return self._incomplete(level, SHORT.size + length)
         if len(self._levels) == 1:
             self._inflated_octets = 0
         start = level.octets[level.position : level.position + FAULT_OCTETS]
-        begin = level.position + _SHORT.size
+        begin = level.position + SHORT.size
         level.position = begin + length
         payload = level.octets[begin : level.position]
         self._inflation = _Inflation(version, _inflating.decompressobj(), payload, start)
@@ -771,13 +496,10 @@ class Decoder:
         return True
 
     _SCANS = {  # noqa: RUF012 - a table of the class, never changed
-        _WINDOW: (_SHORT.size, _scan_json),
-        _ACK: (_SHORT.size, _scan_ack),
-        _JSON: (_LONG.size, _scan_json),
-        _DATA: (_LONG.size, _scan_data),
-        _COMPRESSED: (_SHORT.size, _begin_compressed),
+        TYPE_WINDOW: (SHORT.size, _scan_json),
+        TYPE_ACK: (SHORT.size, _scan_ack),
+        TYPE_JSON: (LONG.size, _scan_json),
+        TYPE_DATA: (LONG.size, _scan_data),
+        TYPE_COMPRESSED: (SHORT.size, _begin_compressed),
     }
     """By type: the octets of a frame's header, and what reads on from there."""
-
-    TYPES: Final = frozenset(_SCANS)
-    """The type octets of all frames."""

@@ -1,0 +1,293 @@
+"""Lumberjack's terms: limits, events, states, tables and counters of both sides.  Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import auto
+from typing import Any, Final
+
+from ..core.errors import Fault
+from ..core.limits import Limit
+from ..core.machine import State, Table
+from . import wire
+from .wire import Compressed, Data, Json, Window
+
+READER_LIMITS: Final = (
+    *wire.LIMITS,
+    Limit("idle-ack", 1.0, "s", "a window which stays short is acked after this; 0 = off (LJ-13)"),
+    Limit("keepalive", 3.0, "s", "an ack 0 so often while v2 writers wait; 0 = off (LJ-14)"),
+    Limit("idle-close", 120.0, "s", "no octet for this long in mid-frame ends it; 0 = off (LJ-17)"),
+)
+"""What :class:`Reader` takes as limits (``LJ-13``, ``LJ-14``, ``LJ-17``)."""
+
+
+# ── Events of the reader ────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class JsonReceived:
+    """Documents arrived: columns, and the place to give to ``made_safe`` (``LJ-04``)."""
+
+    sequences: Sequence[int]
+    bodies: Sequence[bytes]
+    octets: int
+    place: int
+
+
+@dataclass(slots=True)
+class DataReceived:
+    """Mappings arrived: columns, and the place to give to ``made_safe`` (``LJ-03``)."""
+
+    sequences: Sequence[int]
+    pairs: Sequence[dict[str, str]]
+    octets: int
+    place: int
+
+
+ReaderEvent = JsonReceived | DataReceived | Fault
+"""A read gives one event for each run of one kind; a Fault is always the last event of all."""
+
+
+class EmptyWindow:
+    """``W`` 0: an empty batch, which changes no window (``LJ-07``)."""
+
+
+class WindowCompleted:
+    """The last data frame of a window arrived."""
+
+
+class TailAcknowledged:
+    """A window stayed short, and its tail was given an ack of its own (``LJ-13``)."""
+
+
+class HalfClosed:
+    """The writer has shut its sending side (``LJ-19``)."""
+
+
+class Stopped:
+    """The reader reads no more, whatever the writer sends."""
+
+
+class ConnectionLost:
+    """The connection is gone."""
+
+
+class Reading(State):
+    """Where a reader stands."""
+
+    EMPTY = auto()  # no data frame waits for the rest of its window
+    FILLING = auto()  # some do
+    DRAINING = auto()  # nothing more is read; acks are still owed
+    FAILED = auto()  # the writer broke the protocol; nothing is read or acknowledged any more
+    CLOSED = auto()
+
+
+READER: Final[Table[Reading]] = {
+    Reading.EMPTY: {
+        Window: Reading.EMPTY,
+        EmptyWindow: Reading.EMPTY,
+        Json: Reading.FILLING,
+        Data: Reading.FILLING,
+        Compressed: Reading.EMPTY,
+        HalfClosed: Reading.DRAINING,
+        Stopped: Reading.DRAINING,
+        Fault: Reading.FAILED,
+        ConnectionLost: Reading.CLOSED,
+    },
+    Reading.FILLING: {
+        Window: Reading.EMPTY,
+        EmptyWindow: Reading.FILLING,
+        WindowCompleted: Reading.EMPTY,
+        TailAcknowledged: Reading.EMPTY,
+        Json: Reading.FILLING,
+        Data: Reading.FILLING,
+        Compressed: Reading.FILLING,
+        HalfClosed: Reading.DRAINING,
+        Stopped: Reading.DRAINING,
+        Fault: Reading.FAILED,
+        ConnectionLost: Reading.CLOSED,
+    },
+    Reading.DRAINING: {Fault: Reading.FAILED, ConnectionLost: Reading.CLOSED},
+    Reading.FAILED: {ConnectionLost: Reading.CLOSED},
+    Reading.CLOSED: {},
+}
+"""An :class:`~.wire.Ack` is in no row: it is the wrong role's frame (``LJ-05``)."""
+
+
+@dataclass(slots=True)
+class ReaderCounters:
+    """What a reader has seen, as plain integers."""
+
+    events: int = 0
+    windows: int = 0
+    acks: int = 0
+    keepalives: int = 0
+
+
+# ── The writer's ──
+
+WINDOW_DEFAULT: Final = 2048
+"""Events in a window, where nobody says otherwise: what Beats sends at most."""
+
+COMPRESS_DEFAULT: Final = 3
+"""zlib's level, where nobody says otherwise (``LJ-18``)."""
+
+FRAME_OCTETS: Final = 10
+"""What a data frame takes beside its document; with encoded pairs it is 4 less."""
+
+WRITER_LIMITS: Final = (
+    *wire.LIMITS,
+    Limit("window-octets", 4 << 20, "octets", "one window's frames, not compressed (LJ-18)", 1),
+    Limit("timeout", 30.0, "s", "for a sign of life while windows are in flight; 0 = off (LJ-15)"),
+    Limit("unsent-events", 100_000, "events", "which wait to be written; send fails above", 1),
+    Limit("unsent-octets", 64 << 20, "octets", "which wait to be written; send fails above", 1),
+)
+"""What :class:`Writer` takes as limits; events above those of the reader are never written."""
+
+Event = bytes | Mapping[str, str]
+"""What a writer sends: a JSON document (version 2), or pairs of text (version 1)."""
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """Events which were handed in together, as they will stand in frames.
+
+    Attributes:
+        payloads: documents, or encoded pairs; never changed.
+        octets: the frames of all of them, not compressed.
+        token: the caller's own; whoever waits for the acknowledgement.
+        written: so many of the first are acknowledged or in flight.
+        acknowledged: so many of the first are acknowledged.
+    """
+
+    payloads: Sequence[bytes]
+    octets: int
+    token: Any = None
+    written: int = 0
+    acknowledged: int = 0
+
+    @property
+    def missing(self) -> int:
+        """How many of its events are not acknowledged."""
+        return len(self.payloads) - self.acknowledged
+
+
+# ── Events of the writer ────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class PartAcknowledged:
+    """``count`` more events of a window are acknowledged, and not yet all of it (``LJ-06``).
+
+    ``parcels`` are those which are wholly acknowledged by now, oldest first.
+    """
+
+    count: int
+    parcels: list[Parcel]
+
+
+@dataclass(slots=True)
+class WindowAcknowledged:
+    """The last ``count`` events of the oldest window in flight are acknowledged."""
+
+    count: int
+    parcels: list[Parcel]
+
+
+@dataclass(slots=True)
+class KeptAlive:
+    """An ack which covers nothing new: the reader lives and needs more time (``LJ-15``)."""
+
+
+WriterEvent = PartAcknowledged | WindowAcknowledged | KeptAlive | Fault
+"""One for each ack; a Fault is always the last event of all."""
+
+
+class EventsQueued:
+    """Events were handed in."""
+
+
+class WindowSent:
+    """A window was formed."""
+
+
+class WindowsFilled:
+    """As many windows are in flight as may be."""
+
+
+class AllAcknowledged:
+    """Nothing is in flight any more."""
+
+
+class DrainBegun:
+    """No further window will be sent on this connection."""
+
+
+class Writing(State):
+    """Where a writer stands."""
+
+    IDLE = auto()  # nothing is in flight
+    FLOWING = auto()  # windows are in flight, and another may follow (pipelining)
+    BLOCKED = auto()  # no window may be sent before the oldest is acknowledged (LJ-09)
+    DRAINING = auto()  # no window will be sent any more; acks are awaited
+    FAILED = auto()  # the reader broke the protocol or fell silent
+    CLOSED = auto()
+
+
+WRITER: Final[Table[Writing]] = {
+    Writing.IDLE: {
+        EventsQueued: Writing.IDLE,
+        WindowSent: Writing.FLOWING,
+        KeptAlive: Writing.IDLE,
+        DrainBegun: Writing.DRAINING,
+        Fault: Writing.FAILED,
+        ConnectionLost: Writing.CLOSED,
+    },
+    Writing.FLOWING: {
+        EventsQueued: Writing.FLOWING,
+        WindowSent: Writing.FLOWING,
+        WindowsFilled: Writing.BLOCKED,
+        PartAcknowledged: Writing.FLOWING,
+        WindowAcknowledged: Writing.FLOWING,
+        AllAcknowledged: Writing.IDLE,
+        KeptAlive: Writing.FLOWING,
+        DrainBegun: Writing.DRAINING,
+        Fault: Writing.FAILED,
+        ConnectionLost: Writing.CLOSED,
+    },
+    Writing.BLOCKED: {
+        EventsQueued: Writing.BLOCKED,
+        PartAcknowledged: Writing.BLOCKED,
+        WindowAcknowledged: Writing.FLOWING,
+        KeptAlive: Writing.BLOCKED,
+        DrainBegun: Writing.DRAINING,
+        Fault: Writing.FAILED,
+        ConnectionLost: Writing.CLOSED,
+    },
+    Writing.DRAINING: {
+        PartAcknowledged: Writing.DRAINING,
+        WindowAcknowledged: Writing.DRAINING,
+        AllAcknowledged: Writing.DRAINING,
+        KeptAlive: Writing.DRAINING,
+        DrainBegun: Writing.DRAINING,
+        Fault: Writing.FAILED,
+        ConnectionLost: Writing.CLOSED,
+    },
+    Writing.FAILED: {ConnectionLost: Writing.CLOSED},
+    Writing.CLOSED: {},
+}
+"""An ack in a state without its row covers what was never sent: a Fault (``LJ-15``)."""
+
+
+@dataclass(slots=True)
+class WriterCounters:
+    """What a writer has done, as plain integers."""
+
+    events: int = 0
+    windows: int = 0
+    acknowledged: int = 0
+    acks: int = 0
+    keepalives: int = 0
+    octets: int = 0
+    octets_uncompressed: int = 0
