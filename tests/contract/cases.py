@@ -119,6 +119,8 @@ class Case:
     client_class: Any
     service_class: Any
     hook: str = "messageReceived"
+    shakes_hands = True
+    """A client which begins with a TLS hand-shake does so in memory, too."""
     wrong_type_is_refused = False
     """What a hook returns is the answer, so an answer of a wrong type cannot be given."""
 
@@ -145,7 +147,7 @@ class Case:
             factory.buildProtocol,
             full=full,
             host=host,
-            tls=world.turned_away is not None,
+            tls=world.turned_away is not None and self.shakes_hands,
         )
         server, client = line.server.protocol, line.client.protocol
         return Peer(self, self.session_in(client), self.session_in(server), line)
@@ -365,6 +367,7 @@ class Sabc(Case):
 
 class SabcOnWebSocket(Sabc):
     name, title = "sabc-ws", "SabcOnWebSocket"
+    shakes_hands = False
 
     def service(self, world: Any, name: str = "me", password: str = "right", **options: Any) -> Any:
         return super().service(world, name, password, url="ws://server:5047/", **options)
@@ -386,6 +389,7 @@ class SabcOnWebSocket(Sabc):
 
 class Umq(Case):
     name, title = "umq", "Umq"
+    shakes_hands = False
     server_class, client_class = UmqServer, UmqClient
     service_class = UmqClientService
     hook = "requestReceived"

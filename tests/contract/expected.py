@@ -6,24 +6,16 @@ Each is a strict expected failure: whoever mends one takes it out of here.
 from __future__ import annotations
 
 _BROKEN: dict[str, tuple[str, str]] = {
-    "test_a_server_that_reads_slowly_but_steadily_is_not_left": (
-        "sabc sabc-ws umq",
-        "HO-04: progress does not reset the deadline of our own uploads",
-    ),
     "test_a_client_that_reads_slowly_but_steadily_is_not_cut_off": (
-        "sabc sabc-ws umq",
+        "umq",
         "HO-04: progress does not reset the deadline",
     ),
     "test_an_orderly_end_finishes_what_is_in_flight": ("mtl", "HO-12"),
-    "test_tls_which_says_no_is_a_refusal": (
-        "sabc sabc-ws umq",
-        "HO-11: what the transport said is lost",
-    ),
     "test_what_is_in_flight_is_finished": ("mtl", "HO-12: the row above, in a service"),
     "test_what_the_peer_would_not_take_is_refused_before_it_is_written": ("mtl", "HO-23"),
-    "test_what_is_not_whole_yet_is_bounded_for_the_process": ("sabc sabc-ws umq", "NB-02"),
+    "test_what_is_not_whole_yet_is_bounded_for_the_process": ("umq", "NB-02"),
     "test_the_counters_can_be_seen_while_the_connection_lives": (
-        "sabc sabc-ws umq",
+        "umq",
         "FC-03: most are added when a connection ends",
     ),
 }

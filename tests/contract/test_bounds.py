@@ -73,7 +73,10 @@ class Slow:
         while end.other.buffer and not end.gone:
             world.wait(12)
             end.deaf = False
-            end.read(STEADY_OCTETS)
+            left = STEADY_OCTETS
+            while left > 0 and (there := len(end.other.buffer)):
+                end.read(min(left, there))
+                left -= there
             end.deaf = True
         end.deaf = False
         world.wait(1)

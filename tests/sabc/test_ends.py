@@ -49,6 +49,16 @@ class Ends(Case):
         self.failureResultOf(asked, ConnectionClosed)
         self.assertEqual(self.client.factory.counters["ended:DrainTimedOut"], 1)
 
+    def test_a_server_which_owes_nothing_has_less_time_to_close(self):
+        """HO-05: whoever has all its answers does not wait for them."""
+        self.pair()
+        left = self.client.disconnect()
+        self.clock.advance(3)
+        self.assertNoResult(left)
+        self.clock.advance(1)
+        self.pump()
+        self.successResultOf(left)
+
     def test_leaving_before_the_session_stands(self):
         self.server = self.serve()
         self.client = self.join()

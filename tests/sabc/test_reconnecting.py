@@ -7,6 +7,7 @@ from zope.interface import implementer
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from twisted_msgproto.sabc import SabcClientFactory, SabcServer
 from twisted_msgproto.sabc.protocol.comeback import SabcClientService
+from twisted_msgproto.sabc.terms.tables import Serving
 
 from .pairs import PEER, Case, Transport
 
@@ -65,6 +66,7 @@ class Reconnecting(Case):
         stopped = self.service.stopService()
         for side in self._sides:
             self.lose(side)
+        self.clock.advance(0)
         self.assertEqual(stopped.called, True)
 
     def tearDown(self):
@@ -180,6 +182,33 @@ class Reconnecting(Case):
         self.exchange()
         self.stop()
         self.failureResultOf(asked, ConnectionClosed)
+
+    def test_a_stopped_service_says_goodbye_and_gets_its_answers(self):
+        """HO-05, SA-12."""
+        self.start()
+        asked = self.service.request(b"x")
+        self.exchange()
+        stopped = self.service.stopService()
+        self.exchange()
+        self.assertIs(self.server.machine.state, Serving.DRAINING)
+        self.server.asked[0][1].callback(b"y")
+        self.exchange()
+        self.assertEqual(self.successResultOf(asked).body, b"y")
+        self.successResultOf(stopped)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_stopped_service_waits_for_no_server_which_does_not_answer(self):
+        """HO-05: every end has a deadline."""
+        self.start()
+        asked = self.service.request(b"x", safe=True)
+        stopped = self.service.stopService()
+        self.clock.advance(3)
+        self.assertNoResult(stopped)
+        self.clock.advance(1)
+        self.assertIn(b"DISCONNECTING", self.client_side.transport.value())
+        self.lose(self.client_side)
+        self.failureResultOf(asked, ConnectionClosed)
+        self.successResultOf(stopped)
 
     def test_over_websocket_it_connects_to_an_address(self):
         """SA-25."""

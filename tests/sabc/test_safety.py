@@ -106,8 +106,6 @@ class Safety(HeldCase):
         self.sink.safe()
         self.pump()
         self.assertEqual(self.failureResultOf(asked, Refused).value.code, "truncated")
-        self.assertEqual(self.factory.counters["truncated_messages"], 0)
-        self.lose(self.server)
         self.assertEqual(self.factory.counters["truncated_messages"], 1)
 
     def test_or_it_is_refused(self):

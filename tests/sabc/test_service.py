@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,36 @@ def test_a_line_which_the_server_does_not_take_whole_is_no_success(
     landed = [(row["body"], row["truncated"]) for row in rows(tmp_path / "queue")]
     assert landed[0] == (b"good", False)
     assert [cut for _, cut in landed[1:]] == ([True] if octets == 5000 else [])
+
+
+def test_a_server_which_ignores_disconnect_does_not_keep_send(launch: Launcher) -> None:
+    # HO-05: everything is acknowledged, so nothing is waited for but the end
+    heard = bytearray()
+
+    def serve(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            answered = 0
+            while octets := connection.recv(65536):
+                heard.extend(octets)
+                if not answered and heard.count(b"\0"):
+                    connection.sendall(b"CONNECTED\r\nsession-id::s\r\n\r\n\0")
+                    answered = 1
+                for id in re.findall(rb"\r\nmsg-id::(\d+)\r\n", bytes(heard))[answered - 1 :]:
+                    head = b"MESSAGE\r\nsession-id::s\r\nref-msg-id::" + id
+                    connection.sendall(head + b"\r\n\r\n\0")
+                    answered += 1
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, args=(listening,))
+        serving.start()
+        where = f"tcp:127.0.0.1:{listening.getsockname()[1]}"
+        sent = launch.run("send", "sabc", where, "--count", "3", "--json")
+        serving.join()
+    assert sent.returncode == 0, sent.stderr
+    assert '"sent": 3, "acknowledged": 3' in sent.stdout
+    assert b"DISCONNECT\r\n" in heard
+    assert heard.endswith(b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0")
 
 
 def test_sigterm_under_load_loses_nothing(launch: Launcher, tmp_path: Path) -> None:

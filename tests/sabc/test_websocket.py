@@ -7,7 +7,7 @@ import socket
 
 import websockets
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import (
@@ -308,6 +308,29 @@ class Served(TestCase):
         self.addCleanup(port.stopListening)
         with self.assertRaises(ConnectionClosed):
             await connect(reactor, f"ws://127.0.0.1:{port.getHost().port}")
+
+    async def test_who_cancels_before_the_upgrade_is_gone_at_once(self):
+        """SA-25: there is no session yet which could be told."""
+        gone = Deferred()
+        asked = Deferred()
+
+        class Silent(Protocol):
+            def dataReceived(self, data):
+                if not asked.called:
+                    asked.callback(None)
+
+            def connectionLost(self, reason):
+                gone.callback(None)
+
+        port = reactor.listenTCP(0, Factory.forProtocol(Silent), interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        connecting = Deferred.fromCoroutine(
+            connect(reactor, f"ws://127.0.0.1:{port.getHost().port}")
+        )
+        await asked
+        connecting.cancel()
+        await self.assertFailure(connecting, CancelledError)
+        await gone
 
     async def test_a_server_pushes_over_websocket(self):
         """SA-16, SA-25."""

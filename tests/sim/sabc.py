@@ -136,17 +136,19 @@ class Sabc:
 def answer_before_safe() -> AbstractContextManager[object]:
     """A request is answered when it has come, not when it is on disk."""
 
-    def put(self: SabcSession, batch: Any) -> Deferred[Any] | None:
+    def received(self: SabcSession, batch: Any) -> Deferred[Any] | None:
         if self.factory.sink is not None:
             self.factory.sink.put(batch).addErrback(lambda failure: None)
         return None
 
-    return mock.patch.object(SabcSession, "_put", put)
+    return mock.patch.object(SabcSession, "batchReceived", received)
 
 
 def not_stored_is_answered() -> AbstractContextManager[object]:
     """A disk which breaks is no reason to refuse a request."""
-    return mock.patch.object(SabcSession, "_notSafe", lambda self, failure, batch: None)
+    return mock.patch.object(
+        SabcSession, "_notSafe", lambda self, place, failure: self._safe(place)
+    )
 
 
 def parts_of_others() -> AbstractContextManager[object]:

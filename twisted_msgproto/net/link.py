@@ -34,6 +34,14 @@ from .wires.stream import StreamWire
 Actions = Mapping[type, Callable[[Any, Any], None]]
 
 
+class SteadyLogger(Logger):
+    """A class's logger whose namespace stays, where Twisted's takes that of each subclass."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> Logger:
+        """Return this logger, whoever asks."""
+        return self
+
+
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
 class Link(Protocol):
     """One connection: the protocol of a byte stream, or what a WebSocket wire carries.
@@ -374,4 +382,4 @@ class Link(Protocol):
 
 Link.actions = {Fault: Link.faulted}
 
-__all__ = ["Actions", "Link"]
+__all__ = ["Actions", "Link", "SteadyLogger"]

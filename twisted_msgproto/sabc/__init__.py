@@ -1,6 +1,6 @@
 """sABC: sessions of requests and answers which a person can type, over TCP, TLS and WebSocket.
 
-Read in this order: wire, terms, machine, protocol, websocket, service.
+Read in this order: wire, terms, machine, protocol, service.
 """
 
 from .machine import Client, Server

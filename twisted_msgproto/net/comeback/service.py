@@ -376,7 +376,7 @@ class Comeback(Service, Generic[S]):
 
     def _left(self, result: object) -> None:
         deadline, self._deadline = self._deadline, None
-        if deadline is not None:
+        if deadline is not None and deadline.active():
             deadline.cancel()
         self.session = None
         self._change(ComebackState.DOWN)

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from email.utils import formatdate
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ...core.connection import WorkLost
 from ...core.errors import Fault
@@ -41,6 +41,7 @@ from ..terms.events import (
     Event,
     MessageAbandoned,
     MessagesReceived,
+    MessagesSafe,
     RequestsTimedOut,
     SessionExpired,
     SessionGranted,
@@ -101,6 +102,7 @@ class Side(Listener[S]):
         framed: bool,
         lenient: bool,
         refuse_oversize: bool,
+        unhooked: Container[str],
     ) -> None:
         super().__init__(
             initial, limits, framed=framed, lenient=lenient, refuse_oversize=refuse_oversize
@@ -108,8 +110,21 @@ class Side(Listener[S]):
         self._connect_seconds = self._limits["connect-seconds"]
         self._drain_seconds = self._limits["session-drain"]
         self._paused = False
+        self._unhooked = unhooked
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
+
+    @property
+    def held(self) -> int:
+        """Octets of frames and messages which are not whole yet."""
+        most = self.message_octets
+        kept = [min(incoming.size, most) for incoming in self._waiting() if not incoming.muted]
+        return self._decoder.held + sum(kept)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is ``held``."""
+        return not (self._receiving or self._unfinished or self._decoder.held)
 
     @property
     def faulted(self) -> bool:
@@ -130,8 +145,14 @@ class Side(Listener[S]):
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
     def made_safe(self, place: int, now: float) -> list[Event]:
-        """The messages of this event are safe: answer the requests among them."""
-        self._answered_by_sink(place)
+        """The messages of this event are safe: where no hook looks at them, they are answered."""
+        event = self._answered_by_sink(place)
+        if event.kind not in self._unhooked:
+            return [MessagesSafe(event)]
+        if event.kind == SEND_ONLY:
+            self.settle(len(event.ids))
+        else:
+            self.acknowledge(event.ids)
         return []
 
     def not_safe(self, place: int, now: float) -> list[Event]:
@@ -226,7 +247,6 @@ class Side(Listener[S]):
         self._machine.try_step(ConnectionLost)
         self._unfinished.clear()
         self._unanswered.clear()
-        self._unsafe.clear()
         self._receiving = False
         self._current = Incoming(None, None, 0.0)
         self._out.clear()
@@ -251,12 +271,14 @@ class Server(Side[Serving]):
         framed: bool = False,
         lenient: bool = False,
         refuse_oversize: bool = False,
+        unhooked: Container[str] = (),
     ) -> None:
         """``limits`` holds at least :data:`SESSION_LIMITS`; their defaults where it is None.
 
         ``authenticates``: a client-id is needed (``SA-07``).  ``framed``: on WebSocket.
         ``lenient``: bare LF ends a line too (``SA-28``).  ``refuse_oversize``: a message above the
-        limit is refused, not cut (``SA-22``).
+        limit is refused, not cut (``SA-22``).  ``unhooked``: kinds of messages at which no hook
+        looks: they are answered as soon as they are safe.
         """
         super().__init__(
             Serving.AWAITING,
@@ -264,6 +286,7 @@ class Server(Side[Serving]):
             framed=framed,
             lenient=lenient,
             refuse_oversize=refuse_oversize,
+            unhooked=unhooked,
         )
         limits = Limits.of(SESSION_LIMITS) if limits is None else limits
         self._attempts_left = limits.integer("login-attempts")
@@ -369,7 +392,7 @@ class Server(Side[Serving]):
         self.deadlines.no_later("drain", now + self._drain_seconds)
 
     def _look_drained(self) -> None:
-        if self.state is Serving.DRAINING and not self._unanswered and not self._unsettled:
+        if self._machine.state is Serving.DRAINING and not self._unanswered and not self._unsettled:
             self._send_disconnecting()
             self._machine.step(Drained)
 
@@ -392,6 +415,10 @@ class Server(Side[Serving]):
     }
 
 
+LEAVE_SECONDS: Final = 4.0
+"""For a server which owes nothing to close after DISCONNECT, where no limit ``drain`` is given."""
+
+
 class Client(Side[Connecting]):
     """The connecting side."""
 
@@ -407,6 +434,7 @@ class Client(Side[Connecting]):
         framed: bool = False,
         lenient: bool = False,
         refuse_oversize: bool = False,
+        unhooked: Container[str] = (),
     ) -> None:
         """As :class:`Server`."""
         super().__init__(
@@ -415,7 +443,9 @@ class Client(Side[Connecting]):
             framed=framed,
             lenient=lenient,
             refuse_oversize=refuse_oversize,
+            unhooked=unhooked,
         )
+        self._leave_seconds = min(self._drain_seconds, self._limits.get("drain", LEAVE_SECONDS))
 
     def connect(
         self,
@@ -454,12 +484,14 @@ class Client(Side[Connecting]):
         return []
 
     def disconnect(self, now: float) -> None:
-        """Ask the server to answer what it has and to close, in time (``SA-12``).
+        """Ask the server to answer what it has and to close, in time (``SA-12``, HO-05).
 
+        A server which owes nothing has the time ``drain`` for it, any other ``session-drain``.
         Raises IllegalTransition outside a session.
         """
         self._machine.step(DisconnectSent)
-        self.deadlines.set("drain", now + self._drain_seconds)
+        seconds = self._drain_seconds if self.outstanding else self._leave_seconds
+        self.deadlines.set("drain", now + seconds)
         head = wire.encode_head("DISCONNECT", {SESSION_ID: self._session_id.decode()})
         self._out.append(head + END_OF_EMPTY)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IStreamClientEndpoint
@@ -12,6 +12,9 @@ from ...core.errors import LimitExceeded
 from ...net.comeback import ClientComeback
 from .exchange import Body, Response
 from .sides import SabcClient, SabcClientFactory
+
+GOODBYE_SECONDS: Final = 1.0
+"""For DISCONNECTING to be written and read, when a server does not end a session in time."""
 
 T = TypeVar("T")
 
@@ -98,3 +101,12 @@ class SabcClientService(ClientComeback[SabcClient]):
 
     def _closeSession(self, session: SabcClient) -> Deferred[None]:
         return session.disconnect()
+
+    def _cutOff(self) -> None:
+        """The server is told, and has a moment to hear it."""
+        session = self.session
+        if session is None:
+            super()._cutOff()
+        else:
+            session.loseSession()
+            self._deadline = self.clock.callLater(GOODBYE_SECONDS, super()._cutOff)

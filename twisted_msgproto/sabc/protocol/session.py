@@ -1,44 +1,37 @@
-"""One sABC session on Twisted, of either role and on either transport.
+"""One sABC session on Twisted, of either role and on either wire.
 
-A session moves octets between a transport and its machine, turns events into hooks and Deferreds,
-owns the timer and the back-pressure, and decides nothing about the protocol.  On a byte stream it
-is the transport's protocol; on WebSocket a wire stands between (:mod:`.websocket`).
+The link moves octets or frames between a wire and the machine.  Here stands what is sABC's own:
+which method follows which event, the hooks, and how requests are answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import iscoroutine
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IHalfCloseableProtocol, ISSLTransport, ITCPTransport
-from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
-from ...core.connection import WorkLost
 from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
 from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
-from ...net.backpressure import OutputGuard, ReadControl
-from ...net.factory import peer_name
-from ...net.ingest import Delivery, tell_not_stored, tell_unread
-from ...net.timer import MachineTimer
+from ...net.link import SteadyLogger
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
-from ..machine import Client, Server
 from ..terms.events import (
     REQUEST,
+    SEND_ONLY,
     DisconnectingReceived,
+    DisconnectReceived,
     DrainTimedOut,
     ErrorReceived,
-    Event,
     FrameDiscarded,
     FrameRefused,
     MessageAbandoned,
     MessagesReceived,
+    MessagesSafe,
     RequestFailed,
     RequestsTimedOut,
     ResponsesReceived,
@@ -64,12 +57,11 @@ LIMITS: Final = (
 )
 """Everything a server or client of sABC bounds, beside what all servers bound."""
 
-log = Logger(namespace="twisted_msgproto.sabc")
+log = SteadyLogger(namespace="twisted_msgproto.sabc")
 
 
-@implementer(IHalfCloseableProtocol)
 class SabcSession(Verbs):
-    """What server and client have in common: hooks, and the way of events.
+    """What server and client have in common: hooks, and which event leads to which.
 
     Attributes:
         machine: where the protocol's decisions are made; its ``snapshot()`` tells where it stands.
@@ -79,21 +71,11 @@ class SabcSession(Verbs):
         expires: when the session ends, in seconds since 1970-01-01 UTC, or None (``SA-11``).
     """
 
-    factory: Any
-    machine: Server | Client
-    session: str
-    peer: str
-    clientId: str | None = None
-    framed: WebSocketWire | None = None
-    """The WebSocket connection in between, or None on a byte stream."""
+    log: ClassVar[Logger] = log
+    readsWhileDraining = True
+    answers = frozenset({ResponsesReceived, RequestFailed, RequestsTimedOut, MessagesSafe})
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
-
-    def sessionEstablished(self) -> None:
-        """The session stands: messages may be sent and may come."""
-
-    def sessionLost(self, reason: Failure) -> None:
-        """The session has ended; ``reason`` is what the transport gave to ``connectionLost``."""
 
     def requestReceived(self, message: Message) -> Any:
         """The peer wants an answer (``SA-16``): a body, a :class:`Response`, None, or a Deferred
@@ -105,67 +87,47 @@ class SabcSession(Verbs):
         """
 
     def messageReceived(self, message: Message) -> Any:
-        """A send-only message came (``SA-17``); a Deferred holds up an orderly end (``SA-12``)."""
+        """A send-only message came (``SA-17``); a Deferred holds up an orderly end (``SA-12``).
+
+        With a sink this is called when the message is safe, even if the peer has left by then.
+        """
 
     def errorReceived(self, error: ErrorReceived) -> None:
         """The peer reports an error which answers none of our requests (``SA-24``)."""
+
+    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """Messages of one read arrived, all requests or all send-only.
+
+        By default they go to the factory's sink.  The other hooks see them once the Deferred (None:
+        at once) has fired; if it fails the session ends, and its requests with it.
+        """
+        sink = self.factory.sink
+        return None if sink is None else sink.put(batch)
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
         """Begin; a subclass which overrides this calls it first."""
-        factory, transport = self.factory, self.transport
-        assert transport is not None
-        if isinstance(transport, WebSocketWire):
-            self.framed = transport
-        address = transport.getPeer()
-        self.peer = peer_name(address)
-        self.address = str(getattr(address, "host", ""))
-        self.session = factory.sessionNames.next()
-        self._established = False
-        self._ended = False  # the transport was asked to close
-        self._gone = False  # it is closed
-        self._unsafe: set[int] = set()  # places of what never will be safe
         self._streams: dict[Deferred[Response], Stream] = {}
-        self._control = ReadControl(transport, self._readingChanged)
-        self._delivery = Delivery(
-            self._put,
-            self._control,
-            factory.budget,
-            factory.limits.integer("unsafe-octets"),
-            lambda failure: None,
-        )
-        self._place = 0  # of what is just being given to the sink
-        self.machine = self._newMachine()
-        self._timer = MachineTimer(factory.clock, self.machine, self._advanced)
-        self._guard: OutputGuard | None = None
         self._outputPaused = False
-        # TLS writes nothing before its hand-shake: a guard would take that for a peer which does
-        # not read, and stop reading what the hand-shake waits for.
-        if self.framed is None and not ISSLTransport.providedBy(transport):
-            self._watchOutput()
-        factory.connectionOpened(self, self.address)
-        if ITCPTransport.providedBy(transport):
-            transport.setTcpNoDelay(True)
-        self._begin(factory.clock.seconds())
-        self._flush()
+        self._unanswered: list[Any] = []  # the waiters which the end has left
+        super().connectionMade()
 
-    def _watchOutput(self) -> None:
-        factory = self.factory
-        self._guard = OutputGuard(
-            self.transport,
-            self._control,
-            factory.clock,
-            factory.limits["unread-seconds"],
-            self.unread,
-            self.outputChanged,
+    @property
+    def framed(self) -> bool:
+        """Whether the session is on WebSocket, where each message is one frame."""
+        return isinstance(self.wire, WebSocketWire)
+
+    @property
+    def unhooked(self) -> frozenset[str]:
+        """The kinds of messages which no hook looks at: the machine deals with what is safe."""
+        kind = type(self)
+        hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}
+        return frozenset(
+            name
+            for name, hook in hooks.items()
+            if getattr(kind, hook) is getattr(SabcSession, hook)
         )
-
-    def _newMachine(self) -> Server | Client:
-        raise NotImplementedError
-
-    def _begin(self, now: float) -> None:
-        raise NotImplementedError
 
     @property
     def expires(self) -> float | None:
@@ -177,203 +139,110 @@ class SabcSession(Verbs):
         """The session stands."""
         return self._established and not self._ended and not self.machine.closed
 
-    def snapshot(self) -> dict[str, object]:
-        """Where the session stands, as plain values and without secrets."""
-        return {
-            "session": self.session,
-            "peer": self.peer,
-            "client_id": self.clientId,
-            **self.machine.snapshot(),
-        }
+    def workLost(self, work: list[Any], reason: Failure) -> None:
+        """Requests of ours will not be answered."""
+        self._unanswered = [waiter for _, waiter in work]
 
-    def readConnectionLost(self) -> None:
-        """The peer has shut its sending side, so nobody will answer us any more."""
-        self.loseSession()
-
-    def writeConnectionLost(self) -> None:
-        """Nobody reads what we write any more."""
-        self._abort()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
-        self._ended = self._gone = True
-        ended = self.machine.lost(self.factory.clock.seconds())
-        self._timer.stop()
-        if self._guard is not None:
-            self._guard.stop()
-        factory = self.factory
-        factory.budget.forget(self._control)
-        for name, count in self.machine.counters.as_dict().items():
-            factory.counters[name] += count
-        factory.connectionClosed(self, reason)
-        self._lost(reason)
-        error = self._lossOf(reason)
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: first the role knows, then whoever waits, then the hook."""
+        error = self._left(reason)
         streams, self._streams = self._streams, {}
         # Whoever hears of it may cancel others which wait still: each fires once.
         for done, stream in streams.items():
             stream.stop()
             if not stream.waiting and not done.called:
                 done.errback(error)
-        for event in ended:
-            if isinstance(event, WorkLost):
-                for _, waiter in event.work:
-                    self._fail(waiter, error)
-        if self._established:
-            self.sessionLost(reason)
+        unanswered, self._unanswered = self._unanswered, []
+        for waiter in unanswered:
+            self._fail(waiter, error)
+        super().ending(reason)
 
-    def neverConnected(self, error: Exception) -> None:
-        """The WebSocket connection ended before the session could begin."""
-
-    def _lossOf(self, reason: Failure) -> Exception:
-        """What those are told who still wait for answers."""
+    def _left(self, reason: Failure) -> Exception:
+        """The role tidies up; returns what those are told who still wait for answers."""
         return ConnectionClosed(f"the session ended: {reason.getErrorMessage()}")
 
-    def _lost(self, reason: Failure) -> None:
-        """What a role has to tidy up."""
+    def _guarded(self, hook: Callable[..., object], *arguments: object) -> None:
+        """Call a hook whose failure harms nobody else."""
+        try:
+            hook(*arguments)
+        except Exception:
+            log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook.__name__)
 
-    # ── octets in ───────────────────────────────────────────────────────────────────────────────
+    def establish(self) -> None:
+        """The session stands; the application's hook may fail."""
+        self._established = True
+        self.wire.established()
+        self._guarded(self.sessionEstablished)
 
-    def dataReceived(self, data: bytes) -> None:
-        """Octets from a byte stream."""
-        if not self._ended:
-            if self._guard is None:
-                self._watchOutput()
-            now = self.factory.clock.seconds()
-            self._take(self.machine.receive(data, now), now)
-
-    def received(self, frames: list[bytes]) -> None:
-        """WebSocket messages of one read; none where only part of one has come."""
-        if frames and not self._ended:
-            now = self.factory.clock.seconds()
-            self._take(self.machine.receive(frames, now), now)
+    # ── what the peer gets wrong, and how it ends ───────────────────────────────────────────────
 
     def oversized(self) -> None:
         """A WebSocket message is above twice the limit of a message (``SA-22``)."""
         if not self._ended:
-            self._take(self.machine.oversized(), self.factory.clock.seconds())
+            self._follow(self.machine.oversized())
 
-    def _take(self, events: list[Event], now: float) -> None:
-        for event in events:
-            if type(event) is MessagesReceived:
-                self._deliver(event)
-            elif type(event) is ResponsesReceived:
-                self._answered(event)
-            else:
-                self._happened(event, now)
-        self._flush()
+    def _errorCame(self, event: ErrorReceived) -> None:
+        self._guarded(self.errorReceived, event)
 
-    def _happened(self, event: Event, now: float) -> None:
-        if isinstance(event, RequestFailed):
-            self._fail(event.waiter, Refused(event.text, event.code))
-        elif isinstance(event, RequestsTimedOut):
-            for waiter in event.waiters:
-                self._fail(waiter, TimedOut("no answer in time"))
-        elif isinstance(event, ErrorReceived):
-            self._guarded(self.errorReceived, event)
-        elif isinstance(event, Fault):
-            self._faulted(event)
-        elif isinstance(event, FrameRefused):
-            log.info(
-                "{peer}: a frame was refused: {text} ({code})",
-                peer=self.peer,
-                text=event.text,
-                code=event.code,
-            )
-        elif isinstance(event, FrameDiscarded | MessageAbandoned):
-            log.info(
-                "{peer}: {what}: {id}",
-                peer=self.peer,
-                what="a frame without end was discarded"
-                if isinstance(event, FrameDiscarded)
-                else "an unfinished message was given up",
-                id=shown(event.id or ""),
-            )
-        elif isinstance(event, DisconnectingReceived | SessionExpired | DrainTimedOut):
-            self.factory.counters[f"ended:{type(event).__name__}"] += 1
-
-    def _faulted(self, fault: Fault) -> None:
-        """The peer broke the protocol: one line and a counter (``SA-06``)."""
-        self.factory.countFault(fault.reason)
-        log.warn(
-            "{peer}: closed: {text} (starts with {octets})",
+    def _frameRefused(self, event: FrameRefused) -> None:
+        log.info(
+            "{peer}: a frame was refused: {text} ({code})",
             peer=self.peer,
-            text=fault.text,
-            octets=fault.octets.hex(" ") or "nothing",
-            reason=fault.reason,
+            text=event.text,
+            code=event.code,
         )
 
-    def _guarded(self, hook: Callable[[Any], object], argument: object) -> None:
-        """Call a hook whose failure harms nobody else."""
-        try:
-            hook(argument)
-        except Exception:
-            log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook.__name__)
+    def _frameDiscarded(self, event: FrameDiscarded) -> None:
+        self._tellLost("a frame without end was discarded", event.id)
+
+    def _messageAbandoned(self, event: MessageAbandoned) -> None:
+        self._tellLost("an unfinished message was given up", event.id)
+
+    def _tellLost(self, what: str, id: str | None) -> None:
+        log.info("{peer}: {what}: {id}", peer=self.peer, what=what, id=shown(id or ""))
+
+    def _clientLeaves(self, event: object) -> None:
+        """The client wants no more than its answers: the machine sees to it."""
+
+    def _countEnd(self, event: object) -> None:
+        self.factory.counters[f"ended:{type(event).__name__}"] += 1
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
     def _deliver(self, event: MessagesReceived) -> None:
-        factory = self.factory
-        batch = MessageBatch(
+        event.batch = batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
             event.kind,
-            factory.receivedAt(),
+            self.factory.receivedAt(),
             self.peer,
             self.session,
             self.clientId,
             len(event.ids),
             event.octets,
-            message_id=event.ids,
-            fields=event.fields,
-            body=event.bodies,
-            truncated=event.truncated,
+            event.ids,
+            None,  # no destination
+            event.fields,
+            event.bodies,
+            None,  # no attachments
+            event.truncated,
         )
-        factory.counters.settled["events"] += batch.count
-        factory.counters.settled["octets"] += batch.octets
-        self._place = event.place
-        self._delivery.deliver(batch, self._safe, batch, event.place)
+        self.deliver(batch, event.place)
 
-    def _put(self, batch: MessageBatch) -> Deferred[Any] | None:
-        sink = self.factory.sink
-        if sink is None:
-            return None
-        safe: Deferred[Any] = sink.put(batch)
-        return safe.addErrback(self._notSafe, self._place)
+    def _safe(self, place: Any) -> None:
+        """Messages at ``place`` are safe; send-only ones reach their hook after the end too."""
+        events = self.machine.made_safe(place, self._now())
+        if events or not self._following:
+            self._follow(events)
 
-    def _notSafe(self, failure: Failure, place: int) -> None:
-        """A batch will never be safe: its requests fail (``SA-16``), and the session ends.
+    def _nowSafe(self, event: MessagesSafe) -> None:
+        batch: Any = event.messages.batch
+        if event.messages.kind != REQUEST:
+            self._tellAll(batch)
+        elif not self._gone:
+            self._askAll(batch)
 
-        Going on would leave a gap in what is stored of this session.
-        """
-        tell_not_stored(log, self.peer, failure, self._ended)
-        self.factory.counters["unsafe_batches"] += 1
-        self._unsafe.add(place)
-
-    def _safe(self, batch: MessageBatch, place: int) -> None:
-        machine = self.machine
-        if place in self._unsafe:
-            self._unsafe.discard(place)
-            if not self._gone:
-                machine.not_safe(place, self.factory.clock.seconds())
-                self._flush()
-            return
-        if not self._gone:
-            machine.made_safe(place, self.factory.clock.seconds())
-        if batch.kind != REQUEST:
-            self._settle(batch)
-        elif self._gone:
-            return
-        elif type(self).requestReceived is SabcSession.requestReceived:
-            ids: Any = batch.message_id
-            machine.acknowledge(ids)
-        else:
-            self._ask_all(batch)
-        self._flush()
-
-    def _settle(self, batch: MessageBatch) -> None:
+    def _tellAll(self, batch: MessageBatch) -> None:
         """Send-only messages: nobody is answered, but an orderly end waits for them."""
-        if type(self).messageReceived is SabcSession.messageReceived:
-            self.machine.settle(batch.count)
-            return
         for message in batch:
             try:
                 result = self.messageReceived(message)
@@ -388,15 +257,15 @@ class SabcSession(Verbs):
                         "{peer}: messageReceived failed", failure, peer=self.peer
                     )
                 )
-                result.addCallback(lambda _: self._settled())
+                result.addCallback(lambda _: self._told())
             else:
                 self.machine.settle(1)
 
-    def _settled(self) -> None:
+    def _told(self) -> None:
         self.machine.settle(1)
-        self._flush()
+        self._settle()
 
-    def _ask_all(self, batch: MessageBatch) -> None:
+    def _askAll(self, batch: MessageBatch) -> None:
         """Let the application answer; answers which are there at once leave together."""
         numbers: list[str] = []
         bodies: list[bytes] = []
@@ -436,7 +305,7 @@ class SabcSession(Verbs):
             self._failed(result, number)
         else:
             self._answer(result, number)
-        self._flush()
+        self._settle()
 
     def _answer(self, result: object, number: str) -> None:
         if self.machine.closed:
@@ -475,6 +344,13 @@ class SabcSession(Verbs):
             if not answered.called:  # the callback of another answer may have cancelled it
                 answered.callback(Response(body, headers, cut))
 
+    def _requestFailed(self, event: RequestFailed) -> None:
+        self._fail(event.waiter, Refused(event.text, event.code))
+
+    def _timedOut(self, event: RequestsTimedOut) -> None:
+        for waiter in event.waiters:
+            self._fail(waiter, TimedOut("no answer in time"))
+
     def _fail(self, waiter: Any, error: Exception) -> None:
         """A request has failed, unless its caller has cancelled it meanwhile."""
         failed = self._release(waiter)
@@ -483,68 +359,30 @@ class SabcSession(Verbs):
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
-    def _flush(self) -> None:
-        """Write what is queued, arm the timer, and close if the machine has."""
-        if self._ended:
-            return
-        outputs = self.machine.outputs()
-        if outputs:
-            if self.framed is None:
-                self.transport.write(outputs)  # type: ignore[union-attr]
-            else:
-                self.framed.write(outputs)
-        if self.machine.finished:
-            self._close()
-        else:
-            self._timer.look()
-
-    def _close(self) -> None:
-        """The machine is done: let what was written go out, then close."""
-        self._ended = True
-        self._control.resume("draining")
-        if self._guard is not None:
-            self._guard.close()
-        elif self.framed is not None:
-            self.framed.close(self.machine.faulted)
-        else:
-            self._abort()
-
-    def _abort(self) -> None:
-        self._ended = True
-        self.transport.abortConnection()  # type: ignore[union-attr]
-
-    def unread(self) -> None:
-        """The peer has left unread what we write for too long: a line and a counter."""
-        if not self._ended:
-            tell_unread(log, self.factory, self.peer)
-        self._abort()
-
-    def outputDrained(self) -> None:
-        """The peer has read all that waited on WebSocket."""
-
     def outputChanged(self, paused: bool) -> None:
         """The peer has stopped reading what we write, or has caught up."""
         self._outputPaused = paused
-        if self.framed is not None:
-            (self._control.pause if paused else self._control.resume)("unread-output")
+        super().outputChanged(paused)
         if not paused:
             for stream in list(self._streams.values()):
                 stream.go()
 
-    # ── time ────────────────────────────────────────────────────────────────────────────────────
-
-    def _advanced(self, events: list[Event]) -> None:
-        """The machine's deadline has come."""
-        if not self._ended:
-            self._take(events, self.factory.clock.seconds())
-
-    def _readingChanged(self, paused: bool) -> None:
-        now = self.factory.clock.seconds()
-        if paused:
-            self.machine.paused(now)
-        else:
-            self.machine.resumed(now)
-            self._timer.look()
+    actions: ClassVar = {
+        Fault: Verbs.faulted,
+        MessagesReceived: _deliver,
+        MessagesSafe: _nowSafe,
+        ResponsesReceived: _answered,
+        RequestFailed: _requestFailed,
+        RequestsTimedOut: _timedOut,
+        ErrorReceived: _errorCame,
+        FrameRefused: _frameRefused,
+        FrameDiscarded: _frameDiscarded,
+        MessageAbandoned: _messageAbandoned,
+        DisconnectReceived: _clientLeaves,
+        DisconnectingReceived: _countEnd,
+        SessionExpired: _countEnd,
+        DrainTimedOut: _countEnd,
+    }
 
 
 __all__ = ["LIMITS", "PROTOCOL", "SabcSession"]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
@@ -38,7 +38,7 @@ from ...net.backpressure import OctetBudget
 from ...net.factory import MsgprotoServerFactory, SessionFactory
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
-from ..terms.events import ConnectReceived, ConnectRefused, Event, SessionGranted
+from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
 from ..terms.tables import Connecting, Serving
 from .exchange import Body, Response
 from .session import LIMITS, PROTOCOL, SabcSession, log
@@ -80,28 +80,28 @@ class SabcServer(SabcSession):
         self.avatar, self._logout = accepted.avatar, accepted.logout
         return accepted.name
 
-    def _newMachine(self) -> Server:
+    def makeMachine(self) -> Server:
+        """Return a machine with the factory's limits and options."""
         factory = self.factory
         return Server(
             factory.limits,
             authenticates=factory.authentication is not None,
-            framed=self.framed is not None,
+            framed=self.framed,
             lenient=factory.lenient,
             refuse_oversize=factory.refuseOversize,
+            unhooked=self.unhooked,
         )
 
-    def _begin(self, now: float) -> None:
+    def connectionMade(self) -> None:
+        """Begin; a subclass which overrides this calls it first."""
         self.connectHeaders = {}
         self._login = None
         self._logout = None
-        self.machine.connection_made(now)
+        super().connectionMade()
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
-            self.machine.stop()
+            self.loseSession()
 
-    def _happened(self, event: Event, now: float) -> None:
-        if not isinstance(event, ConnectReceived):
-            super()._happened(event, now)
-            return
+    def _connecting(self, event: ConnectReceived) -> None:
         self.connectHeaders = event.headers
         self._login = maybeDeferred(self.authorise, event)
         self._login.addCallbacks(self._accepted, self._rejected)
@@ -112,33 +112,26 @@ class SabcServer(SabcSession):
             return
         factory = self.factory
         seconds = factory.limits["session-seconds"]
-        now = factory.clock.seconds()
         try:
             self.machine.accept(
                 factory.newSessionId(),
-                expires=now + seconds if seconds else None,
+                expires=self._now() + seconds if seconds else None,
                 headers=self.connectedHeaders(),
             )
         except Exception:  # connectedHeaders is an application's
             self._rejected(Failure())
             return
         self.clientId = clientId
-        self._established = True
         factory.counters["sessions"] += 1
-        if self.framed is not None:
-            self.framed.established()
-        self._flush()
-        try:
-            self.sessionEstablished()
-        except Exception:
-            log.failure("{peer}: sessionEstablished failed", peer=self.peer)
+        self.establish()
+        self._settle()
 
     def _rejected(self, failure: Failure) -> None:
         self._login = None
         if self.machine.state is not Serving.AUTHENTICATING:
             return
         self.factory.counters["rejected"] += 1
-        now = self.factory.clock.seconds()
+        now = self._now()
         error: Any = failure.value
         if failure.check(Refused) and isinstance(error.code, int):
             self.machine.reject(now, error.code, str(error))
@@ -146,9 +139,9 @@ class SabcServer(SabcSession):
             if not failure.check(LoginFailed, UnauthorizedLogin, CancelledError, Refused):
                 log.failure("{peer}: authorisation failed", failure, peer=self.peer)
             self.machine.reject(now)
-        self._flush()
+        self._settle()
 
-    def _lost(self, reason: Failure) -> None:
+    def _left(self, reason: Failure) -> Exception:
         login, self._login = self._login, None
         if login is not None:
             login.cancel()
@@ -157,16 +150,9 @@ class SabcServer(SabcSession):
             maybeDeferred(logout).addErrback(
                 lambda failure: log.failure("{peer}: logout failed", failure, peer=self.peer)
             )
+        return super()._left(reason)
 
-    def readConnectionLost(self) -> None:
-        """The client has shut its sending side: answer what came, then close."""
-        self.drain()
-
-    def drain(self) -> None:
-        """The server stops: take no more requests, answer those in work, close (``SA-12``)."""
-        if not self._ended:
-            self.machine.drain(self.factory.clock.seconds())
-            self._flush()
+    actions: ClassVar = {**SabcSession.actions, ConnectReceived: _connecting}
 
 
 class SabcServerFactory(MsgprotoServerFactory):
@@ -273,7 +259,7 @@ class SabcClient(SabcSession):
         standing: Deferred[SabcClient] = Deferred()
         if self._lostWith is not None:
             standing.errback(self._lostWith)
-        elif getattr(self, "_established", False):
+        elif self._established:
             standing.callback(self)
         else:
             self._standing.append(standing)
@@ -289,54 +275,67 @@ class SabcClient(SabcSession):
             left.callback(None)
             return left
         self._leaving.append(left)
-        if self.machine.state is Connecting.OPEN:
-            self.machine.disconnect(self.factory.clock.seconds())
-            self._flush()
+        if self.transport is None:
+            self.loseSession()
+        elif self.machine.state is Connecting.OPEN:
+            self.machine.disconnect(self._now())
+            self._settle()
         elif self.machine.state is not Connecting.DRAINING:
             self.loseSession()
         return left
 
-    def _newMachine(self) -> Client:
-        factory = self.factory
-        return Client(factory.limits, framed=self.framed is not None, lenient=factory.lenient)
+    def loseSession(self) -> None:
+        """End the session at once; before the WebSocket upgrade there is none yet."""
+        if self.transport is None:
+            if self._lostWith is None:
+                self.wire.abort()
+        else:
+            super().loseSession()
 
-    def _begin(self, now: float) -> None:
+    def makeMachine(self) -> Client:
+        """Return a machine with the factory's limits and options."""
         factory = self.factory
-        self.machine.connect(
-            factory.clientId, factory.passcode, now=now, headers=factory.connectHeaders
+        return Client(
+            factory.limits, framed=self.framed, lenient=factory.lenient, unhooked=self.unhooked
         )
 
-    def _happened(self, event: Event, now: float) -> None:
-        if isinstance(event, SessionGranted):
-            self.clientId = self.factory.clientId
-            self.connectedHeaders = event.headers
-            self._established = True
-            if self.framed is not None:
-                self.framed.established()
-            self._guarded(lambda _: self.sessionEstablished(), None)
-            standing, self._standing = self._standing, []
-            for waiting in standing:
-                waiting.callback(self)
-        elif isinstance(event, ConnectRefused):
-            self._refusal = Refused(f"the server refused the session: {event.text}", event.code)
-            self.loseSession()
-        else:
-            if isinstance(event, Fault):
-                kind = TimedOut if event.reason == "connect-seconds" else ProtocolViolation
-                self._refusal = kind(event.text)
-            super()._happened(event, now)
+    def secured(self) -> None:
+        """The connection can be used: ask for a session."""
+        factory = self.factory
+        self.machine.connect(
+            factory.clientId, factory.passcode, now=self._now(), headers=factory.connectHeaders
+        )
+        self._settle()
+
+    def _granted(self, event: SessionGranted) -> None:
+        self.clientId = self.factory.clientId
+        self.connectedHeaders = event.headers
+        self.establish()
+        standing, self._standing = self._standing, []
+        for waiting in standing:
+            waiting.callback(self)
+
+    def _refused(self, event: ConnectRefused) -> None:
+        self._refusal = Refused(f"the server refused the session: {event.text}", event.code)
+        self.loseSession()
+
+    def faulted(self, fault: Fault) -> None:
+        """The server broke the protocol, or gave no session in time: whoever waits is told why."""
+        kind = TimedOut if fault.reason == "connect-seconds" else ProtocolViolation
+        self._refusal = kind(fault.text)
+        super().faulted(fault)
 
     def neverConnected(self, error: Exception) -> None:
         """The WebSocket connection ended before the session could begin."""
-        self._end(error)
+        self.sessionOver(error)
 
-    def _lossOf(self, reason: Failure) -> Exception:
-        return self._refusal or super()._lossOf(reason)
+    def _left(self, reason: Failure) -> Exception:
+        error = self._refusal or super()._left(reason)
+        self.sessionOver(error)
+        return error
 
-    def _lost(self, reason: Failure) -> None:
-        self._end(self._lossOf(reason))
-
-    def _end(self, error: Exception) -> None:
+    def sessionOver(self, error: Exception) -> None:
+        """There is no session any more, or never was one; ``error`` says why."""
         self._lostWith = error
         standing, self._standing = self._standing, []
         for waiting in standing:
@@ -344,6 +343,13 @@ class SabcClient(SabcSession):
         leaving, self._leaving = self._leaving, []
         for left in leaving:
             left.callback(None)
+
+    actions: ClassVar = {
+        **SabcSession.actions,
+        Fault: faulted,
+        SessionGranted: _granted,
+        ConnectRefused: _refused,
+    }
 
 
 ANONYMOUS_CLIENT_ID = "anonymous"

@@ -7,11 +7,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.protocol import Protocol
 
 from ...core.errors import ConnectionClosed
 from ...core.machine import IllegalTransition
-from ...net.timer import MachineTimer
+from ...net.session import Session
 from ..machine import Client, Server
 from ..machine.outgoing import OutgoingMessage
 from .exchange import Body, Response, octets_of
@@ -29,19 +28,13 @@ def _unsent(error: Exception) -> Exception:
     return error
 
 
-class Verbs(Protocol):
+class Verbs(Session):
     """The part of a :class:`.session.SabcSession` which an application calls."""
 
     factory: Any
     machine: Server | Client
-    _established: bool
-    _ended: bool
     _outputPaused: bool
     _streams: dict[Deferred[Response], Stream]
-    _timer: MachineTimer
-
-    def _flush(self) -> None:
-        raise NotImplementedError
 
     def request(
         self,
@@ -71,7 +64,7 @@ class Verbs(Protocol):
 
         waiter: Deferred[Response] = Deferred(forget)
         try:
-            now = self.factory.clock.seconds()
+            now = self._now()
             number = self._speaking.request(
                 octets_of(body), waiter, now, headers=headers, seconds=timeout
             )
@@ -79,7 +72,7 @@ class Verbs(Protocol):
             waiter.errback(_unsent(error))
             return waiter
         numbers.append(number)
-        self._flush()
+        self._settle()
         return waiter
 
     def sendOnly(
@@ -98,7 +91,7 @@ class Verbs(Protocol):
         except _UNSENT as error:
             written.errback(_unsent(error))
             return written
-        self._flush()
+        self._settle()
         written.callback(None)
         return written
 
@@ -113,13 +106,14 @@ class Verbs(Protocol):
             self._speaking.send_error(code, text, headers=headers)
         except IllegalTransition as error:
             raise _unsent(error) from None
-        self._flush()
+        self._settle()
 
     def loseSession(self) -> None:
         """End the session at once: DISCONNECTING, then close (``SA-13``)."""
         if not self._ended:
+            self._deaf = True
             self.machine.stop()
-            self._flush()
+            self._settle()
 
     @property
     def room(self) -> int:
@@ -142,7 +136,7 @@ class Verbs(Protocol):
         waiting: bool,
     ) -> Deferred[Response]:
         done: Deferred[Response] = Deferred(self._cancelStream)
-        now = self.factory.clock.seconds()
+        now = self._now()
         try:
             outgoing = self._speaking.open_message(
                 done if waiting else None, now, headers=headers, seconds=timeout
@@ -153,7 +147,7 @@ class Verbs(Protocol):
         stream = Stream(self, outgoing, pieces, done, waiting)
         self._streams[done] = stream
         stream.go()
-        self._timer.look()
+        self._settle()
         return done
 
     def _cancelStream(self, done: Deferred[Response]) -> None:
@@ -205,12 +199,12 @@ class Stream:
                 return
             if piece is None:
                 outgoing.finish()
-                session._flush()
+                session._settle()
                 if not self.waiting:
                     session._streams.pop(self._done, None)
                     self._done.callback(Response())
                 return
-            session._flush()
+            session._settle()
         self._call = session.factory.clock.callLater(0, self._resume)
 
     def _resume(self) -> None:
@@ -227,7 +221,7 @@ class Stream:
         self.stop()
         if not self._outgoing.finished:
             self._outgoing.abort()
-            self._session._flush()
+            self._session._settle()
         elif self._outgoing.id is not None:
             self._session.machine.forget(self._outgoing.id)
 

@@ -64,6 +64,15 @@ class MessagesReceived:
     truncated: list[bool] | None
     octets: int
     place: int = field(default=0, compare=False)
+    batch: object = field(default=None, compare=False, repr=False)
+    """What the caller has made of it, for when it is safe."""
+
+
+@dataclass(slots=True)
+class MessagesSafe:
+    """These messages are safe, and the application is to look at them now (``SA-16``)."""
+
+    messages: MessagesReceived
 
 
 @dataclass(slots=True)
@@ -152,6 +161,7 @@ Event = (
     | SessionGranted
     | ConnectRefused
     | MessagesReceived
+    | MessagesSafe
     | ResponsesReceived
     | RequestFailed
     | RequestsTimedOut
