@@ -50,7 +50,7 @@ class Slow:
     def test_a_client_that_reads_slowly_but_steadily_is_not_cut_off(self: Any) -> None:
         """HO-04"""
         world = self.world(SafeSink())
-        peer = world.join()
+        peer = world.join(hooks={"message": lambda session, message: None})
         peer.line.client.deaf = True
         pushed = peer.push(b"x" * LARGE_OCTETS)
         self.read_steadily(world, peer.line.client)

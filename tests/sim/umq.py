@@ -150,15 +150,21 @@ def answer_before_safe() -> AbstractContextManager[object]:
 def not_stored_is_accepted() -> AbstractContextManager[object]:
     """A disk which breaks is no reason to refuse a call."""
 
-    def accepting(self: UmqSession, failure: Failure, calls: Any) -> None:
+    def accepting(self: UmqSession, calls: Any, failure: Failure) -> None:
         self._safe(calls)
 
-    return mock.patch.object(UmqSession, "_notStored", accepting)
+    return mock.patch.object(UmqSession, "_notSafe", accepting)
 
 
 def goes_on_after_not_stored() -> AbstractContextManager[object]:
     """After a call which was not stored the session goes on: it has a gap."""
-    return mock.patch.object(UmqSession, "_notSafe", lambda self, failure: None)
+
+    def going_on(self: UmqSession, calls: Any, failure: Failure) -> None:
+        for call in calls:
+            self.machine.error(call.id, "8 not stored")
+        self._settle()
+
+    return mock.patch.object(UmqSession, "_notSafe", going_on)
 
 
 def attachments_of_the_newest() -> AbstractContextManager[object]:

@@ -25,6 +25,7 @@ from ..terms.events import (
     CallbackReceived,
     CallExpired,
     CallReceived,
+    CallsSafe,
     ErrorReceived,
     Event,
     FatalReceived,
@@ -81,7 +82,11 @@ class Peer(Speaker):
         fault: what the peer did wrong, or None.
         attributes: the peer's attributes, name → :class:`PeerAttribute`.
         clock: the latest ``now`` the machine was told.
+        taken_at: when the peer took something of ours last; the caller may say so, as a function of
+            ``now``.  The time of a call without a time-out of its own runs from there.
     """
+
+    taken_at: Callable[[float], float]
 
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
@@ -96,6 +101,7 @@ class Peer(Speaker):
         self.counters = Counters()
         self.fault = None
         self.attributes: dict[str, PeerAttribute] = {}
+        self.taken_at = lambda now: 0.0
 
         self._paused = False
         self._incoming_since = now  # of the last announcement or filled slot
@@ -130,44 +136,56 @@ class Peer(Speaker):
             "slots": len(self._outgoing),
         }
 
+    @property
+    def held(self) -> int:
+        """Octets of messages which wait for attachments, with those which are there."""
+        return self._incoming.octets
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing waits for attachments."""
+        return not self._incoming.waiting
+
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
         """Read WebSocket messages, text or binary, which arrived at ``now``."""
         events: list[Event] = []
+        self.clock = now
         for message in inputs:
-            if isinstance(message, str):
-                events += self.receive_text(message, now)
+            if type(message) is str:
+                self._read_text(message, events)
             else:
-                events += self.receive_binary(message, now)
+                self._read_binary(message, events)  # type: ignore[arg-type]
         return events
 
     def receive_text(self, text: str, now: float) -> list[Event]:
         """A text message which arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
-        events: list[Event] = []
+        return self.receive((text,), now)
+
+    def receive_binary(self, octets: bytes, now: float) -> list[Event]:
+        """A binary message which arrived at ``now``: it fills the next slot (``UM-04``)."""
+        return self.receive((octets,), now)
+
+    def _read_text(self, text: str, events: list[Event]) -> None:
         machine = self._machine
         if machine.state is self.closed_state:
-            return events
-        self.clock = now
+            return
         frame = self._decode(text)
         if isinstance(frame, UmqFault):
             self._fail(frame, events)
-            return events
+            return
         kind = type(frame)
         target = self.table[machine.state].get(kind)
         if target is None:
             self._fail(UmqFault("state", machine.refusal(kind), text[:64].encode()), events)
-            return events
+            return
         machine.state = target
         self.actions[kind](self, frame, events)
-        return events
 
-    def receive_binary(self, octets: bytes, now: float) -> list[Event]:
-        """A binary message which arrived at ``now``: it fills the next slot (``UM-04``)."""
-        events: list[Event] = []
+    def _read_binary(self, octets: bytes, events: list[Event]) -> None:
         if self.closed:
-            return events
-        self.clock = now
+            return
         if not self._machine.try_step(wire.Attachment):
             text = self._machine.refusal(wire.Attachment)
             self._fail(UmqFault("stray", text, octets[:64]), events)
@@ -175,7 +193,6 @@ class Peer(Speaker):
             self._fail(UmqFault("attachment-octets", "an attachment above its limit"), events)
         else:
             self._fill(octets, events)
-        return events
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
         """The peer broke the protocol: say ``F`` as the last command (``UM-08``, ``UM-18``)."""
@@ -291,12 +308,16 @@ class Peer(Speaker):
         elif isinstance(message, HelloReceived):
             self._machine.step(HelloCompleted)
         else:
-            self.deadlines.clear("hello")
-            held, self._barrier = self._barrier, None
-            events.append(message)
-            events += held or ()
+            self._welcomed(message, events)
             return
         self._give(message, events)
+
+    def _welcomed(self, message: Event, events: list[Event]) -> None:
+        """``W`` is complete: what waited for its attachments follows."""
+        self.deadlines.clear("hello")
+        held, self._barrier = self._barrier, None
+        events.append(message)
+        events += held or ()
 
     # ── commands in ─────────────────────────────────────────────────────────────────────────────
 
@@ -473,19 +494,27 @@ class Peer(Speaker):
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
-    def made_safe(self, place: Message, now: float) -> list[Event]:
-        """The message of this event is safe; a call may be answered now.
+    def made_safe(
+        self, place: Sequence[CallReceived | CallbackReceived], now: float
+    ) -> list[Event]:
+        """The calls of this batch are safe: CallsSafe says that they may be answered now.
 
-        The place of an event is the event itself.
+        The place of a batch is what its caller makes of the calls in it whose answers wait for the
+        sink; it may be empty.
         """
         self.clock = max(now, self.clock)
-        return []
+        return [CallsSafe(place)] if place and self.opened else []
 
-    def not_safe(self, place: Message, now: float) -> list[Event]:
-        """The message of this event never will be safe: a call is refused, so its caller knows."""
+    def not_safe(self, place: Sequence[CallReceived | CallbackReceived], now: float) -> list[Event]:
+        """A batch never will be safe: its calls are refused, and the session ends.
+
+        Going on would leave a gap in what is stored of this session.
+        """
         self.clock = max(now, self.clock)
-        if isinstance(place, CallReceived | CallbackReceived) and self.opened:
-            self.error(place.id, f"{Code.UNAVAILABLE.value} the call was not stored")
+        if self.opened:
+            for call in place:
+                self.error(call.id, f"{Code.UNAVAILABLE.value} the call was not stored")
+            self.fatal(Code.UNAVAILABLE, "temporarily unavailable")
         return []
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
@@ -528,6 +557,10 @@ class Peer(Speaker):
 
     def _calls_expired(self, now: float, events: list[Event]) -> None:
         for number, call in self._pending.expire(now):
+            later = call.seconds and self.taken_at(now) + call.seconds
+            if later > now:
+                self._pending.add(number, call, later)
+                continue
             if call.answer is not None:
                 self._incoming.forget(call.answer)
             events.append(CallExpired(number, call.waiter))

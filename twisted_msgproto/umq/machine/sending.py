@@ -40,10 +40,15 @@ from .attachments import Announcement, Incoming, Outgoing, Slot
 
 @dataclass(slots=True)
 class OwnCall:
-    """A call of ours: who waits, and the announcement of its answer's attachments."""
+    """A call of ours: who waits, and the announcement of its answer's attachments.
+
+    ``seconds`` is how long an answer may take after the peer has read the call; 0: its deadline
+    is fixed.
+    """
 
     waiter: object
     answer: Announcement | None = None
+    seconds: float = 0.0
 
 
 Wire = str | bytes
@@ -74,6 +79,8 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._out: list[Wire] = []
         self.deadlines = Deadlines()
         self.deadlines.set("hello", now + limits["hello-seconds"])
+        self._characters_max = limits.integer("payload-characters")
+        self._attachments_max = limits.integer("attachments")
         self._fill_seconds = limits["attachment-fill-seconds"]
         self._draining = False
         self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, octets
@@ -141,11 +148,11 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         LimitExceeded above the limits, UnicodeEncodeError for what is no text, TypeError for what
         is no attachment.
         """
-        if len(payload) > self._limits["payload-characters"]:
+        if len(payload) > self._characters_max:
             raise LimitExceeded("the payload is above payload-characters")
         if not payload.isascii():
             payload.encode()
-        if len(attachments) > self._limits["attachments"]:
+        if len(attachments) > self._attachments_max:
             raise LimitExceeded(f"{len(attachments)} attachments are above the limit")
         for attachment in attachments:
             if isinstance(attachment, bytes):
@@ -205,12 +212,14 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         *,
         waiter: object = None,
         deadline: float | None = None,
+        seconds: float = 0.0,
     ) -> int:
         """Call the peer; the answer's event carries ``waiter`` (``UM-09``).
 
-        ``deadline`` is when CallExpired comes instead.  Returns the call's number.
+        ``deadline`` is when CallExpired comes instead; with ``seconds`` not before so many have
+        passed in which the peer took nothing of ours (HO-04).  Returns the call's number.
         """
-        return self._own_call(Call, payload, attachments, waiter, deadline)
+        return self._own_call(Call, payload, attachments, waiter, deadline, seconds)
 
     def callback(
         self,
@@ -220,10 +229,11 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         *,
         waiter: object = None,
         deadline: float | None = None,
+        seconds: float = 0.0,
     ) -> int:
         """Call what the peer registered as ``callback``; otherwise like ``call`` (``UM-11``)."""
         payload = f"{base36(callback)}:{argument}"
-        return self._own_call(Callback, payload, attachments, waiter, deadline)
+        return self._own_call(Callback, payload, attachments, waiter, deadline, seconds)
 
     def _own_call(
         self,
@@ -232,13 +242,14 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         attachments: Sequence[bytes | Slot],
         waiter: object,
         deadline: float | None,
+        seconds: float,
     ) -> int:
         self._sending()
         number = self._last_call + 1
         if self._pending.full:
             raise LimitExceeded(f"{self._pending.limit} calls are pending already")
         self._send(kind, base36(number), payload, attachments)
-        self._pending.add(number, OwnCall(waiter), deadline)
+        self._pending.add(number, OwnCall(waiter, seconds=seconds), deadline)
         if deadline is not None:
             self.deadlines.no_later("call", deadline)
         self._last_call = number

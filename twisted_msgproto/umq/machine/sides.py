@@ -42,10 +42,21 @@ class Client(Peer):
     open_state = ClientState.OPEN
     closed_state = ClientState.CLOSED
 
-    def __init__(self, limits: Limits | None = None, now: float = 0.0) -> None:
-        """``limits`` holds at least :data:`LIMITS`; the time for W runs from ``now``."""
+    def __init__(
+        self, limits: Limits | None = None, now: float = 0.0, *, decides: bool = False
+    ) -> None:
+        """``limits`` holds at least :data:`LIMITS`; the time for W runs from ``now``.
+
+        ``decides``: after WelcomeReceived nothing else is told before ``accept()``.
+        """
         super().__init__(ClientState.START, limits, now)
         self._version = VERSION
+        self._decides = decides
+
+    @property
+    def finished(self) -> bool:
+        """The machine is closed, or it was drained and nobody waits for an answer, here or there."""
+        return self.closed or (super().finished and not self._pending)
 
     def hello(
         self, payload: str = "", attachments: Sequence[bytes | Slot] = (), version: int = VERSION
@@ -65,6 +76,19 @@ class Client(Peer):
             return
         self._barrier = []
         self._deliver(WelcomeReceived(version, frame.payload), frame.attachments, None, events)
+
+    def _welcomed(self, message: Event, events: list[Event]) -> None:
+        if self._decides:
+            self.deadlines.clear("hello")
+            events.append(message)
+        else:
+            super()._welcomed(message, events)
+
+    def accept(self, now: float) -> list[Event]:
+        """We accept the server: what it has said since ``W`` counts from here on (``UM-07``)."""
+        self.clock = max(now, self.clock)
+        held, self._barrier = self._barrier, None
+        return held or []
 
 
 Client.actions = {**ACTIONS, Welcome: Client._on_welcome}

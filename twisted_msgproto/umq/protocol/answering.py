@@ -11,13 +11,21 @@ from twisted.python.failure import Failure
 
 from ...core.errors import LimitExceeded, Refused
 from ...core.message import Message
-from ..terms.events import CallbackReceived, CallReceived
+from ..terms.events import (
+    AttachmentArrived,
+    AttachmentsAnnounced,
+    CallbackReceived,
+    CallReceived,
+    ResultReceived,
+    TopicUpdated,
+)
 from ..wire import Code
-from .exchange import Reply, Request
-from .part import SessionPart
+from .exchange import AttachmentStream, Reply, Request, plain
+from .storing import PROTOCOL
+from .verbs import Answer, Verbs
 
 
-class Answering(SessionPart):
+class Answering(Verbs):
     """The part of a session which answers calls."""
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
@@ -47,7 +55,7 @@ class Answering(SessionPart):
             return methods.answer(request)
         if type(self).requestReceived is Answering.requestReceived:
             return self._accept()
-        return self.requestReceived(self._message("call", request))
+        return self.requestReceived(self._message(request))
 
     def admit(self, message: CallReceived | CallbackReceived) -> None:
         """Whether this call may come at all: raise Refused before anything of it is stored.
@@ -74,6 +82,66 @@ class Answering(SessionPart):
             return False
         return True
 
+    def streams(self, message: object) -> bool:
+        """Whether to have this announced message's attachments one by one (``UM-19``).
+
+        The default asks those who wait for it: the call, the subscription, the method.
+        """
+        if isinstance(message, ResultReceived):
+            return isinstance(message.waiter, Answer) and message.waiter.streamed
+        if isinstance(message, TopicUpdated):
+            subscription = self.subscriptions.get(message.topic)
+            return subscription is not None and subscription._streamed
+        methods = self.factory.methods
+        return (
+            isinstance(message, CallReceived)
+            and methods is not None
+            and bool(methods.streams(message.payload))
+        )
+
+    # ── attachments one by one ──────────────────────────────────────────────────────────────────
+
+    _streams: dict[int, tuple[object, AttachmentStream]]
+    _stream_octets: int
+
+    def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
+        message = event.message
+        if self.streams(message):
+            stream = AttachmentStream(event.count, self._streamChanged)
+            self._streams[id(message)] = message, stream
+            self._follow(self.machine.stream(message))
+            if len(message.attachments) == event.count:  # all of it came in one read
+                attachments, message.attachments = message.attachments, []
+                for attachment in attachments:
+                    stream.arrived(attachment)
+
+    def _onArrived(self, event: AttachmentArrived) -> None:
+        kept = self._streams.get(id(event.message))
+        if kept is not None:
+            message, stream = kept
+            stream.arrived(event.attachment)
+            if stream.complete and stream.taken:
+                del self._streams[id(message)]
+
+    def _streamOf(self, message: object) -> AttachmentStream | None:
+        """The attachments of ``message`` which come one by one; asked for once."""
+        kept = self._streams.get(id(message)) if self._streams else None
+        if kept is None:
+            return None
+        stream = kept[1]
+        stream.taken = True
+        if stream.complete:
+            del self._streams[id(message)]
+        return stream
+
+    def _streamChanged(self, octets: int) -> None:
+        """Octets of streamed attachments came, or were taken: not read on above a limit."""
+        self._stream_octets += octets
+        if self._stream_octets > self.limits["attachments-octets"] // 4:
+            self._control.pause("stream")
+        elif self._stream_octets == 0:
+            self._control.resume("stream")
+
     # ── answering ───────────────────────────────────────────────────────────────────────────────
 
     def _serve(self, event: CallReceived | CallbackReceived) -> None:
@@ -95,7 +163,7 @@ class Answering(SessionPart):
 
     def _ask(self, event: CallReceived | CallbackReceived) -> Any:
         session: Any = self
-        stream = self._streamOf(event)
+        stream = self._streamOf(event) if self._streams else None
         if isinstance(event, CallReceived):
             result = self.callReceived(
                 Request(session, event.id, event.payload, event.attachments, None, stream)
@@ -111,21 +179,20 @@ class Answering(SessionPart):
 
     def _answerLater(self, result: Any, id: str) -> None:
         if self.machine.opened:
+            self._time()
             self._answer(id, result)
-            self._flush()
-            self._lookDrained()
+            self._settle()
 
     def _refuseLater(self, failure: Failure, id: str) -> None:
         if self.machine.opened:
+            self._time()
             self._refuse(id, failure)
-            self._flush()
-            self._lookDrained()
+            self._settle()
 
     def _answer(self, id: str, result: Any) -> None:
         if not self.machine.opened:
             return
         try:
-            self._now()
             if type(result) is str:
                 self.machine.result(id, result)
                 return
@@ -136,9 +203,9 @@ class Answering(SessionPart):
                 result = result.decode()
             elif result is None:
                 result = ""
-            self.machine.result(id, result, self._bodies(attachments))
+            self.machine.result(id, result, self._bodies(attachments) if attachments else ())
         except LimitExceeded:
-            self.logger.failure("{peer}: an answer is too large", peer=self.peer)
+            self.log.failure("{peer}: an answer is too large", peer=self.peer)
             self.machine.error(id, f"{Code.UNAVAILABLE.value} the answer is too large")
         except Exception:
             self._refuse(id, Failure())
@@ -153,7 +220,24 @@ class Answering(SessionPart):
             code = getattr(failure.value, "code", None)
             text = str(failure.value) if code is None else f"{code} {failure.value}"
         if text is None:
-            self.count("calls_failed")
-            self.logger.failure("{peer}: a call failed", failure, peer=self.peer)
+            self._tally["calls_failed"] += 1
+            self.log.failure("{peer}: a call failed", failure, peer=self.peer)
             text = "internal error"
         self.machine.error(id, text[: self.limits.integer("payload-characters")])
+
+    def _message(self, request: Request) -> Message:
+        """A call as an application sees it."""
+        methods = self.factory.methods
+        return Message(
+            PROTOCOL,
+            "call",
+            self.factory.receivedAt(),
+            self.peer,
+            self.session,
+            self.clientId,
+            request.id,
+            None if methods is None else methods.nameIn(request.payload),
+            None,
+            request.payload.encode(),
+            plain(request.attachments),
+        )

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.cred.checkers import ANONYMOUS
 from twisted.cred.credentials import Anonymous, ICredentials
@@ -30,11 +30,11 @@ from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
-from twisted.internet.protocol import ClientFactory, connectionDone
+from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 from zope.interface import Interface, implementer
 
-from ...core.errors import ConnectionClosed, MsgprotoError, Refused
+from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.backpressure import OctetBudget
@@ -50,7 +50,7 @@ from ..machine.sides import UNDECIDED, Client, Server
 from ..terms.events import HelloReceived, WelcomeReceived
 from ..wire import Code, UmqFault
 from .exchange import Reply
-from .session import ACTIONS, LIMITS, SUBPROTOCOL, UmqSession
+from .session import LIMITS, SUBPROTOCOL, UmqSession
 from .storing import PROTOCOL
 
 __all__ = [
@@ -142,52 +142,49 @@ class UmqServer(UmqSession):
         """The payload of our ``W``, as a :class:`~.exchange.Reply` with attachments (``UM-07``)."""
         return ""
 
-    def _newMachine(self, now: float) -> Server:
-        return Server(self.factory.limits, now)
+    def makeMachine(self) -> Server:
+        """A machine with the factory's limits."""
+        return Server(self.factory.limits, self._now())
 
     def _onHello(self, hello: HelloReceived) -> None:
         self._deciding = maybeDeferred(self.authorise, hello)
         self._deciding.addCallback(self._authorised, hello).addErrback(self._rejected)
 
-    def _fail(self, error: MsgprotoError) -> None:
-        super()._fail(error)
+    def _failAll(self, reason: Failure) -> None:
+        super()._failAll(reason)
         deciding, self._deciding = self._deciding, None
         if deciding is not None:
             deciding.cancel()  # nobody waits for the answer any more
         logout, self._logout = self._logout, None
         if logout is not None:
             maybeDeferred(logout).addErrback(
-                lambda failure: self.logger.failure(
-                    "{peer}: logout failed", failure, peer=self.peer
-                )
+                lambda failure: self.log.failure("{peer}: logout failed", failure, peer=self.peer)
             )
 
-    def _onFault(self, event: UmqFault) -> None:
-        if event.reason != UNDECIDED:
-            super()._onFault(event)
+    def faulted(self, fault: Fault) -> None:
+        """The peer broke the protocol, or our own application let it wait too long (HO-07)."""
+        if fault.reason != UNDECIDED:
+            super().faulted(fault)
             return
-        self._write()  # no fault of the peer, but of our application, which let it wait (HO-07)
-        self.count("authorisations_timed_out")
-        self.logger.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
-        self._fail(ConnectionClosed(event.text))
-        self.transport.close()
+        self._tally["authorisations_timed_out"] += 1
+        self.log.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
+        self._leave(ConnectionClosed(fault.text))
 
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
             return
         self.clientId = identity
-        self.transport.established()
         welcome = self.welcome(hello)
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
-        self._now()
+        self._time()
         self.machine.welcome(reply.payload, self._bodies(reply.attachments))
-        self._guard(self._establish)
-        self._flush()
+        self._guard(self.establish)
+        self._settle()
 
     def _rejected(self, failure: Failure) -> None:
         if self.machine.closed:
             return
-        self.count("rejected")
+        self._tally["rejected"] += 1
         code, text = Code.UNAVAILABLE.value, "temporarily unavailable"
         if failure.check(LoginFailed, UnauthorizedLogin):
             code, text = Code.REJECTED.value, "rejected"
@@ -196,15 +193,10 @@ class UmqServer(UmqSession):
             code = error.code if isinstance(error.code, int) else Code.REJECTED.value
             text = str(error)
         else:
-            self.logger.failure("{peer}: authorisation failed", failure, peer=self.peer)
+            self.log.failure("{peer}: authorisation failed", failure, peer=self.peer)
         self.closeSession(code, text)
 
-
-UmqServer.actions = {
-    **ACTIONS,
-    HelloReceived: UmqServer._onHello,
-    UmqFault: UmqServer._onFault,
-}
+    actions: ClassVar = {**UmqSession.actions, HelloReceived: _onHello, UmqFault: faulted}
 
 
 class UmqServerFactory(MsgprotoServerFactory):
@@ -278,20 +270,21 @@ class UmqClient(UmqSession):
     """The client's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Client
+    readsWhileDraining = True  # an end in order waits for answers
 
     def __init__(self) -> None:
         super().__init__()
         self._standing: list[Deferred[UmqClient]] = []
-        self._lost: Exception | None = None
+        self._lostWith: Exception | None = None
         self._leaving: dict[Deferred[None], None] = {}  # who waits for the end
         self._lateness: Any = None  # the call which ends the wait for what is in flight
 
     def whenEstablished(self) -> Deferred[UmqClient]:
         """Fires with this session when it stands; fails with what ended it before that."""
         standing: Deferred[UmqClient] = Deferred()
-        if self._lost is not None:
-            standing.errback(self._lost)
-        elif getattr(self, "_established", False):
+        if self._lostWith is not None:
+            standing.errback(self._lostWith)
+        elif self._established:
             standing.callback(self)
         else:
             self._standing.append(standing)
@@ -304,7 +297,7 @@ class UmqClient(UmqSession):
         ``drain``.
         """
         left: Deferred[None] = Deferred(lambda cancelled: self._leaving.pop(cancelled, None))
-        if self._lost is not None:
+        if self._lostWith is not None:
             left.callback(None)
             return left
         self._leaving[left] = None
@@ -341,55 +334,53 @@ class UmqClient(UmqSession):
         Raise, or return a Deferred which fails, to end the session with ``F`` 1.
         """
 
-    def _newMachine(self, now: float) -> Client:
-        return Client(self.factory.limits, now)
+    def makeMachine(self) -> Client:
+        """A machine with the factory's limits; it tells nothing before we accept the server."""
+        return Client(self.factory.limits, self._now(), decides=True)
 
-    def _begin(self) -> None:
-        self.transport.established()
+    def secured(self) -> None:
+        """The connection stands: say ``H``."""
         self.machine.hello(self.hello(), self._bodies(self.helloAttachments()))
+        self._settle()
 
     def _onWelcome(self, welcome: WelcomeReceived) -> None:
-        self._held = []  # nothing of the server counts before we have accepted it
         deciding = maybeDeferred(self.welcomed, welcome)
-        deciding.addCallback(self._accepted).addErrback(self._notAccepted)
-        if self._held is not None:
+        if not deciding.called:
             self._control.pause("authorising")
+        deciding.addCallback(self._accepted).addErrback(self._notAccepted)
 
     def _accepted(self, result: object) -> None:
-        held, self._held = self._held or [], None
         if self.machine.closed:
             return
         self._control.resume("authorising")
-        self._guard(self._establish)
+        self._guard(self.establish)
         standing, self._standing = self._standing, []
         for waiting in standing:
             waiting.callback(self)
-        for event in held:
-            self._take(event)
-        self._flush()
+        self._follow(self.machine.accept(self._now()))
 
     def _notAccepted(self, failure: Failure) -> None:
-        self._held = None
         if not failure.check(MsgprotoError):
-            self.logger.failure("{peer}: the server is not accepted", failure, peer=self.peer)
+            self.log.failure("{peer}: the server is not accepted", failure, peer=self.peer)
         self._reason = Refused("the server was not accepted", Code.REJECTED.value)
-        if not self.machine.closed:
-            self.closeSession(Code.REJECTED.value, "the server is not accepted")
+        self.closeSession(Code.REJECTED.value, "the server is not accepted")
+
+    actions: ClassVar = {**UmqSession.actions, WelcomeReceived: _onWelcome}
 
     def neverConnected(self, error: Exception) -> None:
         """The connection was lost before the upgrade: whoever waits for the session hears why."""
-        self._ended(error)
+        self._fallen(error)
         self._left()
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
+    def ending(self, reason: Failure) -> None:
+        """The connection is gone: whoever waits for the session hears why."""
         text = (
             "the session has ended"
             if self._established
             else f"the connection ended: {reason.getErrorMessage()}"
         )
-        self._ended(self._reason or ConnectionClosed(text))
-        super().connectionLost(reason)
+        self._fallen(self._reason or ConnectionClosed(text))
+        super().ending(reason)
         self._left()
 
     def _left(self) -> None:
@@ -402,14 +393,11 @@ class UmqClient(UmqSession):
             if not left.called:  # its caller may have cancelled it
                 left.callback(None)
 
-    def _ended(self, error: Exception) -> None:
-        self._lost = error
+    def _fallen(self, error: Exception) -> None:
+        self._lostWith = error
         standing, self._standing = self._standing, []
         for waiting in standing:
             waiting.errback(error)
-
-
-UmqClient.actions = {**ACTIONS, WelcomeReceived: UmqClient._onWelcome}
 
 
 class UmqClientFactory(SessionFactory, ClientFactory):

@@ -56,10 +56,10 @@ class Topic:
         if self.closed is not None:
             return False
         bodies = session._bodies(attachments)
-        if not self._queue and not session.transport.unread:
-            session._now()
+        if not self._queue and not session.wire.unread:
+            session._time()
             session.machine.publish(self._number, payload, bodies)
-            session._flush()
+            session._settle()
             return True
         session.machine.check(payload, bodies)
         if not self._queue:
@@ -74,7 +74,7 @@ class Topic:
             len(self._queue) > limits["topic-queue-messages"]
             or self._octets > limits["topic-queue-octets"]
         ):
-            session.count("topics_dropped")
+            session._tally["topics_dropped"] += 1
             self._end("slow")
             return False
         return True
@@ -123,14 +123,14 @@ class Topic:
     def _send(self) -> None:
         payload, bodies, octets = self._queue.popleft()
         self._octets -= octets
-        self._session._now()
+        self._session._time()
         self._session.machine.publish(self._number, payload, bodies)
 
     def _drain(self) -> None:
         """The subscriber reads again: send what waits, as long as it does."""
-        while self._queue and self.closed is None and not self._session.transport.unread:
+        while self._queue and self.closed is None and not self._session.wire.unread:
             self._send()
-            self._session._flush()
+            self._session._settle()
         if not self._queue and self.closed is None:
             self._session._slowTopics.pop(self, None)
             if self._producer is not None:
@@ -145,9 +145,9 @@ class Topic:
         session._slowTopics.pop(self, None)
         session.topics.pop(self._number, None)
         if reason in ("closed", "slow") and session.machine.opened:
-            session._now()
+            session._time()
             session.machine.close_topic(self._number)
-            session._flush()
+            session._settle()
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.stopProducing()
@@ -196,9 +196,9 @@ class Subscription:
         """Say ``U``; nothing more is delivered (``UM-14``)."""
         session = self._session
         if not self.ended and session.machine.opened:
-            session._now()
+            session._time()
             session.machine.unsubscribe(self._number)
-            session._flush()
+            session._settle()
         self._end()
 
     def __aiter__(self) -> Subscription:

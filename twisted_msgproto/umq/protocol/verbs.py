@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, shown
+from ...core.limits import Limits
+from ...net.session import Session
+from ...net.wires.websocket import WebSocketWire
+from ..machine import Client, Server
 from ..machine.attachments import Slot
 from ..wire import base36, number
 from .exchange import Reply, Request, Update
-from .part import SessionPart
 from .topics import Subscription, Topic
+
+if TYPE_CHECKING:
+    from .session import UmqSession
 
 
 class Answer(Deferred[Reply]):
@@ -28,8 +35,23 @@ class Answer(Deferred[Reply]):
     streamed = False
 
 
-class Verbs(SessionPart):
+class Verbs(Session):
     """The part of a session which an application calls."""
+
+    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.umq")
+    factory: Any
+    machine: Server | Client
+    wire: WebSocketWire
+    limits: Limits
+    topics: dict[int, Topic]
+    subscriptions: dict[int, Subscription]
+    _callbacks: dict[int, Callable[[Request], Any]]
+    _call_seconds: float
+    _write: Callable[[Any], None]
+    _reason: Exception | None  # what ended the session, if we know
+    _backlog: int  # updates which nobody has taken yet
+    _own_paused: bool
+    _closing = False  # an orderly end of ours, which waits for the answers to our calls
 
     def call(
         self,
@@ -67,29 +89,32 @@ class Verbs(SessionPart):
         streamed: bool,
     ) -> Deferred[Reply]:
         machine = self.machine
-        now = self._now()
+        now = self._time()
         if not machine.opened or self._closing:
             raise ConnectionClosed("the session does not stand")
         answer = Answer(self._cancelled)
         answer.streamed = streamed
-        deadline = now + (self._call_seconds if timeout is None else timeout)
+        seconds = self._call_seconds if timeout is None else 0.0
+        deadline = now + (seconds or timeout or 0.0)
         bodies = self._bodies(attachments) if attachments else ()
         if callback is None:
-            answer.number = machine.call(payload, bodies, waiter=answer, deadline=deadline)
+            answer.number = machine.call(
+                payload, bodies, waiter=answer, deadline=deadline, seconds=seconds
+            )
         else:
             answer.number = machine.callback(
-                callback, payload, bodies, waiter=answer, deadline=deadline
+                callback, payload, bodies, waiter=answer, deadline=deadline, seconds=seconds
             )
         if self._own_paused:
             self._lookBacklog()
-        self._flush()
+        self._settle()
         return answer
 
     def _cancelled(self, answer: Deferred[Reply]) -> None:
         assert isinstance(answer, Answer)
         self.machine.cancel(answer.number)
         if self._closing:
-            self._lookDrained()
+            self._settle()
 
     def registerCallback(self, function: Callable[[Request], Any]) -> str:
         """Let the peer call ``function`` (``UM-11``); returns the id to tell it."""
@@ -116,12 +141,11 @@ class Verbs(SessionPart):
         ``id``.  Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
         call fails, the subscription ends; its ``whenStarted()`` says why.
         """
-        self._now()
+        self._time()
         if not self.machine.opened:
             raise ConnectionClosed("the session does not stand")
         topic = self.machine.subscribe()
-        session: Any = self
-        subscription = Subscription(session, topic, hook, streamed)
+        subscription = Subscription(cast("UmqSession", self), topic, hook, streamed)
         self.subscriptions[topic] = subscription
         try:
             answer = self.call(request(subscription.id), attachments, timeout)
@@ -136,37 +160,53 @@ class Verbs(SessionPart):
 
         ValueError for what is no id or is in use, LimitExceeded above ``topics``.
         """
-        self._now()
+        self._time()
         topic = self.machine.open_topic(id)
-        session: Any = self
-        self.topics[topic] = Topic(session, topic, id)
+        self.topics[topic] = Topic(cast("UmqSession", self), topic, id)
         return self.topics[topic]
 
     def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:
         """Set an attribute at the peer (``UM-15``)."""
-        self._now()
+        self._time()
         self.machine.set_attribute(name, value, self._bodies(attachments))
-        self._flush()
+        self._settle()
 
     def unsetAttribute(self, name: str) -> None:
         """Unset an attribute at the peer (``UM-16``)."""
-        self._now()
+        self._time()
         self.machine.unset_attribute(name)
-        self._flush()
+        self._settle()
+
+    def _lookBacklog(self) -> None:
+        """Updates which nobody takes pause reading, but not while we wait for an answer."""
+        limit = self.limits["backlog"]
+        if self._backlog >= limit and not self.machine.calls_pending:
+            self._own_paused = True
+            self._control.pause("backlog")
+        elif self._own_paused and (self._backlog <= limit // 2 or self.machine.calls_pending):
+            self._own_paused = False
+            self._control.resume("backlog")
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:
         """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
         if self.transport is None:  # no upgrade yet
             self.wire.abort()
-            return
-        if code is not None:
-            self.machine.fatal(code, text)
-            self._write()
-        self._fail(ConnectionClosed("the session was closed"))
-        self.transport.close()
+        elif not self._ended:
+            if code is not None:
+                self.machine.fatal(code, text)
+            self._leave(ConnectionClosed("the session was closed"))
 
-    def _now(self) -> float:
-        now: float = self.factory.clock.seconds()
+    def _leave(self, why: Exception, fault: bool = False) -> None:
+        """Write what the machine still has to say, and end; what is pending fails with ``why``."""
+        self._reason = self._reason or why
+        outputs = self.machine.outputs()
+        if outputs:
+            self._write(outputs)
+        self._end(fault)
+
+    def _time(self) -> float:
+        """The machine is told the time, which has passed when a verb is called."""
+        now: float = self._now()
         self.machine.clock = now
         return now
 
@@ -185,19 +225,19 @@ class Verbs(SessionPart):
         return bodies
 
     def _fill(self, body: bytes, slot: Slot) -> None:
-        self._now()
+        self._time()
         try:
             self.machine.fill(slot, body)
         except LimitExceeded:
-            self.logger.failure("{peer}: an attachment is too large", peer=self.peer)
-        self._flush()
+            self.log.failure("{peer}: an attachment is too large", peer=self.peer)
+        self._settle()
 
     def _fillError(self, failure: Failure, slot: Slot) -> None:
-        self.logger.info(
+        self.log.info(
             "{peer}: an attachment failed: {error}",
             peer=self.peer,
             error=shown(failure.getErrorMessage()),
         )
-        self._now()
+        self._time()
         self.machine.fill_error(slot, "the attachment is not available")
-        self._flush()
+        self._settle()

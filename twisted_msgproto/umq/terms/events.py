@@ -7,6 +7,7 @@ wants its attachments one by one answers it with the machine's ``stream`` (``UM-
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -170,8 +171,16 @@ class AttachmentArrived:
     attachment: Attachment
 
 
+@dataclass(slots=True)
+class CallsSafe:
+    """The sink has made these calls safe: they may be answered now."""
+
+    calls: Sequence[CallReceived | CallbackReceived]
+
+
 Event = (
     Message
+    | CallsSafe
     | FatalReceived
     | ErrorReceived
     | CallExpired

@@ -96,11 +96,6 @@ class Carrier(_Mixin):
         self._alone = False
         self.maxMessagePayloadSize = self.maxFramePayloadSize = self._full_size
 
-    @property
-    def opened(self) -> bool:
-        """Messages may be sent."""
-        return bool(self.state == _OPEN)
-
     def closeWebSocket(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
         """Begin the closing handshake with any code of RFC 6455; aborts if never opened.
 
@@ -278,15 +273,21 @@ class Carrier(_Mixin):
         arrived, self._arrived = self._arrived, []
         self.wire.held = self._held
         if self.state == _OPEN:
-            self._guarded(self.session.received, arrived)
+            try:
+                self.session.received(arrived)
+            except Exception:
+                self._failed("received")
 
     def _guarded(self, hook: Callable[..., None], *args: object) -> None:
         """Call the session; an exception is our fault and closes the connection."""
         try:
             hook(*args)
         except Exception:
-            log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook.__name__)
-            self.closeWebSocket(CLOSE_INTERNAL, "internal error")
+            self._failed(hook.__name__)
+
+    def _failed(self, hook: str) -> None:
+        log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook)
+        self.closeWebSocket(CLOSE_INTERNAL, "internal error")
 
     def onOpen(self) -> None:
         """The upgrade is done: the session begins."""

@@ -83,7 +83,7 @@ class WebSocketWire(Wire):
             else:
                 parts += frame(BINARY, message, masked)
         carrier = self._carrier
-        if parts and carrier.opened:
+        if parts and carrier.state == carrier.STATE_OPEN:
             carrier.send(b"".join(parts))
 
     def close(self, fault: bool = False) -> None:
@@ -119,6 +119,11 @@ class WebSocketWire(Wire):
     def unread(self) -> bool:
         """The transport has enough: what is written now waits."""
         return self._carrier.output.full
+
+    @property
+    def moved_at(self) -> float:
+        """When the peer took something of what waited; as :class:`..output.Output` has it."""
+        return self._carrier.output.moved_at
 
     @property
     def waiting(self) -> int:
@@ -162,7 +167,7 @@ class OctetWire(WebSocketWire):
         for message in messages:
             parts += frame(opcode_of(message), message, masked)
         carrier = self._carrier
-        if parts and carrier.opened:
+        if parts and carrier.state == carrier.STATE_OPEN:
             carrier.send(b"".join(parts))
 
 
