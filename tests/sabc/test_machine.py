@@ -9,6 +9,8 @@ from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.core.machine import events as table_events
 from twisted_msgproto.sabc.machine import Client, Server
 from twisted_msgproto.sabc.terms.events import (
+    REQUEST,
+    SEND_ONLY,
     ConnectReceived,
     ConnectRefused,
     DisconnectingReceived,
@@ -16,6 +18,8 @@ from twisted_msgproto.sabc.terms.events import (
     DrainTimedOut,
     ErrorReceived,
     MessageAbandoned,
+    MessagesReceived,
+    MessagesSafe,
     RequestFailed,
     ResponsesReceived,
     SessionExpired,
@@ -47,9 +51,10 @@ from .sides import (
     open_server,
     part,
     requests,
+    sent,
     server_in,
 )
-from .vectors import SESSION, crlf
+from .vectors import SESSION, Read, crlf
 
 # ── The tables ──────────────────────────────────────────────────────────────────────────────────
 
@@ -518,3 +523,37 @@ def test_a_client_which_will_send_no_more_is_answered_if_it_can_be(state: Servin
     server.ended(NOW)
     kept = state in (Serving.OPEN, Serving.DRAINING) and bool(server.unanswered)
     assert server.finished is not kept
+
+
+def test_what_no_hook_looks_at_is_answered_when_it_is_safe() -> None:
+    # SA-16, SA-12: the caller has nothing more to do with it, and an orderly end does not wait
+    leave = encode(Disconnect({"session-id": SESSION}))
+    for unhooked in ((), (REQUEST,), (SEND_ONLY,), (REQUEST, SEND_ONLY)):
+        server = open_server(unhooked=unhooked)
+        octets = msg(b"a", msg_id="1") + msg(b"b", msg_id="2", send_only="yes") + leave
+        for event in server.receive(octets, NOW):
+            if isinstance(event, MessagesReceived):
+                told = server.made_safe(event.place, NOW)
+                assert told == ([] if event.kind in unhooked else [MessagesSafe(event)])
+        answered = [dict(r.headers).get("ref-msg-id") for r in sent(server) if isinstance(r, Read)]
+        assert ("1" in answered) is (REQUEST in unhooked)
+        assert server.finished is (len(unhooked) == 2)
+
+
+def test_what_is_not_whole_is_held() -> None:
+    # NB-02: octets of frames, and of messages whose other parts have not come
+    server = open_server()
+    assert server.whole
+    assert server.held == 0
+    server.receive(msg(b"x" * 50_000, final=False, msg_id="1", msg_more="yes"), NOW)
+    assert not server.whole
+    assert 50_000 <= server.held < 51_000
+    server.receive(NUDGE[:-1], NOW)
+    assert 50_000 <= server.held < 51_000
+    server.receive(NUDGE[-1:] + msg(b"y", msg_id="1"), NOW)
+    assert server.whole
+    assert server.held == 0
+    server.receive(msg(b"z" * (3 << 19), msg_id="2")[:-1], NOW)
+    assert (1 << 20) - 20_000 < server.held < (1 << 20) + 20_000  # what is above the limit is not
+    server.receive(b"\0", NOW)
+    assert server.held == 0

@@ -1,5 +1,7 @@
 """With a sink: what is answered means safe."""
 
+from twisted.internet.defer import Deferred
+
 from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.sabc import SabcServer
 
@@ -38,6 +40,32 @@ class Safety(HeldCase):
         self.sink.safe()
         self.pump()
         self.assertEqual([self.successResultOf(d).body for d in asked], [b""] * 3)
+
+    def test_a_subclass_may_store_batches_itself(self):
+        """SA-16: what its hook returns decides when a request is acknowledged, and whether."""
+        batches, stored = [], []
+
+        class Storing(SabcServer):
+            def batchReceived(self, batch):
+                batches.append(batch)
+                stored.append(Deferred())
+                return stored[-1]
+
+        self.pair(server_class=Storing)
+        asked = self.client.request(b"x")
+        self.pump()
+        lost = self.client.request(b"y")
+        self.pump()
+        self.assertEqual([batch.body for batch in batches], [[b"x"], [b"y"]])
+        self.assertEqual(self.sink.batches, [])
+        stored[0].callback(None)
+        self.pump()
+        self.successResultOf(asked)
+        self.assertNoResult(lost)
+        stored[1].errback(OSError("elsewhere"))
+        self.pump()
+        self.failureResultOf(lost, Refused)
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
 
     def test_what_cannot_be_stored_is_answered_with_an_error(self):
         """SA-16."""
