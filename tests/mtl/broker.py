@@ -10,7 +10,8 @@ from typing import Any
 
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
-from twisted_msgproto.mtl.machine import Channel, Profile, Server
+from twisted_msgproto.mtl.machine import Arrival, Channel, Profile, Server
+from twisted_msgproto.mtl.machine.peers import Peer, connection_name
 from twisted_msgproto.mtl.terms.events import ServerEvent
 from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
 from twisted_msgproto.mtl.wire import data
@@ -32,11 +33,11 @@ ANYTHING: list[data.DataCommand] = [
 
 
 def control_peer(number: int) -> bytes:
-    return b"\0C" + number.to_bytes(3, "big")
+    return connection_name(b"\0C" + number.to_bytes(3, "big"), number)
 
 
 def data_peer(number: int) -> bytes:
-    return b"\0D" + number.to_bytes(3, "big")
+    return connection_name(b"\0D" + number.to_bytes(3, "big"), 1_000_000 + number)
 
 
 class Broker:
@@ -69,6 +70,7 @@ class Broker:
         self.now = 1000.0
         self.events: list[ServerEvent] = []
         self.sent: dict[bytes, list[list[bytes]]] = {}
+        self.known: dict[bytes, Peer] = {}
         self._peers = itertools.count(1)
 
     def collect(self, events: Sequence[ServerEvent] = ()) -> list[ServerEvent]:
@@ -79,7 +81,13 @@ class Broker:
         return list(events)
 
     def receive(self, channel: Channel, *messages: list[bytes]) -> list[ServerEvent]:
-        return self.collect(self.server.receive_parts(channel, messages, self.now))
+        return self.collect(self.server.receive(Arrival(channel, messages, self.known), self.now))
+
+    def leave(self, *peers: bytes) -> list[ServerEvent]:
+        """These connections end, and there was nothing more to read of them."""
+        for peer in peers:
+            self.server.leaving(peer)
+        return self.collect(self.server.left(peers, self.now))
 
     def to(self, peer: bytes) -> list[list[bytes]]:
         return self.sent.pop(peer, [])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.mtl.broker import ANYTHING, OPEN, Broker, control_peer, data_peer
 from twisted_msgproto.mtl.machine import Channel
-from twisted_msgproto.mtl.machine.sessions import bound_identity, plain_identity
+from twisted_msgproto.mtl.machine.peers import Peer, connection_name
 from twisted_msgproto.mtl.terms.events import (
     AuthenticationRequested,
     SessionEnded,
@@ -428,78 +428,37 @@ def test_tokens_differ_and_are_never_shown() -> None:
 @pytest.mark.parametrize("peer", [b"", b"me", b"\1abcd", b"\0abcde", b"\0abc"])
 def test_identities_of_ones_own_get_neither_session_nor_flow(peer: bytes) -> None:
     """MT-30"""
-    broker = Broker()
+    broker, peer = Broker(), connection_name(peer, 7)
     assert broker.ask(peer, "Open", OPEN)[0] == 401
     token = broker.lease(broker.session(), "Reader")
     assert broker.command(peer, data.Lease(1, token)) == [data.Response(1, 403)]
     broker.connect(token)
 
 
-def test_an_identity_which_sends_from_elsewhere_has_lost_what_its_owner_had() -> None:
-    """MT-30: a newcomer may claim an identity, but gets neither its session nor its flow."""
-    here, there = "192.0.2.1", "192.0.2.2"
+def test_a_session_and_a_flow_have_the_address_of_their_own_connection() -> None:
+    """MT-30"""
     broker = Broker()
-
-    def say(channel: Channel, peer: bytes, address: str, *frames: bytes) -> list[list[bytes]]:
-        broker.collect(
-            broker.server.receive_parts(channel, [[peer, *frames]], broker.now, {peer: address})
-        )
-        return broker.to(peer)
-
-    requests = {
-        "Open": json.dumps(OPEN).encode(),
-        "Profile": b'{"profile": "ingest"}',
-        "Writer": b'{"resources": [], "confirm": "none"}',
-    }
-    me, mine = control_peer(1), data_peer(1)
-    for name, body in requests.items():
-        ((_, code, reply),) = say(
-            Channel.CONTROL, me, here, b"", f"Connection.{name}".encode(), body
-        )
-        assert code[:1] == b"2"
-    (session,) = broker.server.sessions()
-    assert session.address == here
-    lease = data.encode(data.Lease(1, json.loads(reply)["lease"]))
-    assert say(Channel.DATA, mine, here, *lease) == [data.encode(data.Response(1, 200))]
-    assert broker.server._flows[mine].address == here
-    content = data.encode(data.Content(2, "a"))
-    assert say(Channel.DATA, mine, here, *content) == []
-    events = len(broker.events)
-    assert say(Channel.DATA, mine, there, *content) == [data.encode(data.Response(2, 403))]
-    assert len(broker.events) == events
-    assert broker.server.snapshot()["writers"] == 0
-    profile = (b"", b"Connection.Profile", requests["Profile"])
-    ((_, code, _),) = say(Channel.CONTROL, me, there, *profile)
-    assert code == b"401"
-    assert broker.server.snapshot()["sessions"] == 0
-    assert broker.server.counters["identities_claimed"] == 2
-
-
-def test_with_keys_an_owner_may_move() -> None:
-    """MT-30: the identity is bound to a key, so it is the same client."""
-    broker = Broker(automatic_identities=False)
-    me = bound_identity(b"me", b"key")
-    request = [me, b"", b"Connection.Open", json.dumps(OPEN).encode()]
-    broker.collect(broker.server.receive_parts(Channel.CONTROL, [request], 0.0, {me: "192.0.2.1"}))
+    broker.known = {control_peer(1): Peer("192.0.2.1"), data_peer(2): Peer("192.0.2.2")}
+    broker.connect(broker.lease(broker.session(), "Writer"))
     (session,) = broker.server.sessions()
     assert session.address == "192.0.2.1"
-    broker.collect(broker.server.receive_parts(Channel.CONTROL, [], 0.0, {me: "192.0.2.2"}))
-    assert broker.server.sessions() == [session]
-    assert session.address == "192.0.2.2"
-    assert broker.server.counters["identities_claimed"] == 0
+    assert [flow.address for flow in session.flows.values()] == ["192.0.2.2"]
 
 
 def test_with_keys_any_identity_will_do_but_a_lease_is_bound_to_its_key() -> None:
     """MT-30"""
-    broker = Broker(automatic_identities=False)
-    mine, other = bound_identity(b"me", b"key-1"), bound_identity(b"me", b"key-2")
-    assert plain_identity(mine) == b"me"
+    broker = Broker()
+    mine, other, own = (connection_name(b"me", serial) for serial in (1, 2, 3))
+    broker.known = {
+        mine: Peer(key=b"key-1"), other: Peer(key=b"key-2"), own: Peer(key=b"key-1"),
+    }  # fmt: skip
     assert broker.ask(mine, "Open", OPEN)[0] == 201
     assert broker.ask(mine, "Profile", {"profile": "queue"})[0] == 200
     assert broker.ask(other, "Profile", {"profile": "queue"})[0] == 401
     token = broker.lease(mine, "Reader")
     assert broker.command(other, data.Lease(1, token)) == [data.Response(1, 403)]
-    own = bound_identity(b"another", b"key-1")
+    keyless = data_peer(1)
+    assert broker.command(keyless, data.Lease(1, token)) == [data.Response(1, 403)]
     assert broker.command(own, data.Lease(1, token)) == [data.Response(1, 200)]
 
 

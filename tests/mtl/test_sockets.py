@@ -11,10 +11,12 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, later, reactor, run, until
-from tests.mtl.plain import CONTENT, REJECT, RESPONSE, Flow, Plain, let_in, short
-from twisted_msgproto.mtl.wire.data import PONG
+from tests.mtl.plain import REJECT, Flow, Plain, let_in
+from twisted_msgproto.mtl.machine.peers import Peer, connection_name
 from twisted_msgproto.mtl.zeromq import port_of
+from twisted_msgproto.mtl.zeromq.connections import Connections
 from twisted_msgproto.mtl.zeromq.sockets import (
+    LAST_WORDS_SECONDS,
     READ_OCTETS_PER_TURN,
     READS_PER_TURN,
     RETRIES_PER_TURN,
@@ -40,15 +42,6 @@ def dealer_from(client: Plain, source: str, address: str, identity: bytes = b"")
         dealer.set(zmq.IDENTITY, identity)
     dealer.connect(f"tcp://{source}:0;{address}")
     return dealer
-
-
-def has_gone(connection: Any, *parts: bytes) -> bool:
-    """Nobody can be sent this any more; what became of the identity then has not been read yet."""
-    try:
-        connection.socket.send_multipart(parts, zmq.NOBLOCK)
-    except zmq.ZMQError as error:
-        return error.errno == zmq.EHOSTUNREACH
-    return False
 
 
 def woken(connection: Any) -> bool:
@@ -80,43 +73,6 @@ class Peers(MtlCase):
         rows = [message for batch in sink.batches for message in batch]
         self.assertEqual([row.body for row in rows], [s.encode() for s in sources * 3])
         self.assertEqual([row.peer for row in rows], sources * 3)
-
-    @run
-    async def test_who_claims_an_identity_from_elsewhere_writes_in_nobodys_name(self) -> None:
-        """MT-30: its owner has left, which the server has not noticed yet."""
-        sink = HeldSink()
-        factory = self.server(sink, limits={"heartbeat": 100, "liveness": 1000})
-        client = Plain(factory.addresses[0])
-        self.addCleanup(client.__exit__)
-
-        def write() -> tuple[str, Any]:
-            address, token = lease(client.ready("ingest"))
-            flow = Flow(dealer_from(client, "127.0.0.2", address), token)
-            assert flow.lease() == b"200"
-            flow.confirmed(flow.content("a", b"mine"))
-            return address, flow.socket
-
-        address, owner = await deferToThread(write)
-        (identity,) = factory.machine._flows
-        owner.close(linger=0)
-        await until(lambda: has_gone(factory._data, identity, *PONG))
-        # A ROUTER ignores who comes with an identity before it has let go of it: to ask whether its
-        # owner has gone took in what would have woken the server to read on.
-        factory._data.doRead()
-
-        def claim() -> list[bytes]:
-            newcomer = dealer_from(client, "127.0.0.3", address, identity)
-            newcomer.send_multipart(
-                [bytes([CONTENT]) + (9).to_bytes(8, "big") + short("a") + bytes(4), b"not mine"]
-            )
-            found: list[bytes] = newcomer.recv_multipart()
-            return found
-
-        answer = await deferToThread(claim)
-        self.assertEqual(answer, [bytes([RESPONSE]) + (9).to_bytes(8, "big"), b"403"])
-        self.assertEqual(sink.bodies, [b"mine"])
-        self.assertEqual(factory.counters["identities_claimed"], 1)
-        self.assertEqual(factory.machine.snapshot()["writers"], 0)
 
     @run
     async def test_what_has_arrived_is_read_before_a_newcomer_is_let_in(self) -> None:
@@ -274,34 +230,62 @@ class Bounded(MtlCase):
         self.assertEqual(factory.machine.profiles["test"].counters["missed"], 0)
 
 
-class Frame:
-    """A frame of a message from this address."""
+Whence = tuple[int, int, str]
+"""The serial of a connection, its descriptor, its address; a serial of 0: there is none."""
 
-    def __init__(self, octets: bytes, more: bool, address: str | None) -> None:
+
+class Frame:
+    """A frame of a message from this connection."""
+
+    def __init__(self, octets: bytes, more: bool, whence: Whence) -> None:
         self.bytes = octets
         self.more = more
-        self.address = address
+        serial, descriptor, address = whence
+        self.metadata = {
+            "X-Connection": str(serial), "__fd": str(descriptor), "Peer-Address": address,
+            "User-Id": "",
+        }  # fmt: skip
+        if not serial:
+            self.metadata = {}
 
     def get(self, name: str) -> str:
-        assert name == "Peer-Address"
-        if self.address is None:
+        if name not in self.metadata:
             raise zmq.ZMQError(zmq.EINVAL)
-        return self.address
+        return self.metadata[name]
 
 
-class Reading(_Routing):
-    """A ROUTER above a list of messages: their address, and their frames."""
+class Reading(_Routing, _Bounded):
+    """A ROUTER above a list of messages: their connection, and their frames."""
 
-    def __init__(self, *messages: tuple[str | None, list[bytes]]) -> None:
-        self.frames = [
-            Frame(octets, number < len(frames), address)
-            for address, frames in messages
+    socketType = zmq.ROUTER
+
+    def __init__(self, *messages: tuple[Whence, list[bytes]]) -> None:
+        self.frames: list[Frame] = []
+        self.socket = self.factory = self
+        self.reactor = self.clock = Clock()
+        self.read_scheduled = None
+        self._paused = False
+        self._bounds = Bounds(1000)
+        self._backlogs: dict[bytes, Any] = {}
+        self._retry = None
+        self._connections = Connections()
+        self._names, self._identities, self._peers = {}, {}, {}
+        self._ended, self._silent, self._waiting = {}, {}, None
+        self.got: list[tuple[list[list[bytes]], dict[bytes, Peer]]] = []
+        self.told: list[Any] = []
+        self.sent: list[list[bytes]] = []
+        self._received = lambda messages, peers: self.got.append((messages, dict(peers)))
+        self._leaving = lambda name: self.told.append(("leaving", name))
+        self._left = lambda names: self.told.append(("left", names))
+        self._lost = lambda name: self.told.append(("lost", name))
+        self.arrive(*messages)
+
+    def arrive(self, *messages: tuple[Whence, list[bytes]]) -> None:
+        self.frames += [
+            Frame(octets, number < len(frames), whence)
+            for whence, frames in messages
             for number, octets in enumerate(frames, 1)
         ]
-        self.socket = self
-        self.last: Frame | None = None
-        self._with_keys = False
-        self._addresses, self._held = {}, None
 
     def recv(self, flags: int, copy: bool = True) -> Any:
         if not self.frames:
@@ -310,51 +294,99 @@ class Reading(_Routing):
         return self.last.bytes if copy else self.last
 
     def getsockopt(self, option: int) -> bool:
-        assert option == zmq.RCVMORE and self.last is not None
+        assert option == zmq.RCVMORE
         return self.last.more
 
-    def slices(self) -> list[tuple[list[list[bytes]], dict[bytes, str]]]:
-        """All reads: their messages, and the addresses."""
-        found, more = [], True
-        while more:
-            messages: list[list[bytes]] = []
-            more = self._slice(messages)
-            found.append((messages, self._addresses))
-            self._addresses = {}
-        return found
+    def send_multipart(self, parts: list[bytes], flags: int) -> None:
+        self.sent.append(parts)
+
+    def read(self) -> list[list[bytes]]:
+        """Read on, when what is said last has come: the messages."""
+        self.got.clear()
+        self.doRead()
+        self.clock.advance(LAST_WORDS_SECONDS)
+        self.clock.advance(0)
+        return [parts for messages, _ in self.got for parts in messages]
+
+    def turn(self) -> int:
+        """One turn: how many messages."""
+        self.got.clear()
+        self.doRead()
+        return sum(len(messages) for messages, _ in self.got)
+
+    def admitted(self, descriptor: int, address: str = "192.0.2.1") -> Whence:
+        """A new connection."""
+        return self._connections.admit(), descriptor, address
 
 
-def test_an_identity_which_changes_hands_within_a_read_ends_it() -> None:
-    """MT-30: each read has one address for an identity; nothing is lost or out of order."""
-    one, two, nine = "192.0.2.1", "192.0.2.2", "::ffff:192.0.2.9"
-    reading = Reading(
-        (one, [b"a", b"1", b""]),
-        (nine, [b"b", b"2"]),
-        (one, [b"a", b"3", b"", b"x", b"y"]),
-        (two, [b"a", b"4", b""]),
-        (nine, [b"b", b"5"]),
-        (one, [b"a", b"6"]),
-        (None, [b"c", b"7", b"", b"x"]),
+def test_a_connection_goes_by_its_serial_whatever_its_identity() -> None:
+    """MT-30, HO-24"""
+    reading = Reading()
+    one = reading.admitted(7, "::ffff:192.0.2.9")
+    reading.arrive((one, [b"a", b"1", b""]), (one, [b"a", b"2", b"", b"x", b"y"]))
+    first = connection_name(b"a", 1)
+    assert reading.read() == [[first, b"1", b""], [first, b"2", b"", b"x", b"y"]]
+    assert reading.got[0][1] == {first: Peer("192.0.2.9")}
+    reading.sendAll([[first, b"3"]])
+    assert reading.sent == [[b"a", b"3"]]
+    reading._connections.disconnected(7)
+    # The same identity and the same descriptor, at once.
+    two = reading.admitted(7)
+    second = connection_name(b"a", 2)
+    reading.arrive((two, [b"a", b"4"]))
+    reading.sendAll([[first, b"5"]])
+    assert reading.read() == [[second, b"4"]]
+    reading.sendAll([[first, b"6"], [second, b"7"]])
+    assert reading.sent == [[b"a", b"3"], [b"a", b"7"]]
+    assert reading.told == [("leaving", first), ("left", [first])]
+    reading.clock.advance(1)
+    assert reading.clock.getDelayedCalls() == []
+
+
+def test_what_a_connection_sent_before_it_ended_is_read_before_it_has_left() -> None:
+    """MT-30, HO-24: also where nothing of it was read before its end was told."""
+    reading = Reading()
+    one, two = reading.admitted(7), reading.admitted(8)
+    reading._connections.disconnected(8)
+    reading.arrive(
+        (one, [b"a", b"1"]), *[(two, [b"b", b"x"])] * READS_PER_TURN, (two, [b"b", b"y"])
     )
-    assert reading.slices() == [
-        (
-            [[b"a", b"1", b""], [b"b", b"2"], [b"a", b"3", b"", b"x", b"y"]],
-            {b"a": one, b"b": "192.0.2.9"},
-        ),
-        ([[b"a", b"4", b""], [b"b", b"5"]], {b"a": two, b"b": "192.0.2.9"}),
-        ([[b"a", b"6"], [b"c", b"7", b"", b"x"]], {b"a": one, b"c": ""}),
-    ]
+    gone = connection_name(b"b", 2)
+    reading.doRead()
+    assert reading.told == [("leaving", gone)]
+    reading.doRead()
+    assert reading.got[-1][0] == [[gone, b"x"], [gone, b"y"]]
+    assert reading.told == [("leaving", gone)]
+    reading.arrive((two, [b"b", b"last"]))
+    assert reading.read() == [[gone, b"last"]]
+    assert reading.told == [("leaving", gone), ("left", [gone])]
+    assert not reading._peers.keys() - {connection_name(b"a", 1)}
+    # Whoever gets the descriptor next is somebody else, and stands.
+    reading.arrive((reading.admitted(8), [b"b", b"z"]))
+    assert reading.read() == [[connection_name(b"b", 3), b"z"]]
+    assert len(reading.told) == 2
+
+
+def test_who_has_no_serial_goes_by_its_identity() -> None:
+    """MT-30: on inproc nobody admits, and nobody tells of an end."""
+    inproc = (0, 0, "")
+    reading = Reading((inproc, [b"a", b"1"]), (inproc, [b"b", b"2"]))
+    names = connection_name(b"a", 0), connection_name(b"b", 0)
+    assert reading.read() == [[names[0], b"1"], [names[1], b"2"]]
+    assert reading.got[0][1] == {}
+    reading.sendAll([[names[1], b"x"]])
+    assert reading.sent == [[b"b", b"x"]]
 
 
 def test_a_read_ends_after_some_messages_or_octets() -> None:
     """MT-24, MT-29: whichever frames they are in."""
-    small = [("192.0.2.1", [b"a", b"", b""])] * (2 * READS_PER_TURN + 1)
-    reads = [len(messages) for messages, _ in Reading(*small).slices()]
-    assert reads == [READS_PER_TURN, READS_PER_TURN, 1]
+    whence = (1, 7, "192.0.2.1")
+    reading = Reading(*[(whence, [b"a", b"", b""])] * (2 * READS_PER_TURN + 1))
+    assert [reading.turn() for _ in range(3)] == [READS_PER_TURN, READS_PER_TURN, 1]
     half = b"x" * (READ_OCTETS_PER_TURN // 2)
     for frames in ([half, half], [b"", half, half, b""], [half, b"", half]):
-        large = [("192.0.2.1", [b"a", *frames])] * 3
-        assert [len(messages) for messages, _ in Reading(*large).slices()] == [1, 1, 1, 0]
+        reading = Reading(*[(whence, [b"a", *frames])] * 3)
+        assert [reading.turn() for _ in range(4)] == [1, 1, 1, 0]
 
 
 class Full(_Bounded):

@@ -128,14 +128,14 @@ class Survival(MtlCase):
         await other.send("b", b"y")
 
     @run
-    async def test_a_peer_which_left_is_noticed_when_it_is_pinged(self) -> None:
-        """MT-21, MT-24: ROUTER_MANDATORY says that nobody has the identity any more."""
-        factory = self.server(limits={"heartbeat": 0.05, "liveness": 1000})
+    async def test_a_peer_which_left_is_noticed_at_once(self) -> None:
+        """MT-30, HO-24: neither its flows nor its session stay."""
+        factory = self.server(limits={"heartbeat": 1000, "liveness": 2000})
         client = await self.ready(factory, "ingest")
         await client.writer(["a"])
         await client.close()
-        await until(lambda: factory.machine.snapshot()["writers"] == 0)
-        self.assertGreaterEqual(factory.counters["peers_lost"], 1)
+        await until(lambda: factory.machine.snapshot()["sessions"] == 0)
+        self.assertEqual(factory.machine.snapshot()["writers"], 0)
 
     @run
     async def test_a_reader_which_takes_nothing_loses_its_place(self) -> None:

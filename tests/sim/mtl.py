@@ -21,6 +21,7 @@ from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
 from twisted_msgproto.mtl.machine import Server
 from twisted_msgproto.mtl.machine.client_flow import ClientFlow
+from twisted_msgproto.mtl.machine.peers import Peer, connection_name
 from twisted_msgproto.mtl.wire.data import Reject
 
 CONTROL, DATA = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
@@ -33,7 +34,8 @@ class Link:
 
     def __init__(self, world: World, dealer: SimulatedDealer, router: SimulatedRouter) -> None:
         self._world = world
-        self.identity = b"\0" + (len(world.pipes) + 1).to_bytes(4, "big")
+        serial = len(world.pipes) + 1
+        self.name = connection_name(b"\0" + serial.to_bytes(4, "big"), serial)
         self.dealer: SimulatedDealer | None = dealer
         self.router: SimulatedRouter | None = router
         self.broken = False
@@ -56,7 +58,7 @@ class Link:
         if frames is None:
             self._lose_dealer()
         elif way == "up" and self.router is not None:
-            self.router.arrive([self.identity, *frames])
+            self.router.arrive([self.name, *frames])
         elif way == "down" and self.dealer is not None:
             self.dealer.arrive(frames)
 
@@ -83,7 +85,7 @@ class Link:
     def _lose_router(self) -> None:
         router, self.router = self.router, None
         if router is not None:
-            router.links.pop(self.identity, None)
+            router.leave(self.name)
 
     def _lose_dealer(self) -> None:
         dealer, self.dealer = self.dealer, None
@@ -130,9 +132,13 @@ class Reading:
 
 
 class SimulatedRouter(Reading):
-    def __init__(self, world: World, clock: ProcessClock, received: Any, lost: Any) -> None:
+    def __init__(
+        self, world: World, clock: ProcessClock, received: Any, leaving: Any, left: Any
+    ) -> None:
         super().__init__(world, clock, received)
-        self._lost = lost
+        self._leaving = leaving
+        self._left = left
+        self._ended: list[bytes] = []
         self.links: dict[bytes, Link] = {}
 
     def bind(self, address: str) -> str:
@@ -140,14 +146,25 @@ class SimulatedRouter(Reading):
         return address
 
     def _deliver(self, inbox: list[list[bytes]]) -> None:
-        self._received(inbox, {parts[0]: HOST for parts in inbox})
+        self._received(inbox, {parts[0]: Peer(HOST) for parts in inbox})
+
+    def _read(self) -> None:
+        super()._read()
+        if self._ended and not self._paused and not self.closed:
+            ended, self._ended = self._ended, []
+            self._left(ended)
+
+    def leave(self, name: bytes) -> None:
+        """The connection has ended; what came through it is read first."""
+        if self.links.pop(name, None) is not None and not self.closed:
+            self._leaving(name)
+            self._ended.append(name)
+            self._wake()
 
     def sendAll(self, messages: list[list[bytes]]) -> None:
-        for identity, *frames in messages:
-            link = self.links.get(identity)
-            if link is None:
-                self._lost(identity)
-            else:
+        for name, *frames in messages:
+            link = self.links.get(name)
+            if link is not None:
                 link.carry("down", frames)
 
     def shutdown(self) -> None:
@@ -175,7 +192,7 @@ class SimulatedDealer(Reading):
             self.lost()
             return
         self._link = link = Link(self.world, self, router)
-        router.links[link.identity] = link
+        router.links[link.name] = link
         while self._waiting:
             link.carry("up", self._waiting.popleft())
 
@@ -209,8 +226,8 @@ class SimulatedSockets:
         self._clock = clock
         self._made: list[Any] = []
 
-    def router(self, received: Any, bounds: Any, *, lost: Any, **options: Any) -> Any:
-        self._made.append(SimulatedRouter(self._world, self._clock, received, lost))
+    def router(self, received: Any, bounds: Any, *, leaving: Any, left: Any, **options: Any) -> Any:
+        self._made.append(SimulatedRouter(self._world, self._clock, received, leaving, left))
         return self._made[-1]
 
     def admit(self, door: Any, curve: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted_msgproto.mtl.machine.peers import Peer, connection_name
+
 
 class Network:
     """Who listens where, and the identities which were given."""
@@ -56,24 +58,39 @@ class Socket:
 
 
 class Router(Socket):
-    def __init__(self, network: Network, received: Any, lost: Any) -> None:
+    def __init__(self, network: Network, received: Any, lost: Any, leaving: Any, left: Any) -> None:
         super().__init__(network, received)
         self.lost = lost
+        self.leaving = leaving
+        self.left = left
         self.dealers: dict[bytes, Dealer] = {}
+        self.ended: list[bytes] = []
 
     def bind(self, address: str) -> str:
         self.network.routers[address] = self
         return address
 
     def deliver(self, inbox: list[tuple[list[bytes], str]]) -> None:
-        self.received([parts for parts, _ in inbox], {parts[0]: host for parts, host in inbox})
+        peers = {parts[0]: Peer(host) for parts, host in inbox}
+        self.received([parts for parts, _ in inbox], peers)
+
+    def read(self) -> None:
+        super().read()
+        if self.ended and not self.paused and not self.closed:
+            ended, self.ended = self.ended, []
+            self.left(ended)
+
+    def leave(self, name: bytes) -> None:
+        """The connection of this name ends; what it has sent is read first."""
+        if self.dealers.pop(name, None) is not None:
+            self.leaving(name)
+            self.ended.append(name)
+            self.wake()
 
     def sendAll(self, messages: list[list[bytes]]) -> None:
-        for identity, *frames in messages:
-            dealer = self.dealers.get(identity)
-            if dealer is None:
-                self.lost(identity)
-            else:
+        for name, *frames in messages:
+            dealer = self.dealers.get(name)
+            if dealer is not None:
                 dealer.arrive(frames, "")
 
     def shutdown(self) -> None:
@@ -85,21 +102,22 @@ class Dealer(Socket):
         super().__init__(network, received)
         self.host = host
         network.identities += 1
-        self.identity = b"\0" + network.identities.to_bytes(4, "big")
+        identity = b"\0" + network.identities.to_bytes(4, "big")
+        self.name = connection_name(identity, network.identities)
 
     def connect(self, address: str) -> None:
         self.router = self.network.routers[address]
-        self.router.dealers[self.identity] = self
+        self.router.dealers[self.name] = self
 
     def sendAll(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
             self.sent_octets += sum(map(len, frames))
             if not self.router.closed and not self.network.away:
-                self.router.arrive([self.identity, *frames], self.host)
+                self.router.arrive([self.name, *frames], self.host)
 
     def shutdown(self) -> None:
         self.closed = True
-        self.router.dealers.pop(self.identity, None)
+        self.router.leave(self.name)
 
 
 class Sockets:
@@ -110,8 +128,10 @@ class Sockets:
         self._host = host
         self.made: list[Any] = []
 
-    def router(self, received: Any, bounds: Any, *, lost: Any, **options: Any) -> Router:
-        self.made.append(Router(self._network, received, lost))
+    def router(
+        self, received: Any, bounds: Any, *, lost: Any, leaving: Any, left: Any, **options: Any
+    ) -> Router:
+        self.made.append(Router(self._network, received, lost, leaving, left))
         return self.made[-1]  # type: ignore[no-any-return]
 
     def admit(self, door: Any, curve: Any) -> None:

@@ -5,18 +5,20 @@ How the protocol works
 On the **control flow** a client opens a session, authenticates, selects a profile and asks for
 leases; each request gets one reply.  On a **data flow** it shows a lease and then reads (it summons
 resources and gets content) or writes.  A session is known by the control connection which opened
-it, a flow by the data connection which showed the lease; both end when they have been silent for
-too long, because a ROUTER socket does not say that a peer has gone.
+it, a flow by the data connection which showed the lease; a flow ends with its connection, and a
+session with the last of its connections (``MT-30``).  A connection goes by its name, see
+:mod:`.peers`.  Both end, too, when they have been silent for too long.
 
 A machine is the whole broker here, and no single connection, because its sockets are.
 
 Duties of the caller of a :class:`Server`, beside those of :mod:`twisted_msgproto.core.connection`:
 
-1. ``receive(Arrival(channel, messages, addresses), now)`` with what a socket gave;
+1. ``receive(Arrival(channel, messages, peers), now)`` with what a socket gave;
 2. answer :class:`AuthenticationRequested` with ``challenge``, ``authorize`` or ``refuse``, now or
    later;
 3. ``blocked(peer)`` and ``unblocked(peer)`` say whose socket takes no more, ``peer_lost(peer)`` who
-   cannot be reached.
+   is given up because of that;
+4. ``leaving(peer)`` when a connection has ended, ``left(peers, now)`` when all of it was read.
 
 Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REASON``.
 """
@@ -24,7 +26,7 @@ Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REAS
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ...core.connection import WorkLost
 from ...core.limits import Limits
@@ -34,9 +36,13 @@ from ..terms.states import FLOW, REFUSALS, FlowState, ReaderLeased, WriterLeased
 from ..wire import data
 from ..wire.data import PING, PONG, IllFormed
 from .flows import Flow, ReadingFlow, WritingFlow
+from .peers import UNKNOWN, Peer
 from .profile import Profile
 from .sending import Readers
-from .sessions import NOWHERE, Arrival, Channel, Outputs, Session, key_of
+from .sessions import NOTHING_KNOWN, Arrival, Channel, Outputs, Session
+
+SETTLING: Final = (data.Confirm, data.Reject)
+"""What is obeyed of a connection which has ended: it had those contents."""
 
 
 class Server(Readers):
@@ -59,16 +65,13 @@ class Server(Readers):
         session_names: Callable[[], str],
         mechanisms: Sequence[str] = (),
         virtual_hosts: Container[str] | None = None,
-        automatic_identities: bool = True,
         data_port: int = 0,
         counters: dict[str, int] | None = None,
     ) -> None:
         """Make a broker.
 
         ``random(n)`` gives n octets which nobody can foresee.  ``mechanisms`` empty: clients need
-        not authenticate.  ``virtual_hosts`` None: any.  ``automatic_identities``: only peers whose
-        identity is one which ROUTER made up may have a session or a flow (``MT-30``); False where
-        the caller has bound identities to authenticated keys.
+        not authenticate.  ``virtual_hosts`` None: any.
         """
         limits = Limits.of(SERVER_LIMITS) if limits is None else limits
         super().__init__(
@@ -78,7 +81,6 @@ class Server(Readers):
             session_names=session_names,
             mechanisms=mechanisms,
             virtual_hosts=virtual_hosts,
-            automatic_identities=automatic_identities,
             data_port=data_port,
             counters=counters,
         )
@@ -120,10 +122,10 @@ class Server(Readers):
         channel: Channel,
         messages: Iterable[list[bytes]],
         now: float,
-        addresses: Mapping[bytes, str] = NOWHERE,
+        peers: Mapping[bytes, Peer] = NOTHING_KNOWN,
     ) -> list[ServerEvent]:
         """As ``receive``; the older name, for one release."""
-        return self.receive(Arrival(channel, messages, addresses), now)
+        return self.receive(Arrival(channel, messages, peers), now)
 
     def receive(self, inputs: Arrival, now: float) -> list[ServerEvent]:
         """Read what a socket gave at ``now``."""
@@ -131,7 +133,7 @@ class Server(Readers):
             return []
         channel, messages = inputs.channel, inputs.messages
         self._now = now
-        self._look_at(inputs.addresses)
+        self._peers = inputs.peers
         flows = self._flows
         if channel is Channel.CONTROL:
             for parts in messages:
@@ -179,30 +181,11 @@ class Server(Readers):
             # What came before the end is still content.
             self._flush_writer(flow)
             self._withheld.pop(flow, None)
-
-    def _look_at(self, addresses: Mapping[bytes, str]) -> None:
-        """An identity which sends from elsewhere has another owner (``MT-30``).
-
-        Where identities are bound to keys it is the same owner, who has moved.
-        """
-        self._addresses = addresses
-        for peer, address in addresses.items():
-            for owned in (self._flows.get(peer), self._sessions.get(peer)):
-                if owned is None or owned.address == address:
-                    continue
-                if self._automatic:
-                    self.counters["identities_claimed"] += 1
-                    self._lose(peer)
-                    break
-                owned.address = address
+        self._end_if_left(flow.session)
 
     def peer_lost(self, peer: bytes, now: float) -> list[ServerEvent]:
-        """A socket says that nobody has this identity any more (``MT-21``, ``MT-24``)."""
+        """This connection is given up: what it owns ends at once (``MT-21``, ``MT-24``)."""
         self._now = now
-        self._lose(peer)
-        return self._take_events()
-
-    def _lose(self, peer: bytes) -> None:
         flow = self._flows.get(peer)
         if flow is not None:
             self.counters["flows_lost"] += 1
@@ -210,6 +193,38 @@ class Server(Readers):
         session = self._sessions.get(peer)
         if session is not None:
             self._end_session(session, "lost")
+        return self._take_events()
+
+    def leaving(self, peer: bytes) -> None:
+        """This connection has ended; what it sent before may still come.
+
+        Its contents are taken, and what it confirms or rejects is settled; nothing else of it is
+        obeyed, and it is sent nothing (``MT-30``).
+        """
+        self._leaving.add(peer)
+        self.blocked(peer)
+
+    def left(self, peers: Iterable[bytes], now: float) -> list[ServerEvent]:
+        """All that these connections sent was read: what they own ends (``MT-30``).
+
+        A session goes on as long as it has a flow on another connection.
+        """
+        self._now = now
+        for peer in peers:
+            self._leaving.discard(peer)
+            flow = self._flows.get(peer)
+            if flow is not None:
+                self._end_flow(flow)
+            session = self._sessions.get(peer)
+            if session is not None:
+                session.left = True
+                self._end_if_left(session)
+        return self._take_events()
+
+    def _end_if_left(self, session: Session) -> None:
+        """Without any connection nobody is there whose session it could be."""
+        if session.left and not session.flows and not session.ended:
+            self._end_session(session, "left")
 
     def close(self, now: float) -> list[ServerEvent]:
         """Every session ends."""
@@ -245,6 +260,9 @@ class Server(Readers):
                 self._dropped(error.reason)
             return
         kind = type(command)
+        if peer in self._leaving and kind not in SETTLING:
+            self._dropped("left")
+            return
         if flow is not None:
             flow.heard_at = self._now
         state = FlowState.UNLEASED if flow is None else flow.state
@@ -287,8 +305,9 @@ class Server(Readers):
         if (
             grant is None
             or grant.expires_at <= self._now
-            or (self._automatic and not (len(peer) == 5 and peer[0] == 0))
-            or not self._same_key(peer, grant.session.peer)
+            or not self._may_own(peer)
+            # Where connections have keys, a lease is only for the key it was given to.
+            or self._peers.get(peer, UNKNOWN).key != grant.session.key
         ):
             self._respond(peer, None, command.sequence, 403)
             return
@@ -313,17 +332,13 @@ class Server(Readers):
             )
         else:
             flow = WritingFlow(peer, grant, self._now, self._now)
-        flow.address = self._addresses.get(peer, "")
+        flow.address = self._peers.get(peer, UNKNOWN).address
         flow.commands.append(command.sequence)
         self._flows[peer] = session.flows[peer] = flow
         self._watch_flow(flow)
         session.heard_at = self._now
         self.counters["flows_total"] += 1
         self._respond(peer, flow, command.sequence, 200)
-
-    def _same_key(self, peer: bytes, other: bytes) -> bool:
-        """Where identities are bound to keys, a lease is only for the key it was given to."""
-        return self._automatic or key_of(peer) == key_of(other)
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 

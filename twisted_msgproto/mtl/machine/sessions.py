@@ -40,13 +40,14 @@ from ..wire.control import (
 )
 from ..wire.data import IllFormed
 from .flows import Flow, LeaseGrant, WritingFlow
+from .peers import UNKNOWN, Peer, is_automatic
 from .profile import Profile, by_name
 
 TOKEN_OCTETS: Final = 20
 """A lease is 160 random bits, in hexadecimal digits (``MT-11``)."""
 
 
-NOWHERE: Final[Mapping[bytes, str]] = MappingProxyType({})
+NOTHING_KNOWN: Final[Mapping[bytes, Peer]] = MappingProxyType({})
 
 
 class Channel(Enum):
@@ -60,20 +61,20 @@ class Channel(Enum):
 class Arrival(NamedTuple):
     """What one read of a socket brought.
 
-    Each of ``messages`` is the peer's identity and the frames it sent; ``addresses`` has the
-    network address behind each identity among them.
+    Each of ``messages`` is the name of its connection and the frames which were sent; ``peers``
+    says by those names what is known of the connections.
     """
 
     channel: Channel
     messages: Iterable[list[bytes]]
-    addresses: Mapping[bytes, str] = NOWHERE
+    peers: Mapping[bytes, Peer] = NOTHING_KNOWN
 
 
 Place = tuple[WritingFlow, int]
 """What ``made_safe`` and ``not_safe`` are told: a flow, and a place in what it has written."""
 
 Outputs = tuple[list[list[bytes]], list[list[bytes]]]
-"""What is to be sent on control and on data sockets, the peer's identity first."""
+"""What is to be sent on control and on data sockets, behind the names of the connections."""
 
 
 _UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionState.CHALLENGED)
@@ -85,6 +86,7 @@ class Session:
 
     Attributes:
         peer: the control connection; never shown to anybody.
+        key: the CURVE key behind it; empty where there is none.
         name: the session's public name.
         virtual_host: what the client opened.
         user: the authenticated user, or None.
@@ -92,6 +94,7 @@ class Session:
         mechanism: of the SASL cycle under way, or None.
         heard_at: when any of its connections sent anything last.
         address: the network address behind the control connection; "" if it is not known.
+        left: the control connection has ended; the session lives as long as its flows.
         application: whatever the caller keeps with the session.
     """
 
@@ -104,6 +107,8 @@ class Session:
     profile: Profile | None = None
     mechanism: str | None = None
     address: str = ""
+    key: bytes = b""
+    left: bool = False
     application: Any = None
     machine: Machine[SessionState] = field(
         default_factory=lambda: Machine(SESSION, SessionState.UNAUTHORIZED)
@@ -146,7 +151,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         session_names: Callable[[], str],
         mechanisms: Sequence[str],
         virtual_hosts: Container[str] | None,
-        automatic_identities: bool,
         data_port: int,
         counters: dict[str, int] | None,
     ) -> None:
@@ -160,7 +164,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._session_names = session_names
         self._mechanisms = tuple(mechanisms)
         self._virtual_hosts = virtual_hosts
-        self._automatic = automatic_identities
         self._sessions: dict[bytes, Session] = {}
         self._leases: dict[str, LeaseGrant] = {}
         self._refusals: dict[Session, float] = {}  # when the reply is due
@@ -172,7 +175,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._paused = False
         self._resumed_at = -inf  # silence before it means nothing
         self._now = 0.0
-        self._addresses: Mapping[bytes, str] = {}
+        self._peers: Mapping[bytes, Peer] = {}
+        self._leaving: set[bytes] = set()  # what these connections sent may still come
 
     def sessions(self) -> list[Session]:
         """The sessions, oldest first."""
@@ -189,6 +193,9 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     # ── the control flow ────────────────────────────────────────────────────────────────────────
 
     def _control(self, parts: list[bytes]) -> None:
+        if parts[0] in self._leaving:
+            self._dropped("left")
+            return
         try:
             count = control.split_envelope(parts[1:])
             command = control.parse_command(parts[-2])
@@ -223,7 +230,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         command: str,
         body: Mapping[str, Any] | Invalid,
     ) -> None:
-        if self._automatic and not (len(peer) == 5 and peer[0] == 0):
+        if not self._may_own(peer):
             raise Invalid(401, "not with an identity of one's own", mechanisms=self._mechanisms)
         state = SessionState.NEW if session is None else session.state
         if session is not None:
@@ -250,6 +257,10 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             session.envelope, session.asked_at = envelope, self._now
             self._obey(session, request)
 
+    def _may_own(self, peer: bytes) -> bool:
+        """A connection without a key may own something if ROUTER made its identity up."""
+        return is_automatic(peer) or bool(self._peers.get(peer, UNKNOWN).key)
+
     def _open(
         self, peer: bytes, session: Session | None, envelope: list[bytes], request: Open
     ) -> None:
@@ -262,7 +273,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self.counters["turned_away"] += 1
             raise Invalid(403, "too many sessions")
         session = Session(peer, self._session_names(), request.virtual_host, self._now, self._now)
-        session.envelope, session.address = envelope, self._addresses.get(peer, "")
+        known = self._peers.get(peer, UNKNOWN)
+        session.envelope, session.address, session.key = envelope, known.address, known.key
         self._sessions[peer] = session
         self.counters["sessions_total"] += 1
         self._events.append(SessionOpened(session))
@@ -458,18 +470,3 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     def _end_unused(self, grant: LeaseGrant) -> None:
         del self._leases[grant.token], grant.session.grants[grant.token]
         self.counters["leases_unused"] += 1
-
-
-def key_of(peer: bytes) -> bytes:
-    """What an identity is bound to, where the caller binds them (see :func:`bound_identity`)."""
-    return peer[1 + peer[0] :]
-
-
-def bound_identity(identity: bytes, key: bytes) -> bytes:
-    """An identity (at most 255 octets) together with the authenticated key behind it."""
-    return bytes([len(identity)]) + identity + key
-
-
-def plain_identity(peer: bytes) -> bytes:
-    """The identity of a :func:`bound_identity`."""
-    return peer[1 : 1 + peer[0]]

@@ -35,7 +35,7 @@ from ...net.ingest import Delivery, IngestHooks, tell_not_stored
 from ...net.timer import MachineTimer
 from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Arrival, Channel, Profile, Server, Session
-from ..machine.sessions import key_of
+from ..machine.peers import Peer
 from ..terms.events import (
     AuthenticationRequested,
     ContentReceived,
@@ -91,7 +91,7 @@ class MtlServer(IngestHooks):
     def clientId(self) -> str | None:
         """The authenticated user; else the name of the client's key, where CURVE is on; or None."""
         session = self.machineSession
-        return session.user or self.factory.keyName(session.peer)
+        return session.user or self.factory.keyName(session.key)
 
     @property
     def virtualHost(self) -> str:
@@ -219,7 +219,6 @@ class MtlServerFactory(MsgprotoServerFactory):
             session_names=self.sessionNames.next,
             mechanisms=self._authenticator.names,
             virtual_hosts=self._virtual_hosts,
-            automatic_identities=self._curve is None,
             counters=self.counters.settled,
         )
         self._timer = MachineTimer(clock, self.machine, self._advanced)
@@ -261,7 +260,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         options: dict[str, Any] = {
             "lost": self._peerLost,
             "prepare": sockets.admit(self._door, self._curve),
-            "with_keys": self._curve is not None,
+            "leaving": self._leaving,
+            "left": self._left,
         }
         content_octets = limits.integer("content-octets")
         bounds: dict[str, Any] = {
@@ -312,17 +312,17 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._lookStopped,
         )
 
-    def keyName(self, peer: bytes) -> str | None:
+    def keyName(self, key: bytes) -> str | None:
         """The name of a client's CURVE key; None without CURVE."""
-        return None if self._curve is None else self._curve.authorized.get(key_of(peer))
+        return None if self._curve is None else self._curve.authorized.get(key)
 
     # ── frames in ───────────────────────────────────────────────────────────────────────────────
 
     def _receive(
-        self, channel: Channel, messages: list[list[bytes]], addresses: Mapping[bytes, str]
+        self, channel: Channel, messages: list[list[bytes]], peers: Mapping[bytes, Peer]
     ) -> None:
         now = self.clock.seconds()
-        self.settle(self.machine.receive(Arrival(channel, messages, addresses), now))
+        self.settle(self.machine.receive(Arrival(channel, messages, peers), now))
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
         """Do what the machine's events ask for, and send what it has to say."""
@@ -474,6 +474,13 @@ class MtlServerFactory(MsgprotoServerFactory):
     def _lose(self, peer: bytes) -> None:
         if not self._stopped:
             self.settle(self.machine.peer_lost(peer, self.clock.seconds()))
+
+    def _leaving(self, peer: bytes) -> None:
+        self.machine.leaving(peer)
+
+    def _left(self, peers: list[bytes]) -> None:
+        if not self._stopped:
+            self.settle(self.machine.left(peers, self.clock.seconds()))
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 

@@ -28,21 +28,24 @@ class CurveClient(NamedTuple):
     secret: bytes
 
 
-def zap_reply(parts: Sequence[bytes], authorized: Mapping[bytes, str] | None) -> list[bytes]:
+def zap_reply(
+    parts: Sequence[bytes], authorized: Mapping[bytes, str] | None, metadata: bytes = b""
+) -> list[bytes]:
     """The answer to a ZAP request: envelope, version, request id, status, text, user, metadata.
 
-    ``authorized`` None: whoever comes without a mechanism may connect.
+    ``authorized`` None: whoever comes without a mechanism may connect.  ``metadata`` is for the
+    messages of who is let in.
     """
     from zmq.utils import z85
 
     head, rest = list(parts[:4]), list(parts[7:])
     if len(parts) >= 8 and parts[2] == b"1.0" and parts[4] == ZAP_DOMAIN:
         if authorized is None and rest == [b"NULL"]:
-            return [*head, b"200", b"OK", b"", b""]
+            return [*head, b"200", b"OK", b"", metadata]
         if authorized is not None and len(rest) == 2 and rest[0] == b"CURVE":
             key = z85.encode(rest[1])
             if key in authorized:
-                return [*head, b"200", b"OK", key, b""]
+                return [*head, b"200", b"OK", key, metadata]
     return [*head, b"400", b"not authorized", b"", b""]
 
 

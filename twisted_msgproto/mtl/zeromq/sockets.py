@@ -16,16 +16,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any, Final
 
 import zmq
 
 from ...core.errors import ConfigurationError
-from ..machine.sessions import bound_identity, plain_identity
+from ..machine.peers import SERIAL_OCTETS, Peer, connection_name
+from .connections import DESCRIPTOR, PROPERTY, Connections, metadata
 from .curve import ZAP_DOMAIN, CurveClient, CurveServer, zap_reply
-from .door import EVENTS, Door
+from .door import EVENT, EVENTS, Door
 from .hooks import guarded
 
 READS_PER_TURN: Final = 256
@@ -52,13 +53,23 @@ LINGER_MILLISECONDS: Final = 500
 
 ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
 
+LAST_WORDS_SECONDS: Final = 0.1
+"""From the end of a connection to when the socket is read on to the end of what it sent.
+
+libzmq's thread tells of an end a moment before it hands over the last messages (after a reset).
+"""
+
 IPV4_MAPPED: Final = "::ffff:"
+"""What an address begins with where a socket listens for both kinds, and this is one of IPv4."""
+
+NO_SERIAL: Final = bytes(SERIAL_OCTETS)
+"""At the end of a name: the connection has no serial (inproc), so nobody tells of its end."""
 
 Received = Callable[[list[list[bytes]]], None]
 
-Routed = Callable[[list[list[bytes]], Mapping[bytes, str]], None]
-"""Takes the messages of one read, and from where each identity among them sent: see
-:func:`peer_address`."""
+Routed = Callable[[list[list[bytes]], Mapping[bytes, Peer]], None]
+"""Takes the messages of one read, each behind the name of its connection, and what is known of
+connections by their names."""
 
 
 def messages_within(octets: int, frame_octets: int, most: int) -> int:
@@ -94,19 +105,6 @@ class _Backlog:
         self.full = False  # the caller knows that there should be no more now
 
 
-def peer_address(frame: Any) -> str:
-    """From where a message came: the host, without its port, which libzmq does not tell.
-
-    On ipc it is ``localhost:UID:GID:PID``; "" where nothing is known.
-    """
-    try:
-        address: str = frame.get("Peer-Address")
-    except zmq.ZMQError:  # inproc
-        return ""
-    # A socket which listens for both kinds shows IPv4 addresses as those of IPv6.
-    return address.removeprefix(IPV4_MAPPED)
-
-
 # ── Sockets ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -127,13 +125,16 @@ def _txzmq() -> Any:
     class Router(_Routing, Connection):
         socketType = zmq.ROUTER
 
+    class Admission(Connection):
+        socketType = zmq.ROUTER
+
     class Dealer(Connection):
         socketType = zmq.DEALER
 
     class Monitor(Connection):
         socketType = zmq.PAIR
 
-    return Factory, Router, Dealer, Monitor
+    return Factory, Router, Admission, Dealer, Monitor
 
 
 class _Bounded:
@@ -152,23 +153,19 @@ class _Bounded:
         *,
         lost: Callable[[bytes], None] = lambda peer: None,
         blocked: Callable[[bytes, bool], None] = lambda peer, full: None,
-        with_keys: bool = False,
         prepare: Callable[[Any], None] = lambda connection: None,
     ) -> None:
         """Make a socket without an endpoint.
 
-        ``received(messages)``, of a ROUTER ``received(messages, addresses)``, is called once for
-        each read.  ``lost(peer)``: the peer is not there
-        or left too much unread; ``blocked(peer, full)``: much waits for it (a tenth of the messages
-        which may, half of the octets), or nothing any more.
-        ``with_keys``: the first frame becomes the identity bound to the peer's CURVE key.
+        ``received(messages)``, of a ROUTER ``received(messages, peers)``, is called once for each
+        read.  ``lost(peer)``: the peer left too much unread; ``blocked(peer, full)``: much waits
+        for it (a tenth of the messages which may, half of the octets), or nothing any more.
         ``prepare(connection)`` sets more options of its ``socket`` before anything is connected.
         """
         self._received = received
         self._bounds = bounds
         self._lost = lost
         self._blocked = blocked
-        self._with_keys = with_keys
         self._prepare = prepare
         self._paused = False
         self._backlogs: dict[bytes, _Backlog] = {}
@@ -211,12 +208,24 @@ class _Bounded:
         if self._paused or self.factory is None or self.socket is None:
             return
         messages: list[list[bytes]] = []
-        if self._slice(messages):
+        more = self._slice(messages)
+        if more:
             self._readSoon()
         if self._backlogs:
             self._sendWaiting(RETRIES_PER_TURN)
         if messages:
             self._deliver(messages)
+        if not more:
+            self._readOn()
+
+    def readAll(self) -> None:
+        """Read and deliver until there is nothing, however long that takes."""
+        more = True
+        while more:
+            messages: list[list[bytes]] = []
+            more = self._slice(messages)
+            if messages:
+                self._deliver(messages)
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
         """Read some messages; whether there may be more."""
@@ -232,6 +241,9 @@ class _Bounded:
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
         guarded(self._received, messages)
+
+    def _readOn(self) -> None:
+        """There was nothing more to read."""
 
     def _readSoon(self) -> None:
         if self.read_scheduled is None and self.factory is not None:
@@ -268,8 +280,6 @@ class _Bounded:
 
     def _sent(self, peer: bytes, parts: list[bytes]) -> bool:
         """The socket took it, or its peer is not there; False: there is no room now."""
-        if self._with_keys:
-            parts = [plain_identity(parts[0]), *parts[1:]]
         try:
             self.socket.send_multipart(parts, zmq.NOBLOCK)
         except zmq.Again:
@@ -277,8 +287,12 @@ class _Bounded:
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._lost(peer)
+            self._unreachable(peer)
         return True
+
+    def _unreachable(self, peer: bytes) -> None:
+        """The socket knows no such peer."""
+        self._lost(peer)
 
     def _wait(self, peer: bytes, backlog: _Backlog, parts: list[bytes]) -> None:
         backlog.messages.append(parts)
@@ -351,70 +365,160 @@ class _Bounded:
 
 
 class _Routing:
-    """What a ROUTER knows of who sent a message: its key, where CURVE is on, and its address.
+    """What a ROUTER knows of who sent a message: the connection, its address, its key.
 
-    Both belong to the connection and not to the identity, which may have another owner since; so
-    they are asked for with each message (measured: no slower than ``recv_multipart`` without).
+    Its peers go by the names of their connections and not by their identities, both ways.  What is
+    to be sent to a connection which has ended is dropped: whoever has its identity by then is not
+    meant.
     """
 
     socket: Any
     _received: Routed
-    _with_keys: bool
+    _backlogs: dict[bytes, _Backlog]
+    _lost: Callable[[bytes], None]
+    _readSoon: Callable[[], None]
+    factory: Any
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._addresses: dict[bytes, str] = {}
-        self._held: tuple[list[bytes], str] | None = None
+    def __init__(
+        self,
+        *arguments: Any,
+        connections: Connections,
+        leaving: Callable[[bytes], None] = lambda peer: None,
+        left: Callable[[list[bytes]], None] = lambda peers: None,
+        **options: Any,
+    ) -> None:
+        """As :class:`_Bounded`, and how connections end.
+
+        ``leaving(peer)``: its connection has ended; what it sent before may still come.
+        ``left(peers)``: that was all.
+        """
+        self._connections = connections
+        self._leaving = leaving
+        self._left = left
+        self._names: dict[str, bytes] = {}  # by serial, of connections which stand
+        self._identities: dict[bytes, bytes] = {}  # by name, of connections which stand
+        self._peers: dict[bytes, Peer] = {}
+        self._ended: dict[bytes, None] = {}  # names of connections which have ended just now
+        self._silent: dict[bytes, None] = {}  # and of those which have when all was read
+        self._waiting: Any = None
         super().__init__(*arguments, **options)
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
         """Read some messages; whether there may be more."""
-        socket, addresses, flags, octets = self.socket, self._addresses, zmq.NOBLOCK, 0
+        socket, names, flags, octets = self.socket, self._names, zmq.NOBLOCK, 0
         receive, option = socket.recv, socket.getsockopt
-        if self._held is not None:
-            parts, address = self._held
-            self._held = None
-            messages.append(parts)
-            addresses[parts[0]] = address
         try:
             while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
-                peer = receive(flags)
+                identity = receive(flags)
                 # As a frame it knows its connection; the others are cheaper without.
                 frame = receive(flags, False)
-                parts = [peer, frame.bytes]
+                parts = [identity, frame.bytes]
                 if frame.more:
                     parts.append(receive(flags))
                     while option(zmq.RCVMORE):
                         octets += len(parts[-1])
                         parts.append(receive(flags))
                 octets += len(parts[1]) + len(parts[-1])
-                if self._with_keys:
-                    parts[0] = peer = bound_identity(peer, frame.get("User-Id").encode())
-                address = peer_address(frame)
-                if addresses.setdefault(peer, address) != address:
-                    # The identity has changed hands within this read.
-                    self._held = parts, address
-                    break
+                serial = told(frame, PROPERTY)
+                parts[0] = names.get(serial) or self._first(identity, serial, frame)
                 messages.append(parts)
         except zmq.Again:
             return False
         return True
 
+    def _first(self, identity: bytes, serial: str, frame: Any) -> bytes:
+        """The name of a connection which was not read from before, or which has ended."""
+        if not serial:
+            return identity + NO_SERIAL
+        number = int(serial)
+        name = connection_name(identity, number)
+        if name not in self._peers:
+            address = told(frame, "Peer-Address").removeprefix(IPV4_MAPPED)
+            self._peers[name] = Peer(address, told(frame, "User-Id").encode())
+            ended = partial(self._disconnected, name)
+            if self._connections.stands(number, int(told(frame, DESCRIPTOR)), ended):
+                self._names[serial] = name
+                self._identities[name] = identity
+            else:
+                self._end(name)
+        return name
+
+    def _disconnected(self, name: bytes, serial: int) -> None:
+        del self._names[str(serial)]
+        self._end(name)
+
+    def _end(self, name: bytes) -> None:
+        """Nothing can be sent there any more; what it sent is read still."""
+        self._identities.pop(name, None)
+        self._backlogs.pop(name, None)
+        self._ended[name] = None
+        guarded(self._leaving, name)
+        if self._waiting is None:
+            self._waiting = self.factory.reactor.callLater(LAST_WORDS_SECONDS, self._waited)
+
+    def _waited(self) -> None:
+        self._waiting = None
+        self._silent.update(self._ended)
+        self._ended.clear()
+        self._readSoon()
+
+    def _readOn(self) -> None:
+        """There was nothing more to read, so the connections which have ended will say no more."""
+        if self._silent:
+            left, self._silent = list(self._silent), {}
+            for name in left:
+                self._peers.pop(name, None)
+            guarded(self._left, left)
+
+    def _unreachable(self, peer: bytes) -> None:
+        if peer.endswith(NO_SERIAL):
+            self._lost(peer)
+        else:
+            self._end(peer)
+
+    def _sent(self, peer: bytes, parts: list[bytes]) -> bool:
+        identity = self._identities.get(peer)
+        if identity is None:
+            if not peer.endswith(NO_SERIAL):
+                return True
+            identity = peer[: -len(NO_SERIAL)]
+        sent: bool = super()._sent(peer, [identity, *parts[1:]])  # type: ignore[misc]
+        return sent
+
     def _deliver(self, messages: list[list[bytes]]) -> None:
-        addresses, self._addresses = self._addresses, {}
-        guarded(self._received, messages, addresses)
+        guarded(self._received, messages, self._peers)
+
+    def shutdown(self) -> None:
+        """Close the socket."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        super().shutdown()  # type: ignore[misc]
+
+
+def told(frame: Any, name: str) -> str:
+    """What the metadata of a message says; "" where it has none (inproc)."""
+    try:
+        text: str = frame.get(name)
+    except zmq.ZMQError:
+        return ""
+    return text
 
 
 class Sockets:
     """A ZeroMQ context in a reactor; makes sockets and closes them all."""
 
     def __init__(self, reactor: Any) -> None:
-        factory, self._router, self._dealer, self._monitor = _txzmq()
+        factory, self._router, self._admission, self._dealer, self._monitor = _txzmq()
         self._factory = factory()
         self._factory.reactor = reactor
+        self.connections = Connections()
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
-        """A ROUTER socket; the arguments are those of :class:`_Bounded`."""
-        return self._router(self._factory, received, bounds, **options)
+        """A ROUTER socket; the arguments are those of :class:`_Routing`."""
+        return self._router(
+            self._factory, received, bounds, connections=self.connections, **options
+        )
 
     def dealer(self, received: Received, bounds: Bounds, curve: CurveClient | None) -> Any:
         """A DEALER socket.
@@ -436,26 +540,34 @@ class Sockets:
     def admit(self, door: Door, curve: CurveServer | None) -> Callable[[Any], None]:
         """Let in only who may connect; what to do with each ROUTER before it listens.
 
-        Connections go through ``door``.  With ``curve`` they need one of its keys, which in Z85
-        becomes the connection's User-Id.
+        Connections go through ``door`` and get their serials here.  With ``curve`` they need one of
+        its keys, which in Z85 becomes the connection's User-Id.
         """
         monitors: list[Any] = []
         routers: list[Any] = []
         authorized = None if curve is None else curve.authorized
 
-        def asked(messages: list[list[bytes]], addresses: Mapping[bytes, str]) -> None:
+        def happened(messages: list[list[bytes]]) -> None:
+            for event, _ in messages:
+                # Whoever had the descriptor, also if it was given to somebody else by now.
+                self.connections.disconnected(EVENT.unpack(event)[1])
+            door.happened(messages)
+
+        def asked(messages: list[list[bytes]]) -> None:
             # libzmq has told of a connection before it asks about it, and nothing goes through it
-            # before the answer: so whoever is turned away is gone by then.
+            # before the answer: so whoever is turned away is gone by then, and whoever had its
+            # descriptor before is known to have ended.
             for monitor in monitors:
-                monitor.doRead()
+                monitor.readAll()
             # Who comes with an identity is ignored, and never told, while the ROUTER has it still;
             # it lets go of it when it has read on to the end of what its owner sent.  Read here,
             # libzmq's thread is asked to end that before it is told to let the newcomer in.
             for router in routers:
                 router.doRead()
-            zap.sendAll([zap_reply(parts, authorized) for parts in messages])
+            admit = self.connections.admit
+            zap.sendAll([zap_reply(parts, authorized, metadata(admit())) for parts in messages])
 
-        zap = self._router(self._factory, asked, Bounds(1 << 16))
+        zap = self._admission(self._factory, asked, Bounds(1 << 16))
         zap.bind(ZAP_ADDRESS)
 
         def prepare(router: Any) -> None:
@@ -469,7 +581,7 @@ class Sockets:
             address = f"inproc://door-{socket.fd}"
             socket.monitor(address, EVENTS)
             # Without a bound of messages: libzmq's own thread would wait for us at it.
-            monitor = self._monitor(self._factory, door.happened, Bounds(1 << 16, 0))
+            monitor = self._monitor(self._factory, happened, Bounds(1 << 16, 0))
             monitor.connect(address)
             monitors.append(monitor)
 

@@ -88,7 +88,7 @@ class Output:
         self._most = most
         self._changed = changed
         self._drained = drained
-        self._queue: deque[memoryview] = deque()
+        self._queue: deque[memoryview] | None = None  # most peers never make us wait
         self._over = False
         self._ending = False
         self.moved_at = 0.0  # when the peer took something last
@@ -106,6 +106,8 @@ class Output:
         if not self.full and not self._queue and len(octets) <= SLICE_OCTETS:
             self._transport.write(octets)
             return
+        if self._queue is None:
+            self._queue = deque()
         self._queue.append(memoryview(octets))
         self.octets += len(octets)
         if not self.full:
@@ -182,7 +184,7 @@ class Output:
 
     def stop(self) -> None:
         """The connection is lost."""
-        self._queue.clear()
+        self._queue = None
         self.octets = 0
         self._cancel()
 
