@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.defer import succeed
+from twisted.internet.defer import CancelledError, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -112,6 +112,62 @@ class ClientLife(Case):
             self.lose(client)
             self.successResultOf(gone)
             self.successResultOf(getattr(client, verb)())
+
+    def test_closing_finishes_what_is_in_flight_and_what_waits(self) -> None:
+        """HO-12"""
+        client, transport = self.client(extensions="batch-ack:max-count=1")
+        sent = [client.send("q", b"%d" % number) for number in range(3)]
+        sent[2].addCallback(lambda _: client.send("q", b"too late"))
+        closed = client.close()
+        for number in range(3):
+            self.assertFalse(transport.disconnecting)
+            self.assertEqual(self.bodies(transport), [b"%d" % number])
+            client.dataReceived(ack(number + 1))
+        self.successResultOf(sent[0])
+        self.successResultOf(sent[1])
+        self.failureResultOf(sent[2], ConnectionClosed)
+        self.failureResultOf(client.send("q", b"x"), ConnectionClosed)
+        self.assertTrue(transport.disconnecting)
+        self.assertEqual(self.bodies(transport), [])
+        self.lose(client)
+        self.successResultOf(closed)
+
+    def test_closing_waits_no_longer_than_it_may(self) -> None:
+        """HO-05, HO-12"""
+        client, transport = self.client(extensions="ack", limits={"drain": 3.0})
+        sent = client.send("q", b"1")
+        closed, again = client.close(), client.close()
+        self.clock.advance(2.9)
+        self.assertFalse(transport.disconnecting)
+        self.clock.advance(0.2)
+        self.assertTrue(transport.disconnecting)
+        self.lose(client)
+        self.successResultOf(closed)
+        self.successResultOf(again)
+        self.failureResultOf(sent, ConnectionClosed)
+
+    def test_a_cancelled_message_holds_up_no_end(self) -> None:
+        """HO-12: one which waits for the window is not sent"""
+        client, transport = self.client(extensions="ack")
+        first, waiting = client.send("q", b"1"), client.send("q", b"2")
+        client.close()
+        waiting.cancel()
+        self.failureResultOf(waiting, CancelledError)
+        client.dataReceived(ack(1))
+        self.successResultOf(first)
+        self.assertTrue(transport.disconnecting)
+        self.lose(client)
+
+    def test_whoever_waits_for_a_session_or_its_end_may_cancel_another(self) -> None:
+        """HO-03"""
+        client, _ = self.client(extensions=None)
+        ones = [client.whenEstablished(), client.whenEstablished()]
+        ends = [client.leave(), client.leave()]
+        for first, second in (ones, ends):
+            first.addBoth(lambda _, second=second: second.cancel())
+            second.addErrback(lambda failure: failure.trap(CancelledError))
+        self.lose(client)
+        self.assertTrue(all(one.called for one in (*ones, *ends)))
 
     def test_a_client_is_no_consumer_of_a_broker(self) -> None:
         """MM-25: pub-sub commands of a peer are the application's on this side"""

@@ -26,7 +26,7 @@ CHECKED_DEPTH_MAX: Final = 512
 CHECKED_AT_ONCE_OCTETS: Final = 65_536
 """Up to this size a document is checked by the standard library, in a few milliseconds."""
 
-CHUNK_OCTETS: Final = 8192
+CHUNK_OCTETS: Final = 4096
 """:class:`JsonCheck` reads this much between two looks at what it may spend."""
 
 STEP_OCTETS: Final = 24

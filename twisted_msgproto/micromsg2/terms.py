@@ -25,7 +25,7 @@ TYPE_NAME_OCTETS_MAX: Final = 512
 LIMITS: Final = (
     *wire.LIMITS,
     Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
-    Limit("json-octets", 1 << 20, "octets", "a body which the json extension checks (MM-28)"),
+    Limit("json-octets", 16 << 20, "octets", "a body which the json extension checks (MM-28)"),
     Limit("handshake", 10.0, "s", "until the three handshake messages are through (MM-32)"),
     Limit("idle-ack", 0.5, "s", "what is safe is acked after this, though N are not full (MM-19)"),
     Limit("idle-close", 120.0, "s", "no octet for this long in mid-payload ends it; 0 = off"),

@@ -12,7 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Protocol
 
 from ...core.limits import Limits
-from ...core.strict_json import check_json
+from ...core.strict_json import (
+    CHECKED_AT_ONCE_OCTETS,
+    CHECKED_DEPTH_MAX,
+    JsonCheck,
+    check_json,
+)
 from ..terms import NUMBER_OF_ACKS_DEFAULT, NUMBER_OF_ACKS_MAX, TYPE_NAME_OCTETS_MAX
 from ..wire import BadText, TooLong, is_field
 
@@ -298,6 +303,17 @@ class Json(Extension):
         except ValueError as error:
             return refusal(error)
         return None
+
+    def inspection(self, body: bytes) -> Inspection | None:
+        """A body which may take a while is checked in slices."""
+        octets = len(body)
+        if octets <= CHECKED_DEPTH_MAX or octets > self.limits["json-octets"]:
+            return None
+        if octets <= CHECKED_AT_ONCE_OCTETS:
+            containers = body.count(b"[") + body.count(b"{")
+            if containers <= CHECKED_DEPTH_MAX:
+                return None
+        return JsonCheck(body)
 
     def encode(self, body: Any) -> bytes:
         """``body`` as compact JSON; ValueError for what JSON cannot say, like NaN."""

@@ -139,7 +139,7 @@ class Session(Sending):
         """The session is broken or over, or it was drained and all that came is safe."""
         return (
             self.fault is not None
-            or (self._draining and not self._window.unsafe and self._inbox.inspected is None)
+            or (self._draining and not self._window.unsafe)
             or self._machine.state is Side.CLOSED
         )
 
