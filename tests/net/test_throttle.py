@@ -206,6 +206,9 @@ WAITS = {
         HERE, "me", 0,
     ),
     "and then too often": (both(known(KNOWN_FAILURES_MAX), failing(HERE, "x", 5)), HERE, "me", 1),
+    "and then failed, and logged in again": (
+        both(known(4), known(4), failing(HERE, "x", 5)), HERE, "me", 0,
+    ),
     "29 days ago": (both(known(0, 29), failing(HERE, "x", 5)), HERE, "me", 0),
     "31 days ago": (both(known(0, 31), failing(HERE, "x", 5)), HERE, "me", 1),
     "from elsewhere only": (both(known(0), fail_from(20, "me")), THERE, "me", 1),
@@ -347,6 +350,31 @@ def test_who_has_gone_gives_its_place_back() -> None:
     held = town.arrive(HERE, "you")
     assert held.held
     town.throttle.leave(held)
+    town.check_books()
+    assert town.throttle.deadline == inf
+
+
+def test_whoever_waits_comes_before_who_arrives_just_when_a_token_is_free() -> None:
+    """NB-05: and not only once the timer has fired."""
+    town = Town()
+    town.fail(THERE, "me", 5)
+    first = town.arrive(THERE, "me")
+    town.now = town.throttle.deadline
+    second = town.arrive(THERE, "old")
+    assert first in town.waited
+    assert second not in town.waited
+
+
+def test_one_which_waits_for_its_name_is_let_in_once_its_pair_is_known() -> None:
+    town = Town(login_rate=0.001)
+    fail_from(20, "me")(town)
+    waiting = town.arrive(HERE, "me", right=True)
+    assert waiting.held
+    town.throttle._known.add(HERE, "me", town.now)
+    town.arrive(HERE, "me", right=True)
+    town.throttle._changed = True
+    town.settle()
+    assert town.waited[waiting] == 0
     town.check_books()
 
 

@@ -2,12 +2,14 @@
 
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.testing import MemoryReactor
 
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.net.authentication import portal_over
 from twisted_msgproto.sabc import SabcServer
 
-from .pairs import Case
+from .pairs import PEER, Case, Transport
 from .vectors import crlf
 
 
@@ -43,6 +45,21 @@ class Login(Case):
         self.assertEqual(self.factory.counters["rejected"], 1)
         self.failureResultOf(self.client.whenEstablished(), Refused)
         self.assertNotIn("wrong", "\n".join(self.lines))
+
+    def test_behind_a_proxy_failures_count_for_the_address_it_tells(self):
+        """NB-05: with ``haproxy:`` endpoints, whose clients would be one address otherwise."""
+        self.serve(portal=self.portal())
+        reactor = MemoryReactor()
+        serverFromString(reactor, "haproxy:tcp:5046").listen(self.factory)
+        proxied = reactor.tcpServers[0][1]
+        for host in ("198.51.100.1", "2001:db8::1"):
+            family = "TCP6" if ":" in host else "TCP4"
+            server = proxied.buildProtocol(PEER)
+            server.makeConnection(Transport(peerAddress=PEER))
+            server.dataReceived(f"PROXY {family} {host} {host} 1 2\r\n".encode())
+            server.dataReceived(crlf("CONNECT\nclient-id::me\nclient-passcode::x\n\n"))
+            self.assertIn(f"{host}: login as 'me' refused", self.lines[-1])
+            self.lose(server.wrappedProtocol)
 
     def test_five_attempts_are_enough(self):
         """SA-27."""

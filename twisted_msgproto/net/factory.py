@@ -65,6 +65,11 @@ class SessionNames:
         return f"{self._prefix}{self._count}"
 
 
+def host_of(address: IAddress | None) -> str:
+    """A peer's host as text; "" where its transport address has none."""
+    return str(getattr(address, "host", ""))
+
+
 def peer_name(address: IAddress | None) -> str:
     """A peer's transport address as text: ``host:port``, or what else the transport knows."""
     host = getattr(address, "host", None)
@@ -181,7 +186,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """A protocol for a new connection; None (the connection is closed) above a limit."""
-        host = str(getattr(addr, "host", ""))
+        host = host_of(addr)
         per_address = self.limits.integer("connections-per-address")
         if self.draining or self._taken >= self.limits.integer("connections"):
             self._turnedAway("connections")

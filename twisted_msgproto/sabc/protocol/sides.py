@@ -35,7 +35,7 @@ from ...core.errors import ConnectionClosed, Fault, ProtocolViolation, Refused, 
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.backpressure import OctetBudget
-from ...net.factory import MsgprotoServerFactory, SessionFactory
+from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
 from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
@@ -69,7 +69,9 @@ class SabcServer(SabcSession):
         if authentication is None:
             return request.client_id
         credentials = authentication.credentials(request.client_id, request.passcode)
-        asked = authentication.login(credentials, self.address, request.client_id)
+        # Not the one of the beginning: behind a proxy its first octets say whose address it is.
+        address = host_of(self.transport.getPeer())  # type: ignore[union-attr]
+        asked = authentication.login(credentials, address, request.client_id)
         return asked.addCallback(self._loggedIn)
 
     def connectedHeaders(self) -> Mapping[str, str]:
