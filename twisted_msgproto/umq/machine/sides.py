@@ -55,7 +55,7 @@ class Client(Peer):
 
     @property
     def finished(self) -> bool:
-        """The machine is closed, or it was drained and no call waits for its answer, on either side."""
+        """The machine is closed, or it was drained and no call waits on either side."""
         return self.closed or (super().finished and not self._pending)
 
     def hello(
