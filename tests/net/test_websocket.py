@@ -565,6 +565,30 @@ class Closing(TestCase):
         self.assertTrue(transport.disconnected)
         lose(connection)
 
+    def test_octets_of_a_large_message_keep_the_connection(self):
+        """HO-04: a peer which sends slowly has no room for a pong in the middle of a message."""
+        connection, transport, clock = server()
+        message = client_frame(b"x" * 1000)
+        for octet in range(0, 1000, 100):
+            clock.advance(25)
+            connection.dataReceived(message[octet : octet + 100])
+        self.assertFalse(transport.disconnected)
+        clock.pump([10] * 7)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_a_peer_which_takes_what_waits_lives_without_a_pong(self):
+        """HO-04: our ping stands far behind in what it has not read."""
+        connection, transport, clock = server(unread_seconds=1000.0)
+        for _ in range(10):
+            connection.output.pauseProducing()
+            clock.advance(20)
+            connection.output.resumeProducing()
+        self.assertFalse(transport.disconnected)
+        clock.pump([10] * 7)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
     def test_a_pong_keeps_the_connection(self):
         connection, transport, clock = server()
         for _ in range(5):
