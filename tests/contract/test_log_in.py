@@ -114,7 +114,7 @@ class LogIn:
         self.successResultOf(again)
         world.wait(10)
 
-    @only("sabc", "sabc-ws", "umq")  # MTL has no connection of a client's own, see its test_sasl
+    @only(*LOG_IN)
     def test_a_login_that_waits_goes_with_its_client(self: Any) -> None:
         """NB-05: nothing of it is left on the clock, and no checker is asked."""
         world, checker = self.guarded(login_rate=0.001)
