@@ -359,7 +359,7 @@ class Sabc(Case):
         return side.request(body)  # type: ignore[no-any-return]
 
     def end(self, client: Any) -> Deferred[Any]:
-        return client.disconnect()  # type: ignore[no-any-return]
+        return client.close()  # type: ignore[no-any-return]
 
     def too_large(self, client: Any) -> Deferred[Any]:
         return client.request(bytes(1_500_000))  # type: ignore[no-any-return]

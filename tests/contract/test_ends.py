@@ -13,6 +13,7 @@ from tests.contract.cases import CONNECTED, STREAMS
 from tests.contract.world import only, over_all
 from tests.tools.lines import Line
 from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.core.errors import ConnectionClosed
 
 
 class Draining:
@@ -94,6 +95,19 @@ class Ending:
         world.wait(5)
         self.successResultOf(sent)
         self.successResultOf(ended)
+
+    def test_an_end_at_once_fails_what_is_in_flight(self: Any) -> None:
+        """HO-12: ``abort()``"""
+        world = self.world(HeldSink())
+        peer = world.join()
+        sent = peer.send()
+        world.pump()
+        peer.client.abort()
+        peer.client.abort()
+        world.wait(1)
+        self.failureResultOf(sent, ConnectionClosed)
+        self.successResultOf(peer.client.close())
+        self.assertEqual(world.tracebacks, [])
 
     def test_an_orderly_end_has_a_deadline(self: Any) -> None:
         """HO-05: whatever the server does, or does not."""

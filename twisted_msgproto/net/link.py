@@ -79,6 +79,7 @@ class Link(Protocol):
     peer: str
     address: str
     loss: Failure | None = None
+    _gone = False  # the connection is lost
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -128,7 +129,7 @@ class Link(Protocol):
         self._tally = factory.counters.settled
         self._ended = False  # the wire was asked to end, or has
         self._deaf = False  # no further arrival is followed
-        self._gone = False  # the connection is lost
+        self._gone = False
         self._following = False  # what happens meanwhile is settled at the end
         self._inputEnded = False  # the peer has shut its sending side
         self._lossTold = False  # it was logged that something is not stored
@@ -349,6 +350,11 @@ class Link(Protocol):
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
         self.wire.close(fault)
+
+    def abort(self) -> None:
+        """End the connection at once: what is in flight fails, and what is unwritten is lost."""
+        if not self._gone:
+            self._abort()
 
     def _abort(self) -> None:
         self._ended = self._deaf = True
