@@ -232,6 +232,29 @@ class BeingRefused(Parts):
         world.wait(1)
         self.successResultOf(sent)
 
+    def test_a_refusal_after_a_loss_is_told(self: Any) -> None:
+        """HO-11: passwords and certificates change while clients run."""
+        world, service = self.standing()
+        sent = self.send(service)
+        world.wait(1)
+        self.successResultOf(sent)
+        self.case.away(world)
+        world.wait(60)
+        self.case.refuse(world)
+        waiting = self.send(service, b"y"), service.whenEstablished()
+        self.case.back(world)
+        world.wait(70)
+        for one in waiting:
+            self.failureResultOf(one, Refused)
+        self.assertEqual(service.state, "refused")
+        self.assertIsNone(service.session)
+        self.case.relent(world)
+        world.wait(300)
+        self.assertEqual(service.state, "up")
+        sent = self.send(service, b"z")
+        world.wait(1)
+        self.successResultOf(sent)
+
 
 class EndingInOrder(Parts):
     """``close()`` and ``stopService()``."""

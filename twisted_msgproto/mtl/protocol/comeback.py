@@ -28,7 +28,7 @@ from ..terms.events import (
 from ..terms.limits import CLIENT_LIMITS
 from ..terms.states import ClientState
 from ..wire.fields import FieldValue
-from ..zeromq import CurveClient, Sockets
+from ..zeromq import CurveClient, Sockets, check_address
 from .client import MtlClient
 from .flows import MtlReader, MtlWriter, Received
 
@@ -113,6 +113,7 @@ class MtlClientService(Comeback[MtlClient]):
 
         Raises ConfigurationError for what is no address.
         """
+        check_address(endpoint)
         drain = factory.limits.get("drain", DRAIN_SECONDS)
         super().__init__(factory.clock, **{"drain": drain, **options})
         self.factory = factory
