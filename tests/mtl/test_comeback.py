@@ -95,6 +95,21 @@ class ComingBack(ContractCase):
         self.successResultOf(sent[1])
         self.assertEqual(len(service.session.flows), 1)
 
+    def test_a_flow_which_is_closed_is_not_the_end_of_the_session(self) -> None:
+        sink = HeldSink()
+        world, service = self.standing(sink)
+        sent = service.send("events", b"x")
+        world.wait(1)
+        for flow in list(service.session.flows.values()):
+            flow.close()
+        self.failureResultOf(sent, ConnectionClosed)
+        self.assertEqual(service.state, "up")
+        sent = service.send("events", b"y")
+        world.wait(1)
+        sink.safe()
+        world.wait(1)
+        self.successResultOf(sent)
+
     def test_what_a_server_cannot_store_is_told(self) -> None:
         """MT-19"""
         sink = HeldSink()

@@ -264,6 +264,10 @@ class MtlClientService(Comeback[MtlClient]):
         if client is self.session and self.state is ComebackState.DOWN and not client.flows:
             self._lost(Failure(TimedOut("the server does not answer")))
 
+    def _isOver(self, session: MtlClient) -> bool:
+        """A flow which was closed is not the end of its client."""
+        return session is not self._client
+
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def _closeSession(self, session: MtlClient) -> Deferred[None]:

@@ -52,12 +52,14 @@ class Comeback(Service, Generic[S]):
     ) -> None:
         """``clock`` has ``seconds()`` and ``callLater()``.
 
-        ``retryPolicy``: from the number of attempts which have failed to the seconds until the
-        next one, in place of the limits ``retry-first`` and ``retry-most``; refusals keep their own
-        intervals.  ``stopWhenRefused``: a refusal ends the attempts until the service is started
-        again.  ``drain``: seconds for what is in flight when the service stops.  ``limits``:
-        changes to :data:`COMEBACK_LIMITS` by name; ConfigurationError for one which does not exist.
-        ``random`` gives numbers from 0 to 1.
+        ``retryPolicy(attempts)`` gives the seconds until the next attempt after so many have
+        failed; it takes the place of the limits ``retry-first`` and ``retry-most``.  Refusals keep
+        their own intervals; with ``stopWhenRefused`` a refusal ends the attempts until the service
+        is stopped and started again.  What is in flight when the service stops has ``drain``
+        seconds.  ``limits`` change :data:`COMEBACK_LIMITS` by name.  ``random`` gives numbers from
+        0 to 1.
+
+        Raises ConfigurationError for a limit which does not exist or makes no sense.
         """
         self.clock = clock
         self.limits = (
@@ -76,7 +78,7 @@ class Comeback(Service, Generic[S]):
         self._standing: dict[Deferred[S], None] = {}  # who waits in whenEstablished
         self._errands: dict[Errand[S, Any], None] = {}  # verbs which wait, oldest first
         self._errandOctets = 0
-        self._running_errands = False
+        self._busy = False  # somebody is at the errands
         self._watchers: dict[int, Callable[[ComebackState], object]] = {}
         self._watched = 0
         self._closing = False  # stopService was called
@@ -189,14 +191,14 @@ class Comeback(Service, Generic[S]):
 
     def _runErrands(self) -> None:
         """Hand what waits to the session, in order."""
-        if self._running_errands:
+        if self._busy:
             return  # whoever is at it comes to the newest, too
-        self._running_errands = True
+        self._busy = True
         try:
             while self._errands and self.session is not None:
                 self._run(next(iter(self._errands)), self.session)
         finally:
-            self._running_errands = False
+            self._busy = False
 
     def _run(self, errand: Errand[S, Any], session: S) -> None:
         self._forget(errand)
@@ -220,7 +222,7 @@ class Comeback(Service, Generic[S]):
         errand.inner = None
         if errand.over:
             return  # its caller has cancelled it
-        lost = failure.check(ConnectionClosed) is not None
+        lost = failure.check(ConnectionClosed) is not None and self._isOver(session)
         if lost and self.session is session and not self._closing:
             self.session = None  # it is over, though it may be that nobody has said so yet
         if lost and (errand.safe or errand.sending) and self._unable() is None:
@@ -311,6 +313,10 @@ class Comeback(Service, Generic[S]):
 
     def _renew(self, session: S) -> None:
         """A session stands: what it must know before anything else is done in it."""
+
+    def _isOver(self, session: S) -> bool:
+        """Whether a verb which failed with ConnectionClosed means that ``session`` is over."""
+        return True
 
     def _closeSession(self, session: S) -> Deferred[Any]:
         """End this session in order; fires when what was in flight is finished."""
