@@ -21,14 +21,11 @@ THIRD_PARTY_OF = {
     "mtl": {"zmq", "txzmq"},
 }
 NETWORK = {"twisted", "zope", "constantly", "cryptography", "OpenSSL", "service_identity"}
-OUTER_ROOMS = {"service", "command", "bench"}
+OUTER_ROOMS = {"service", "command"}
 """Floor 3 inside a protocol's package."""
 
 ADAPTER_ROOMS = {"protocol", "application"}
 """Floor 2 inside a protocol's package: where octets, hooks and Deferreds meet Twisted."""
-
-ADAPTERS_TO_MOVE: set[str] = set()
-"""Adapters outside those rooms: each leaves this list when it has moved; nothing is added."""
 
 ZEROMQ_ROOM = "mtl/zeromq"
 """Sockets, door, curve and hooks."""
@@ -128,7 +125,6 @@ def is_pure(place: str) -> bool:
     room = room.removesuffix(".py")
     return (
         room not in OUTER_ROOMS | ADAPTER_ROOMS | {"__init__"}
-        and f"{protocol}/{room}.py" not in ADAPTERS_TO_MOVE
         and f"{protocol}/{room}" != ZEROMQ_ROOM
     )
 
@@ -246,10 +242,6 @@ def test_a_wrong_import_is_seen_in_every_pure_file(path: Path) -> None:
         assert len(forbidden_imports(path, text)) == 1, wrong
 
 
-def test_what_still_is_to_move_is_there() -> None:
-    assert {relative(path) for path in FILES} >= ADAPTERS_TO_MOVE
-
-
 @pytest.mark.parametrize("path", [p for p in FILES if "mtl" in p.parts], ids=relative)
 def test_zeromq_is_imported_late(path: Path) -> None:
     # Importing txzmq installs the default reactor.
@@ -326,9 +318,7 @@ def defined_names(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
 def test_every_protocol_can_be_measured(name: str) -> None:
-    # Beside the other benches, or in the folder of a protocol whose bench has not moved there.
-    places = {f"twisted_msgproto.cli.benches.{name}", f"{PROTOCOLS[name].package}.bench"}
-    assert SUBJECTS[name] in places
+    assert SUBJECTS[name] == f"twisted_msgproto.cli.benches.{name}"
 
 
 @pytest.mark.parametrize("module", sorted(SUBJECTS.values()))

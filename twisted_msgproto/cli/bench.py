@@ -32,23 +32,9 @@ from .measuring import ROUNDS, Comparison, Readings, Result, Row, measure, read
 
 SUMMARY = "measure the speed of the protocols, the queue and Spark, as ratios"
 
-BENCHES = Path(__file__).parent / "benches"
-
-
-def rows_of(name: str) -> str:
-    """The module with the rows of the protocol ``name``: one of our benches, or its package's."""
-    if (BENCHES / f"{name}.py").exists():
-        return f"twisted_msgproto.cli.benches.{name}"
-    return f"{registry.PROTOCOLS[name].package}.bench"
-
-
 SUBJECTS: Mapping[str, str] = {
-    **{name: rows_of(name) for name in registry.PROTOCOLS},
-    "queue": "twisted_msgproto.cli.benches.queue",
-    "spark": "twisted_msgproto.cli.benches.spark",
-    "growth": "twisted_msgproto.cli.benches.growth",
-    "idle": "twisted_msgproto.cli.benches.idle",
-    "scale": "twisted_msgproto.cli.benches.scale",
+    name: f"twisted_msgproto.cli.benches.{name}"
+    for name in (*registry.PROTOCOLS, "queue", "spark", "growth", "idle", "scale")
 }
 """Subject → the module with its rows, in the order in which they are measured.
 
