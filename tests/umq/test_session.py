@@ -2,7 +2,7 @@
 
 from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.internet.defer import CancelledError, Deferred, inlineCallbacks, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
@@ -21,7 +21,13 @@ from twisted_msgproto.umq import (
     UmqClientService,
     UmqRealm,
     UmqServerFactory,
+    connect,
 )
+
+
+def never(server, hello):
+    """Nobody decides."""
+    return Deferred()
 
 
 class HandShake(TestCase):
@@ -379,6 +385,24 @@ class Faults(TestCase):
         both.pump()
         self.failureResultOf(both.client.whenEstablished(), ConnectionClosed)
         both.close()
+
+    def test_who_cancels_while_connecting_leaves_nothing(self):
+        """Before the upgrade, and while the server decides."""
+        for upgraded in (False, True):
+            both = pair(connect=False, protocol=type("Slow", (Echo,), {"authorise": never}))
+            if upgraded:
+                both.pump()
+            endpoint = type(
+                "At", (), {"connect": lambda self, f: succeed(both.ends["client"].protocol)}
+            )()
+            joining = Deferred.fromCoroutine(
+                connect(both.clock, "ws://x", endpoint=endpoint, factory=both.client_factory)
+            )
+            joining.cancel()
+            both.pump()
+            self.failureResultOf(joining, CancelledError)
+            self.assertTrue(both.ends["client"].gone and both.ends["server"].gone)
+            both.close()
 
     def test_a_connection_which_is_cut_fails_everything(self):
         """UM-19."""

@@ -94,9 +94,16 @@ class UmqClientService(ClientComeback[UmqClient]):
         limits = self.factory.limits
         if self.session is None and self.waiting >= limits.integer("own-calls"):
             return fail(LimitExceeded("too many calls wait for a session"))
+        seconds = limits["call-seconds"] if timeout is None else timeout
+
+        def call(session: UmqClient, left: float) -> Deferred[Reply]:
+            # Without a time-out of its own, and without a wait, its time runs as in a session.
+            given = None if timeout is None and left >= seconds else left
+            return session.call(payload, attachments, given, streamed)
+
         return self.perform(
-            lambda session, left: session.call(payload, attachments, left, streamed),
-            seconds=limits["call-seconds"] if timeout is None else timeout,
+            call,
+            seconds=seconds,
             octets=len(payload) + sum(len(one) for one in attachments if isinstance(one, bytes)),
             safe=safe,
         )

@@ -28,7 +28,7 @@ from twisted.cred.checkers import ANONYMOUS
 from twisted.cred.credentials import Anonymous, ICredentials
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
@@ -465,4 +465,8 @@ async def connect(
         endpoint = client_endpoint(reactor, url, tls)
     connection: Any = await endpoint.connect(factory)
     client: UmqClient = connection.session
-    return await client.whenEstablished()
+    try:
+        return await client.whenEstablished()
+    except CancelledError:
+        client.closeSession()
+        raise
