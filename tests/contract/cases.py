@@ -447,7 +447,7 @@ class MtlPeer(Peer):
         return sum(socket.sent_octets for socket in self.client._sockets.made)
 
     def cut(self) -> None:
-        self.client.close()
+        self.client.abort()
 
 
 class Mtl(Case):

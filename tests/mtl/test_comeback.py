@@ -30,8 +30,13 @@ class ComingBack(ContractCase):
         service.startService()
         world.wait(1)
         self.assertEqual(service.state, "up")
-        self.addCleanup(service.stopService)
+        self.addCleanup(self.end, world, service)
         return world, service
+
+    def end(self, world: World, service: Any) -> None:
+        stopped = service.stopService()
+        world.wait(10)
+        self.successResultOf(stopped)
 
     def test_a_flow_of_ones_own_survives_the_server(self) -> None:
         """MT-28"""

@@ -29,7 +29,8 @@ class Socket:
         self.received = received
         self.inbox: list[tuple[list[bytes], str]] = []
         self.paused = self.woken = self.closed = False
-        self.sent_octets = 0
+        self.sent_octets = self.unread = 0
+        self.trouble = ""
 
     def arrive(self, parts: list[bytes], host: str) -> None:
         self.inbox.append((parts, host))

@@ -74,7 +74,7 @@ async def _connect(
             await client.authorize(credentials(options.user, options.password, reveal=reveal))
         await client.profile(target.profile)
     except BaseException:
-        await client.close()
+        client.abort()
         raise
     return client
 
@@ -99,8 +99,10 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
             progress.sent(len(bodies))
         while in_flight:
             await _acknowledged(in_flight, progress)
-    finally:
-        await client.close()
+    except BaseException:
+        client.abort()
+        raise
+    await client.close()
 
 
 async def _acknowledged(in_flight: deque[tuple[int, Deferred[None]]], progress: Progress) -> int:

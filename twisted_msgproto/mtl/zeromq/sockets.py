@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final
 
 import zmq
@@ -128,7 +128,7 @@ def _txzmq() -> Any:
     class Admission(Connection):
         socketType = zmq.ROUTER
 
-    class Dealer(Connection):
+    class Dealer(_Watched, Connection):
         socketType = zmq.DEALER
 
     class Monitor(Connection):
@@ -138,7 +138,13 @@ def _txzmq() -> Any:
 
 
 class _Bounded:
-    """Reads in slices, sends without blocking; mixed into txzmq's connection."""
+    """Reads in slices, sends without blocking; mixed into txzmq's connection.
+
+    Attributes:
+        monitor: the socket on which libzmq tells of connections, if it is asked to.
+    """
+
+    monitor: Any = None
 
     socket: Any
     factory: Any
@@ -196,6 +202,7 @@ class _Bounded:
             self.socket.connect(address)
         except zmq.ZMQError as error:
             raise ConfigurationError(f"cannot connect to {address}: {error.strerror}") from None
+        self._readSoon()
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -360,6 +367,11 @@ class _Bounded:
             if self.read_scheduled.active():
                 self.read_scheduled.cancel()
             self.read_scheduled = None
+        monitor, self.monitor = self.monitor, None
+        if monitor is not None:
+            # First of all: libzmq's thread would wait at a monitor which nobody reads.
+            self.socket.disable_monitor()
+            monitor.shutdown()
         if self.factory is not None:
             super().shutdown()  # type: ignore[misc]
 
@@ -496,6 +508,36 @@ class _Routing:
         super().shutdown()  # type: ignore[misc]
 
 
+TROUBLES: Final[Mapping[int, str]] = {
+    zmq.EVENT_CONNECTED: "it has accepted the connection, and says nothing",
+    zmq.EVENT_CONNECT_RETRIED: "no connection can be made",
+    zmq.EVENT_DISCONNECTED: "it ends the connection",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the hand-shake fails",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the hand-shake fails: other keys, or another protocol",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not let us in",
+    zmq.EVENT_HANDSHAKE_SUCCEEDED: "it has accepted the connection, and says nothing",
+}
+"""What libzmq tells of a connection which we make → what may be the trouble."""
+
+
+class _Watched:
+    """What a DEALER knows of its connection.
+
+    Attributes:
+        trouble: why it may be that nobody answers; empty before anything is known.
+    """
+
+    trouble = ""
+
+    def happened(self, messages: list[list[bytes]]) -> None:
+        """What libzmq says of the connection."""
+        for event, _ in messages:
+            kind = EVENT.unpack(event)[0]
+            # It tries again after each failure, which says less than the failure itself.
+            if kind != zmq.EVENT_CONNECT_RETRIED or self.trouble in ("", TROUBLES[kind]):
+                self.trouble = TROUBLES[kind]
+
+
 def told(frame: Any, name: str) -> str:
     """What the metadata of a message says; "" where it has none (inproc)."""
     try:
@@ -513,6 +555,7 @@ class Sockets:
         self._factory = factory()
         self._factory.reactor = reactor
         self.connections = Connections()
+        self._numbers = count()
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
         """A ROUTER socket; the arguments are those of :class:`_Routing`."""
@@ -534,6 +577,11 @@ class Sockets:
                 socket.curve_serverkey = curve.server
                 socket.curve_publickey = curve.public
                 socket.curve_secretkey = curve.secret
+            address = f"inproc://dealer-{next(self._numbers)}"
+            socket.monitor(address, sum(TROUBLES))
+            monitor = self._monitor(self._factory, connection.happened, Bounds(1 << 16, 0))
+            monitor.connect(address)
+            connection.monitor = monitor
 
         return self._dealer(self._factory, received, bounds, prepare=prepare)
 
@@ -583,6 +631,7 @@ class Sockets:
             # Without a bound of messages: libzmq's own thread would wait for us at it.
             monitor = self._monitor(self._factory, happened, Bounds(1 << 16, 0))
             monitor.connect(address)
+            router.monitor = monitor
             monitors.append(monitor)
 
         return prepare
@@ -590,4 +639,7 @@ class Sockets:
     def shutdown(self) -> None:
         """Close all sockets and end the context."""
         if self._factory.context is not None:
+            for connection in list(self._factory.connections):
+                if connection.monitor is not None:
+                    connection.shutdown()
             self._factory.shutdown()
