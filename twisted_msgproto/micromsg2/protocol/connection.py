@@ -181,8 +181,8 @@ class MicroMsg2Protocol(Sending):
             result = self.batchReceived(batch)
         except Exception:
             result = fail()
-        if result is None:
-            return None
+        if result is None or (result.called and not result.paused and result.result is None):
+            return result  # a callback which has nothing to do costs more than all this
         return result.addErrback(self._hookFailed, arrived)
 
     def _hookFailed(self, failure: Failure, arrived: Arrived) -> Failure | None:
