@@ -25,6 +25,16 @@ from twisted_msgproto.umq import (
 )
 
 
+class At:
+    """An endpoint which has connected already."""
+
+    def __init__(self, protocol):
+        self.protocol = protocol
+
+    def connect(self, factory):
+        return succeed(self.protocol)
+
+
 def never(server, hello):
     """Nobody decides."""
     return Deferred()
@@ -392,9 +402,7 @@ class Faults(TestCase):
             both = pair(connect=False, protocol=type("Slow", (Echo,), {"authorise": never}))
             if upgraded:
                 both.pump()
-            endpoint = type(
-                "At", (), {"connect": lambda self, f: succeed(both.ends["client"].protocol)}
-            )()
+            endpoint = At(both.ends["client"].protocol)
             joining = Deferred.fromCoroutine(
                 connect(both.clock, "ws://x", endpoint=endpoint, factory=both.client_factory)
             )
