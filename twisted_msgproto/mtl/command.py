@@ -21,7 +21,7 @@ from ..net.sasl import credentials
 from ..registry import PROTOCOLS
 from .protocol.client import MtlClient
 from .protocol.flows import Received
-from .protocol.server import PROTOCOL
+from .protocol.link import PROTOCOL
 from .wire.fields import as_texts
 from .zeromq import CurveClient, is_local
 from .zeromq.curve import public_key, read_key, read_secret_key
