@@ -461,7 +461,7 @@ class Reconnecting(TestCase):
     def test_calls_fail_and_subscriptions_and_attributes_come_back(self):
         """The issue, 4."""
         clock, pairs, service = self.build()
-        self.assertRaises(ConnectionClosed, service.call, "x")
+        early = service.call("hi")
         service.startService()
         standing = service.whenEstablished()
         updates = []
@@ -473,6 +473,7 @@ class Reconnecting(TestCase):
         self.assertNoResult(standing)
         pairs[0].pump()
         self.assertIs((yield standing), service.session)
+        self.assertEqual(self.successResultOf(early).payload, "hi")
         service.unsetAttribute("b")
         service.setAttribute("c", "3")
         pairs[0].pump()
@@ -483,9 +484,10 @@ class Reconnecting(TestCase):
         pairs[0].cut()
         self.failureResultOf(pending, ConnectionClosed)
         self.assertIsNone(service.session)
-        self.assertRaises(ConnectionClosed, service.call, "x")
+        waiting = service.call("hi")
         clock.advance(1.1)
         pairs[1].pump()
+        self.assertEqual(self.successResultOf(waiting).payload, "hi")
         self.assertIs(self.successResultOf(service.whenEstablished()), service.session)
         self.assertEqual(dict(pairs[1].server.attributes), {"a": "1", "c": "3"})
         pairs[1].server.topic.publish("second")
