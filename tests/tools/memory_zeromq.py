@@ -14,6 +14,7 @@ class Network:
         self.clock = clock
         self.routers: dict[str, Router] = {}
         self.identities = 0
+        self.away = False  # what is sent gets lost
 
     def sockets(self, host: str = "192.0.2.1") -> Any:
         """A factory of :class:`Sockets` for one process on ``host``."""
@@ -112,7 +113,7 @@ class Dealer(Socket):
     def sendAll(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
             self.sent_octets += sum(map(len, frames))
-            if not self.router.closed:
+            if not self.router.closed and not self.network.away:
                 self.router.arrive([self.name, *frames], self.host)
 
     def shutdown(self) -> None:

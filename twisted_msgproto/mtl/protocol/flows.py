@@ -213,9 +213,18 @@ class MtlFlow:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def stands(self) -> bool:
+        """The flow is not over, though it may just be away from its server."""
+        return not self._ended
+
     def close(self) -> None:
         """No more of this flow; what nobody has answered fails with ConnectionClosed."""
         self._end(None)
+
+    def fail(self, error: Exception) -> None:
+        """No more of this flow; what nobody has answered fails with ``error``."""
+        self._end(error)
 
     def drain(self) -> None:
         """The flow ends when what is in flight is answered; its verbs fail from now on."""

@@ -141,6 +141,15 @@ class Peer(Arriving):
                 self._read_binary(message, events)  # type: ignore[arg-type]
         return events
 
+    def oversized(self, now: float) -> list[Event]:
+        """A WebSocket message above its limit begins: ``F`` is our last word (``UM-19``)."""
+        events: list[Event] = []
+        if not self.closed:
+            self.clock = now
+            text = "a message above websocket-message-octets"
+            self._fail(UmqFault("websocket-message-octets", text), events)
+        return events
+
     def receive_text(self, text: str, now: float) -> list[Event]:
         """A text message which arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
         return self.receive((text,), now)
