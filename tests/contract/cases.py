@@ -61,6 +61,11 @@ from twisted_msgproto.umq import (
 CONTROL, DATA = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
 
 
+def no_chance() -> float:
+    """What chance gives in a world: a wait between two attempts is always the same."""
+    return 0.5
+
+
 class Peer:
     """One client of ours and its server's side.
 
@@ -168,7 +173,9 @@ class Case:
     def service(self, world: Any, name: str = "me", password: str = "right", **options: Any) -> Any:
         """A client which comes back, over lines of this world."""
         factory = self.make_login(world, name, password)
-        return self.service_class(Endpoint(self, world), factory, **options)
+        return self.service_class(
+            Endpoint(self, world), factory, **{"random": no_chance, **options}
+        )
 
     def away(self, world: Any) -> None:
         """The server is gone, with all connections, and nobody listens."""
@@ -512,7 +519,7 @@ class Mtl(Case):
             clock=world.clock,
             sockets=world.network.sockets("192.0.2.7"),
         )
-        return self.service_class(CONTROL, factory, **options)
+        return self.service_class(CONTROL, factory, **{"random": no_chance, **options})
 
     def away(self, world: Any) -> None:
         world.network.away = True
