@@ -24,6 +24,8 @@ from twisted_msgproto.core.errors import (
     TableError,
 )
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue.columns import encode
+from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.spark.jobs import open_range, run_here
 from twisted_msgproto.spark.loop import Pace
 from twisted_msgproto.table import starting
@@ -389,6 +391,28 @@ def test_an_older_copy_of_the_queue_is_refused__TB_06(
     with pytest.raises(QueueMismatch):
         drain(table, [queue])
     assert len(landed_offsets(table)[identity(queue)]) == 1600
+
+
+def test_a_machine_set_back_to_a_snapshot_is_refused__TB_06(
+    table: Path, queue: Path, tmp_path: Path
+) -> None:
+    """TB-06: a snapshot has the running gateway in it, which keeps its number; the rows tell."""
+    running = SegmentLog(queue, make_incarnation=lambda: 11)
+    running.append([encode([messages(1500, 100)])])
+    shutil.copytree(queue, tmp_path / "snapshot")
+    running.append([encode([messages(1600, 100)])])
+    running.close()
+    drain(table, [queue])
+    shutil.rmtree(queue)
+    shutil.copytree(tmp_path / "snapshot", queue)
+    for rows in (100, 50):  # as long as what landed, and longer
+        again = SegmentLog(queue, make_incarnation=lambda: 11)
+        again.append([encode([messages(9000, rows)])])
+        again.close()
+        with pytest.raises(QueueMismatch, match="snapshot"):
+            drain(table, [queue])
+    assert len(landed_offsets(table)[identity(queue)]) == 1700
+    assert max(QueueReader(queue).consumers().values(), default=0) <= 1600
 
 
 def test_a_queue_which_is_swapped_while_the_bridge_runs_lands_nothing__TB_07(
