@@ -98,6 +98,14 @@ class Link(Protocol):
         counters = self.machine.counters
         return {name: getattr(counters, name) for name in counters.__slots__}
 
+    def _guarded(self, hook: Callable[..., object], *arguments: object) -> None:
+        """Call a hook whose exception is logged, and ends nothing and harms nobody else."""
+        try:
+            hook(*arguments)
+        except Exception:
+            name = getattr(hook, "__name__", "a hook")
+            self.log.failure("{peer}: {hook} failed", peer=self.peer, hook=name)
+
     def outputChanged(self, paused: bool) -> None:
         """The peer does not read what we write (True), or reads again."""
         (self._control.pause if paused else self._control.resume)("unread-output")
@@ -288,7 +296,7 @@ class Link(Protocol):
 
         To go on would leave a gap in what is stored of this session, so the machine ends it.
         """
-        tell_not_stored(self.log, self.peer, failure, self._lossTold or self._ended)
+        tell_not_stored(self.log, self.peer, failure, self._lossTold)
         self._lossTold = self._deaf = True
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:

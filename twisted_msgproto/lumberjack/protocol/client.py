@@ -302,7 +302,7 @@ class LumberjackClient(Link):
         if ttl:
             self._ttl = self.factory.clock.callLater(ttl, self._expired)
         with self._gathering():
-            self.sessionEstablished()
+            self._guarded(self.sessionEstablished)
         self.look()
 
     def _handshakeExpired(self) -> None:
@@ -332,7 +332,7 @@ class LumberjackClient(Link):
                 parcel.token.failed(error)
         self._producers.stop()
         if self.established:
-            self.sessionLost(reason)
+            self._guarded(self.sessionLost, reason)
         self._tellStopped()
 
     # ── what the reader says ────────────────────────────────────────────────────────────────────

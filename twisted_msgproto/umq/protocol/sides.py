@@ -178,7 +178,7 @@ class UmqServer(UmqSession):
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
         self._time()
         self.machine.welcome(reply.payload, self._bodies(reply.attachments))
-        self._guard(self.establish)
+        self.establish()
         self._settle()
 
     def _rejected(self, failure: Failure) -> None:
@@ -326,7 +326,7 @@ class UmqClient(UmqSession):
         if self.machine.closed:
             return
         self._control.resume("authorising")
-        self._guard(self.establish)
+        self.establish()
         standing, self._standing = self._standing, []
         for waiting in standing:
             waiting.callback(self)
