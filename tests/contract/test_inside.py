@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
-
 from tests.contract.cases import CONNECTED
 from tests.contract.test_storing import Boom
 from tests.contract.world import only, over_all

@@ -71,6 +71,10 @@ class Link(Protocol):
     readsWhileDraining: ClassVar[bool] = False
     """The peer's answers are still wanted when this side ends."""
 
+    readsWhileUnread: ClassVar[bool] = False
+    """What we write does not answer the peer: it is read although it does not read us, or both
+    sides could wait for each other."""
+
     factory: SessionFactory
     machine: Connection[Any, Any, Any]
     wire: Wire
@@ -108,7 +112,10 @@ class Link(Protocol):
 
     def outputChanged(self, paused: bool) -> None:
         """The peer does not read what we write (True), or reads again."""
-        (self._control.pause if paused else self._control.resume)("unread-output")
+        if not paused:
+            self._control.resume("unread-output")
+        elif not self.readsWhileUnread:
+            self._control.pause("unread-output")
 
     def outputDrained(self) -> None:
         """The peer has read all that waited for it."""

@@ -184,7 +184,8 @@ class UmqSession(Answering):
             return
         waiting = self.wire.waiting if self._over else 0
         self._follow(self.machine.receive(inputs, self._now()))
-        if self._over and (self._inbox or self.wire.waiting > waiting):
+        answered = not self.readsWhileUnread and self.wire.waiting > waiting
+        if self._over and (self._inbox or answered):
             self._control.pause("unread-output")
 
     def _settle(self) -> None:

@@ -270,6 +270,7 @@ class UmqClient(UmqSession):
     """The client's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Client
+    readsWhileUnread = True  # it writes calls, and reads their answers
 
     def __init__(self) -> None:
         super().__init__()
