@@ -186,6 +186,7 @@ class Output:
 
     def stop(self) -> None:
         """The connection is lost."""
+        self._ending = True
         self._queue = None
         self.octets = 0
         self._cancel()

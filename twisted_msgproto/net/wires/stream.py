@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.interfaces import IAddress, ISSLTransport, ITCPTransport
@@ -38,8 +39,9 @@ class StreamWire(Wire):
         transport.bufferSize = read_octets
         if ISSLTransport.providedBy(transport):
             # TLS does not end before its producer has gone, and ours stays as long as the
-            # connection: an application which asks the transport for the end asks us.
-            transport.loseConnection = self.output.close
+            # connection: an application which asks the transport for the end asks us.  What its
+            # hook leads to is written first, as on TCP.
+            transport.loseConnection = partial(clock.callLater, 0, self.output.close)
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
 
