@@ -194,6 +194,8 @@ class UmqSession(Answering):
             self._following = True  # what is safe at once leaves with the same write
             try:
                 for kind, events, calls in self._gathered.take():
+                    if self._lossTold:  # of what came before: a session has no gap
+                        break
                     self.deliver(batch_of(self, kind, events), calls)
             finally:
                 self._following = False
