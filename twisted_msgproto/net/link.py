@@ -159,7 +159,7 @@ class Link(Protocol):
             self._notSafe,
         )
         self.machine = self.makeMachine()
-        self._timer = MachineTimer(clock, self.machine, self._follow)
+        self._timer = MachineTimer(clock, self.machine, self._followAlone)
         factory.connectionOpened(self, self.address)
         factory.counters.join(self, self.counted)
         self._follow(self.machine.connection_made(self._now()))
@@ -239,6 +239,14 @@ class Link(Protocol):
         if not within:
             self._settle()
 
+    def _followAlone(self, events: list[Any]) -> None:
+        """As ``_follow`` in a call of the clock: no transport ends the connection if that fails."""
+        try:
+            self._follow(events)
+        except Exception:
+            self.log.failure("{peer}: closed: it cannot be served", peer=self.peer)
+            self._abort()
+
     def _settle(self) -> None:
         """Write what the machine has to say, arm the timer, and end when the machine has."""
         if self._ended or self._following:
@@ -269,7 +277,7 @@ class Link(Protocol):
         self._resumption = None
         if self._ended or self._control.reasons != {"decoding"}:
             return
-        self._follow(self.machine.receive(self.nothing, self._now()))
+        self._followAlone(self.machine.receive(self.nothing, self._now()))
         if not self._ended and not self.machine.unfinished:
             self._control.resume("decoding")
             if self._inputEnded:

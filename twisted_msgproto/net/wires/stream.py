@@ -41,7 +41,8 @@ class StreamWire(Wire):
             # TLS does not end before its producer has gone, and ours stays as long as the
             # connection: an application which asks the transport for the end asks us.  What its
             # hook leads to is written first, as on TCP.
-            transport.loseConnection = partial(clock.callLater, 0, self.output.close)
+            closing = partial(clock.callLater, 0, self.output.close)
+            transport.loseConnection = closing  # type: ignore[method-assign]
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
 
