@@ -184,8 +184,9 @@ class UmqSession(Answering):
             return
         waiting = self.wire.waiting if self._over else 0
         self._follow(self.machine.receive(inputs, self._now()))
-        answered = not self.readsWhileUnread and self.wire.waiting > waiting
-        if self._over and (self._inbox or answered):
+        if self._over and (
+            self._inbox or (not self.readsWhileUnread and self.wire.waiting > waiting)
+        ):
             self._control.pause("unread-output")
 
     def _settle(self) -> None:
