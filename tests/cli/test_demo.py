@@ -1,14 +1,13 @@
 """``msgproto demo``: sent = acknowledged = landed, told from the table; no process left over."""
 
-import json
 import re
 import signal
 import tomllib
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from tests.tools.processes import Launched, Launcher, children, command_of, descendants, wait_gone
 from twisted_msgproto import cli
@@ -73,11 +72,7 @@ def test_rows_of_an_earlier_run_or_another_gateway_do_not_count(tmp_path: Path) 
             "protocol": ["lumberjack", "lumberjack", "umq", "lumberjack"],
         }
     )
-    pq.write_table(rows, tmp_path / "part.parquet")
-    log = tmp_path / "_spark_metadata" / "0"
-    log.parent.mkdir()
-    entry = {"path": (tmp_path / "part.parquet").as_uri(), "action": "add"}
-    log.write_text(f"v1\n{json.dumps(entry)}")
+    write_deltalake(str(tmp_path), rows)
     assert landed_since(LandedTable(tmp_path), "a", 7) == {"lumberjack": 1, "umq": 1}
 
 

@@ -9,30 +9,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from OpenSSL.SSL import Error as TLSError
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred, ensureDeferred, maybeDeferred, succeed
-from twisted.python.failure import Failure
+from twisted.internet.defer import Deferred, ensureDeferred, fail, maybeDeferred, succeed
+from twisted.internet.error import ConnectionRefusedError as NobodyListens
 
 from tests.tools.lines import FULL_OCTETS, Line
 from twisted_msgproto.lumberjack import (
     LumberjackClient,
     LumberjackClientFactory,
+    LumberjackClientService,
     LumberjackServer,
     LumberjackServerFactory,
 )
 from twisted_msgproto.micromsg2 import (
+    STANDARD,
+    Extension,
     MicroMsg2Client,
     MicroMsg2ClientFactory,
+    MicroMsg2ClientService,
     MicroMsg2Server,
     MicroMsg2ServerFactory,
     Offer,
     Proposal,
 )
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
+from twisted_msgproto.mtl import (
+    MtlClient,
+    MtlClientFactory,
+    MtlClientService,
+    MtlServer,
+    MtlServerFactory,
+)
 from twisted_msgproto.net.authentication import portal_over
 from twisted_msgproto.net.sasl import PlainClient
-from twisted_msgproto.sabc import SabcClient, SabcClientFactory, SabcServer, SabcServerFactory
-from twisted_msgproto.sabc.protocol.reconnecting import SabcClientService
+from twisted_msgproto.sabc import (
+    SabcClient,
+    SabcClientFactory,
+    SabcClientService,
+    SabcServer,
+    SabcServerFactory,
+)
 from twisted_msgproto.umq import (
     UmqClient,
     UmqClientFactory,
@@ -43,6 +59,11 @@ from twisted_msgproto.umq import (
 )
 
 CONTROL, DATA = "tcp://127.0.0.1:5049", "tcp://127.0.0.1:5050"
+
+
+def no_chance() -> float:
+    """What chance gives in a world: a wait between two attempts is always the same."""
+    return 0.5
 
 
 class Peer:
@@ -101,8 +122,10 @@ class Case:
     title: str
     server_class: Any
     client_class: Any
-    service_class: Any = None
+    service_class: Any
     hook: str = "messageReceived"
+    shakes_hands = True
+    """A client which begins with a TLS hand-shake does so in memory, too."""
     wrong_type_is_refused = False
     """What a hook returns is the answer, so an answer of a wrong type cannot be given."""
 
@@ -125,7 +148,11 @@ class Case:
 
     def connected(self, world: Any, factory: Any, full: int, host: str) -> Peer:
         line = Line(
-            self.listening(world).buildProtocol, factory.buildProtocol, full=full, host=host
+            self.listening(world).buildProtocol,
+            factory.buildProtocol,
+            full=full,
+            host=host,
+            tls=world.turned_away is not None and self.shakes_hands,
         )
         server, client = line.server.protocol, line.client.protocol
         return Peer(self, self.session_in(client), self.session_in(server), line)
@@ -143,10 +170,39 @@ class Case:
         world.peers.append(peer)
         return peer.client.whenEstablished()  # type: ignore[no-any-return]
 
-    def service(self, world: Any, name: str, password: str) -> Any:
+    def service(self, world: Any, name: str = "me", password: str = "right", **options: Any) -> Any:
         """A client which comes back, over lines of this world."""
         factory = self.make_login(world, name, password)
-        return self.service_class(Endpoint(self, world), factory)
+        return self.service_class(
+            Endpoint(self, world), factory, **{"random": no_chance, **options}
+        )
+
+    def away(self, world: Any) -> None:
+        """The server is gone, with all connections, and nobody listens."""
+        world.away = True
+        for peer in world.peers:
+            peer.cut()
+
+    def back(self, world: Any) -> None:
+        """Somebody listens again."""
+        world.away = False
+
+    def deafen(self, world: Any) -> None:
+        """The server reads nothing any more, and the network does not say so."""
+        for peer in world.peers:
+            peer.line.server.deaf = True
+
+    def refuse(self, world: Any) -> None:
+        """From now on the server refuses whoever comes: by default it knows another password."""
+        world.checker.addUser(b"me", b"another")
+
+    def relent(self, world: Any) -> None:
+        """From now on it does not."""
+        world.checker.addUser(b"me", b"right")
+
+    def attempts(self, world: Any) -> int:
+        """How often a client has tried to have a session."""
+        return len(world.peers)
 
     def portal(self, checkers: Sequence[Any]) -> Any:
         return portal_over(checkers)
@@ -161,7 +217,7 @@ class Case:
         raise NotImplementedError
 
     def make_login(self, world: Any, name: str, password: str) -> Any:
-        raise NotImplementedError
+        return self.make_client(world, {})
 
     def send(self, side: Any, body: bytes) -> Deferred[Any]:
         raise NotImplementedError
@@ -196,15 +252,27 @@ class Endpoint:
         self._world = world
 
     def connect(self, factory: Any) -> Deferred[Any]:
-        peer = self._case.connected(self._world, factory, FULL_OCTETS, "192.0.2.7")
+        if self._world.away:
+            return fail(NobodyListens())
+        peer = Case.connected(self._case, self._world, factory, FULL_OCTETS, "192.0.2.7")
         self._world.peers.append(peer)
         assert peer.line is not None
+        if self._world.turned_away is not None:
+            self._world.clock.callLater(0, peer.line.client.lost, self._world.turned_away)
         return succeed(peer.line.client.protocol)
 
 
 class Lumberjack(Case):
     name, title = "lumberjack", "Lumberjack"
     server_class, client_class = LumberjackServer, LumberjackClient
+    service_class = LumberjackClientService
+
+    def refuse(self, world: Any) -> None:
+        """Only TLS can say no to a writer."""
+        world.turned_away = TLSError([("SSL routines", "", "tlsv1 alert unknown ca")])
+
+    def relent(self, world: Any) -> None:
+        world.turned_away = None
 
     def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
         return LumberjackServerFactory(
@@ -220,15 +288,29 @@ class Lumberjack(Case):
         return side.send(b'{"m":"%s"}' % body)  # type: ignore[no-any-return]
 
     def end(self, client: Any) -> Deferred[Any]:
-        return client.stop()  # type: ignore[no-any-return]
+        return client.close()  # type: ignore[no-any-return]
 
     def too_large(self, client: Any) -> Deferred[Any]:
         return client.send(b'{"m":"%s"}' % bytes(17 << 20))  # type: ignore[no-any-return]
 
 
+class UnheardOf(Extension):
+    name = "x-unheard-of"
+
+
 class MicroMsg2(Case):
     name, title = "micromsg2", "MicroMsg2"
     server_class, client_class = MicroMsg2Server, MicroMsg2Client
+    service_class = MicroMsg2ClientService
+
+    def refuse(self, world: Any) -> None:
+        """It wants an extension which the client does not know: here the client says no."""
+        world.factory.proposal = Proposal(
+            required=(Offer("x-unheard-of"),), known=STANDARD.plus(UnheardOf)
+        )
+
+    def relent(self, world: Any) -> None:
+        world.factory.proposal = Proposal()
 
     def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
         return MicroMsg2ServerFactory(
@@ -284,7 +366,7 @@ class Sabc(Case):
         return side.request(body)  # type: ignore[no-any-return]
 
     def end(self, client: Any) -> Deferred[Any]:
-        return client.disconnect()  # type: ignore[no-any-return]
+        return client.close()  # type: ignore[no-any-return]
 
     def too_large(self, client: Any) -> Deferred[Any]:
         return client.request(bytes(1_500_000))  # type: ignore[no-any-return]
@@ -292,6 +374,10 @@ class Sabc(Case):
 
 class SabcOnWebSocket(Sabc):
     name, title = "sabc-ws", "SabcOnWebSocket"
+    shakes_hands = False
+
+    def service(self, world: Any, name: str = "me", password: str = "right", **options: Any) -> Any:
+        return super().service(world, name, password, url="ws://server:5047/", **options)
 
     def connected(self, world: Any, factory: Any, full: int, host: str) -> Peer:
         return super().connected(world, factory.webSocketFactory("ws://server:5047/"), full, host)
@@ -310,6 +396,7 @@ class SabcOnWebSocket(Sabc):
 
 class Umq(Case):
     name, title = "umq", "Umq"
+    shakes_hands = False
     server_class, client_class = UmqServer, UmqClient
     service_class = UmqClientService
     hook = "requestReceived"
@@ -341,16 +428,7 @@ class Umq(Case):
         return side.call(body.decode())  # type: ignore[no-any-return]
 
     def end(self, client: Any) -> Deferred[Any]:
-        ended: Deferred[Any] = Deferred()
-        lost = client.sessionLost
-
-        def sessionLost(reason: Failure) -> None:
-            lost(reason)
-            ended.callback(None)
-
-        client.sessionLost = sessionLost
-        client.closeSession()
-        return ended
+        return client.close()  # type: ignore[no-any-return]
 
     def too_large(self, client: Any) -> Deferred[Any]:
         return client.call("x" * (1 << 21))  # type: ignore[no-any-return]
@@ -376,12 +454,13 @@ class MtlPeer(Peer):
         return sum(socket.sent_octets for socket in self.client._sockets.made)
 
     def cut(self) -> None:
-        self.client.close()
+        self.client.abort()
 
 
 class Mtl(Case):
     name, title = "mtl", "Mtl"
     server_class, client_class = MtlServer, MtlClient
+    service_class = MtlClientService
 
     def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
         factory = MtlServerFactory(
@@ -430,6 +509,32 @@ class Mtl(Case):
             return await peer.client.authorize(lambda names: PlainClient(name, password))
 
         return ensureDeferred(enter())
+
+    def service(self, world: Any, name: str = "me", password: str = "right", **options: Any) -> Any:
+        factory = MtlClientFactory(
+            "host",
+            "ingest",
+            credentials=lambda names: PlainClient(name, password),
+            limits={"request-timeout": 3.0, "request-tries": 5},
+            clock=world.clock,
+            sockets=world.network.sockets("192.0.2.7"),
+        )
+        return self.service_class(CONTROL, factory, **{"random": no_chance, **options})
+
+    def away(self, world: Any) -> None:
+        world.network.away = True
+
+    def back(self, world: Any) -> None:
+        world.network.away = False
+
+    def deafen(self, world: Any) -> None:
+        world.network.away = True
+
+    def attempts(self, world: Any) -> int:
+        return world.network.identities  # type: ignore[no-any-return]
+
+    def send(self, side: Any, body: bytes) -> Deferred[Any]:
+        return side.send("events", body)  # type: ignore[no-any-return]
 
     def end(self, client: Any) -> Deferred[Any]:
         return client.close()  # type: ignore[no-any-return]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from OpenSSL.SSL import Error as TLSError
-from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 from twisted.logger import LogLevel
@@ -15,7 +13,7 @@ from tests.contract.cases import CONNECTED, STREAMS
 from tests.contract.world import only, over_all
 from tests.tools.lines import Line
 from tests.tools.sinks import HeldSink, SafeSink
-from twisted_msgproto.core.errors import Refused
+from twisted_msgproto.core.errors import ConnectionClosed
 
 
 class Draining:
@@ -97,6 +95,19 @@ class Ending:
         world.wait(5)
         self.successResultOf(sent)
         self.successResultOf(ended)
+
+    def test_an_end_at_once_fails_what_is_in_flight(self: Any) -> None:
+        """HO-12: ``abort()``"""
+        world = self.world(HeldSink())
+        peer = world.join()
+        sent = peer.send()
+        world.pump()
+        peer.client.abort()
+        peer.client.abort()
+        world.wait(1)
+        self.failureResultOf(sent, ConnectionClosed)
+        self.successResultOf(peer.client.close())
+        self.assertEqual(world.tracebacks, [])
 
     def test_an_orderly_end_has_a_deadline(self: Any) -> None:
         """HO-05: whatever the server does, or does not."""
@@ -189,43 +200,4 @@ class Ending:
         return {name: count for name, count in world.factory.counters.items() if count}
 
 
-class ComingBack:
-    """A client which keeps its session for as long as it runs."""
-
-    @only("sabc", "umq")
-    def test_it_comes_back_after_a_loss(self: Any) -> None:
-        world = self.world(SafeSink())
-        service = self.case.service(world, "me", "right")
-        service.startService()
-        world.wait(1)
-        first = self.successResultOf(service.whenEstablished())
-        world.peers[-1].cut()
-        world.wait(10)
-        second = self.successResultOf(service.whenEstablished())
-        self.assertIsNot(first, second)
-        service.stopService()
-
-    @only("sabc", "umq")
-    def test_it_says_when_it_is_refused_and_tries_less_and_less_often(self: Any) -> None:
-        """HO-11"""
-        checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
-        world = self.world(SafeSink(), portal=self.case.portal([checker]))
-        service = self.case.service(world, "me", "wrong")
-        waiting = service.whenEstablished()
-        service.startService()
-        self.addCleanup(service.stopService)
-        world.wait(20)
-        self.failureResultOf(waiting, Refused)
-        self.assertEqual(service.state, "refused")
-        world.wait(600)
-        self.assertLessEqual(len(world.peers), 12)
-
-    def test_every_protocol_exports_one(self: Any) -> None:
-        """HO-11, HO-12"""
-        package = importlib.import_module(self.case.server_class.__module__.rsplit(".", 1)[0])
-        package = importlib.import_module(".".join(package.__name__.split(".")[:2]))
-        name = self.case.client_class.__name__ + "Service"
-        self.assertTrue(hasattr(package, name), name)
-
-
-over_all(globals(), Draining, Ending, ComingBack)
+over_all(globals(), Draining, Ending)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.contract import (
     test_bounds,
     test_callbacks,
+    test_comeback,
     test_ends,
     test_log_in,
     test_storing,
@@ -13,7 +14,7 @@ from tests.contract.cases import CASES
 from tests.contract.expected import EXPECTED
 from tests.contract.world import ContractCase
 
-MODULES = (test_bounds, test_callbacks, test_ends, test_log_in, test_storing)
+MODULES = (test_bounds, test_callbacks, test_comeback, test_ends, test_log_in, test_storing)
 
 
 def test_every_expected_failure_is_a_row_of_that_protocol() -> None:

@@ -30,6 +30,8 @@ class World:
         factory: the server's.
         peers: the clients which were made, each with its line.
         logged: log events of this package since the world began.
+        away: nobody listens.
+        turned_away: what every connection of a client which comes back ends with, if anything.
     """
 
     def __init__(self, case: Case, sink: Any = None, hooks: Any = None, **options: Any) -> None:
@@ -40,6 +42,8 @@ class World:
         self.clock.advance(START)
         self.network = Network(self.clock)
         self.peers: list[Peer] = []
+        self.away = False
+        self.turned_away: Exception | None = None
         self.logged: list[dict[str, Any]] = []
         globalLogPublisher.addObserver(self._observe)
         portal = options.pop("portal", None)

@@ -1,5 +1,6 @@
 """The client and the shipper on a string transport and a clock: Deferreds, producers, timers."""
 
+from OpenSSL.SSL import Error as TLSError
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.error import ConnectionDone, ConnectionLost, ConnectionRefusedError
@@ -23,6 +24,7 @@ from twisted_msgproto.core.errors import (
     ConnectionClosed,
     LimitExceeded,
     ProtocolViolation,
+    Refused,
     TimedOut,
 )
 from twisted_msgproto.core.limits import Limits
@@ -31,7 +33,7 @@ from twisted_msgproto.lumberjack import (
     LumberjackClientFactory,
     LumberjackShipper,
 )
-from twisted_msgproto.lumberjack.protocol import SHIPPER_LIMITS, Backoff
+from twisted_msgproto.lumberjack.protocol import SHIPPER_LIMITS
 from twisted_msgproto.lumberjack.wire import (
     VERSION_1,
     Decoder,
@@ -40,6 +42,7 @@ from twisted_msgproto.lumberjack.wire import (
     encode_json,
     encode_window,
 )
+from twisted_msgproto.net.comeback import Backoff
 
 PEER = IPv4Address("TCP", "192.0.2.9", 5044)
 
@@ -568,6 +571,10 @@ class Host:
         return self.transport.take()
 
 
+UNKNOWN = TLSError([("SSL routines", "", "tlsv1 alert unknown ca")])
+"""What a reader says of a certificate which it does not know."""
+
+
 class Shipping(Logged):
     def setUp(self):
         super().setUp()
@@ -751,6 +758,56 @@ class Shipping(Logged):
         self.assertEqual(kept.take(), [[b"5", b"6"]])
         kept.ack(2)
         self.successResultOf(sent)
+        self.stop()
+
+    def test_a_reader_which_refuses_when_our_side_stands_already_is_told(self):
+        """HO-11: so it is with TLS 1.3; the alert is the answer to our certificate."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host])
+        states = []
+        shipper.watch(states.append)
+        sent, waiting = shipper.send(b"1"), shipper.send(b"2")
+        host.transport.lose(UNKNOWN)
+        self.failureResultOf(sent, Refused)
+        self.failureResultOf(waiting, Refused)
+        self.failureResultOf(shipper.send(b"3"), Refused)
+        self.assertEqual((shipper.unsent, shipper.unacknowledged), (0, 0))
+        self.assertEqual((shipper.state, states[-1]), ("refused", "refused"))
+        self.clock.advance(1.9)
+        self.assertEqual(self.trace, ["a"])
+        self.clock.advance(0.1)
+        self.assertEqual(shipper.state, "up")
+        sent = shipper.send(b"4")
+        self.assertEqual(host.take(), [[b"4"]])
+        host.ack(1)
+        self.successResultOf(sent)
+        self.stop()
+
+    def test_one_of_several_readers_which_refuses_is_as_one_which_is_away(self):
+        """HO-11, LJ-15: what waits goes to the next."""
+        hosts = self.hosts("a", "b")
+        shipper = self.ship(hosts)
+        sent = shipper.send(b"1")
+        hosts[0].transport.lose(UNKNOWN)
+        self.assertEqual(shipper.state, "down")
+        self.clock.advance(1.0)
+        self.assertEqual(hosts[1].take(), [[b"1"]])
+        hosts[1].transport.lose(UNKNOWN)
+        self.assertEqual(shipper.state, "refused")
+        self.failureResultOf(sent, Refused)
+        self.stop()
+
+    def test_a_balanced_shipper_is_as_well_off_as_its_best_connection(self):
+        """HO-11."""
+        hosts = self.hosts("a", "b")
+        shipper = self.ship(hosts, loadBalance=True, window=2)
+        hosts[0].transport.lose(UNKNOWN)
+        self.assertEqual(shipper.state, "up")
+        sent = shipper.send(b"1")
+        self.assertEqual(hosts[1].take(), [[b"1"]])
+        hosts[1].transport.lose(UNKNOWN)
+        self.assertEqual(shipper.state, "refused")
+        self.failureResultOf(sent, Refused)
         self.stop()
 
     def test_a_connection_is_replaced_after_its_ttl_without_a_wait(self):

@@ -86,6 +86,21 @@ class Sending(Case):
         self.successResultOf(client.sendMany("q", []))
         self.lose(client)
 
+    def test_without_acks_a_server_which_does_not_read_fills_nothing(self) -> None:
+        """MM-32: what waits for the transport is bounded, and an orderly end waits for it"""
+        client, transport = self.client(limits={"unsent_octets": 10})
+        transport.producer.pauseProducing()
+        sent = client.send("q", b"1" * 10)
+        self.failureResultOf(client.send("q", b"2"), LimitExceeded)
+        self.assertNoResult(sent)
+        client.close()
+        self.assertFalse(transport.disconnecting)
+        transport.producer.resumeProducing()
+        self.successResultOf(sent)
+        self.assertEqual(self.bodies(transport), [b"1" * 10])
+        self.assertTrue(transport.disconnecting)
+        self.lose(client)
+
     def test_many_messages_fire_once(self) -> None:
         """MM-19"""
         client, transport = self.client(extensions="batch-ack:max-count=3")

@@ -14,17 +14,16 @@ from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, later, reactor, run, un
 from tests.mtl.plain import REJECT, Flow, Plain, let_in
 from twisted_msgproto.mtl.machine.peers import Peer, connection_name
 from twisted_msgproto.mtl.zeromq import port_of
-from twisted_msgproto.mtl.zeromq.connections import Connections
-from twisted_msgproto.mtl.zeromq.sockets import (
-    LAST_WORDS_SECONDS,
+from twisted_msgproto.mtl.zeromq.bounded import (
     READ_OCTETS_PER_TURN,
     READS_PER_TURN,
     RETRIES_PER_TURN,
     RETRY_SECONDS,
+    Bounded,
     Bounds,
-    _Bounded,
-    _Routing,
 )
+from twisted_msgproto.mtl.zeromq.connections import Connections
+from twisted_msgproto.mtl.zeromq.routing import LAST_WORDS_SECONDS, Routing
 
 
 def lease(client: Plain) -> tuple[str, str]:
@@ -181,7 +180,7 @@ class Endpoints(MtlCase):
         self.assertEqual(sink.bodies, [b"one", b"two"])
 
 
-class Bounded(MtlCase):
+class Held(MtlCase):
     def test_what_libzmq_holds_of_a_peer_follows_from_octets(self) -> None:
         """MT-24, MT-29: both ways; one message at least, and no default of libzmq's is left."""
         mib = 1 << 20
@@ -254,7 +253,7 @@ class Frame:
         return self.metadata[name]
 
 
-class Reading(_Routing, _Bounded):
+class Reading(Routing, Bounded):
     """A ROUTER above a list of messages: their connection, and their frames."""
 
     socketType = zmq.ROUTER
@@ -389,7 +388,7 @@ def test_a_read_ends_after_some_messages_or_octets() -> None:
         assert [reading.turn() for _ in range(4)] == [1, 1, 1, 0]
 
 
-class Full(_Bounded):
+class Full(Bounded):
     """A ROUTER whose peers have room for as many messages as ``room`` says, or are not there."""
 
     socketType = zmq.ROUTER

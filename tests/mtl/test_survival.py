@@ -140,7 +140,7 @@ class Survival(MtlCase):
     @run
     async def test_a_reader_which_takes_nothing_loses_its_place(self) -> None:
         """MT-27, MT-29: what waits for it is bounded in octets and in time."""
-        factory = self.server(limits={"unread-seconds": 0.2, "liveness": 1000})
+        factory = self.server(limits={"unread-seconds": 1.0, "liveness": 1000})
         context = zmq.Context()
         self.addCleanup(context.destroy, 0)
         req = context.socket(zmq.REQ)

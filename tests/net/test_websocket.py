@@ -541,6 +541,24 @@ class Closing(TestCase):
         self.assertTrue(transport.disconnected)
         lose(connection)
 
+    def test_a_peer_which_still_reads_what_stands_before_our_close_is_not_dropped(self):
+        """HO-04: it can answer only when it has read all of it."""
+        connection, transport, clock = server(websocket_ping_seconds=0)
+        connection.output.pauseProducing()
+        connection.session.wire.write([b"x" * 400_000])
+        connection.session.wire.close()
+        while connection.output.octets:
+            clock.advance(20)
+            connection.output.resumeProducing()
+            if connection.output.octets:
+                connection.output.pauseProducing()
+        self.assertFalse(transport.disconnected)
+        self.assertEqual([kind for kind, _ in frames(after_head(transport))], [2, 8])
+        clock.pump([2] * 6)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
     def test_closing_while_paused_reads_the_answer(self):
         connection, transport, _ = server()
         connection.session.wire.pauseProducing()
@@ -574,6 +592,30 @@ class Closing(TestCase):
         self.assertFalse(transport.disconnected)
         connection.session.wire.resumeProducing()
         clock.pump([10] * 4)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_octets_of_a_large_message_keep_the_connection(self):
+        """HO-04: a peer which sends slowly has no room for a pong in the middle of a message."""
+        connection, transport, clock = server()
+        message = client_frame(b"x" * 1000)
+        for octet in range(0, 1000, 100):
+            clock.advance(25)
+            connection.dataReceived(message[octet : octet + 100])
+        self.assertFalse(transport.disconnected)
+        clock.pump([10] * 7)
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_a_peer_which_takes_what_waits_lives_without_a_pong(self):
+        """HO-04: our ping stands far behind in what it has not read."""
+        connection, transport, clock = server(unread_seconds=1000.0)
+        for _ in range(10):
+            connection.output.pauseProducing()
+            clock.advance(20)
+            connection.output.resumeProducing()
+        self.assertFalse(transport.disconnected)
+        clock.pump([10] * 7)
         self.assertTrue(transport.disconnected)
         lose(connection)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.core.machine import events as table_events
 from twisted_msgproto.sabc.machine import Client, Server
@@ -187,7 +187,8 @@ def test_a_client_connects_and_sees_its_session() -> None:
     client = Client()
     client.connect("me", "secret", now=NOW, headers={"x": "y"})
     assert client.data_to_send() == crlf(
-        "CONNECT\nclient-id::me\nclient-passcode::secret\nframing::length\nx::y\n\n^@"
+        "CONNECT\nclient-id::me\nclient-passcode::secret\nframing::length\n"
+        "message-octets::1048576\nx::y\n\n^@"
     )
     (event,) = client.receive_data(
         crlf(
@@ -557,3 +558,36 @@ def test_what_is_not_whole_is_held() -> None:
     assert (1 << 20) - 20_000 < server.held < (1 << 20) + 20_000  # what is above the limit is not
     server.receive(b"\0", NOW)
     assert server.held == 0
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_both_sides_say_how_much_they_take(framed: bool) -> None:
+    # HO-01: so nothing is sent which would be cut, and nothing refused which would be taken
+    client = Client(limits(message_octets=5000), framed=framed)
+    server = Server(limits(message_octets=300), framed=framed)
+    client.connect("me", now=NOW)
+    (asked,) = server.receive(client.outputs(), NOW)
+    assert asked == ConnectReceived("me", None, {})
+    server.accept(SESSION)
+    (granted,) = client.receive(server.outputs(), NOW)
+    assert granted == SessionGranted(SESSION, None, {})
+    with pytest.raises(LimitExceeded, match="message-octets=300"):
+        client.send_only(b"x" * 300)
+    client.send_only(b"x" * 100)
+    server.send_only(b"x" * 4000)
+    with pytest.raises(LimitExceeded, match="message-octets=5000"):
+        server.send_only(b"x" * 5000)
+    assert flat(client.receive(server.outputs(), NOW)) == [(SEND_ONLY, "1", {}, b"x" * 4000, False)]
+
+
+@pytest.mark.parametrize("said", ["", "x", "-1", "1" * 19, "\N{ARABIC-INDIC DIGIT FIVE}", None])
+def test_who_says_nothing_of_it_is_taken_to_be_like_us(said: str | None) -> None:
+    # HO-01: and a terminal is not answered with headers which nobody asked for
+    server = Server(limits(message_octets=300))
+    own = {} if said is None else {"message-octets": said}
+    (asked,) = server.receive(encode(Connect({"client-id": "me", **own})), NOW)
+    assert asked == ConnectReceived("me", None, {})
+    server.accept(SESSION)
+    assert b"message-octets" not in server.outputs()
+    with pytest.raises(LimitExceeded, match="message-octets=300"):
+        server.send_only(b"x" * 300)

@@ -6,7 +6,7 @@ from zope.interface import implementer
 
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from twisted_msgproto.sabc import SabcClientFactory, SabcServer
-from twisted_msgproto.sabc.protocol.reconnecting import SabcClientService
+from twisted_msgproto.sabc.protocol.comeback import SabcClientService
 from twisted_msgproto.sabc.terms.tables import Serving
 
 from .pairs import PEER, Case, Transport

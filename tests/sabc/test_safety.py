@@ -128,6 +128,7 @@ class Safety(HeldCase):
     def test_a_cut_message_is_stored_as_cut_and_its_request_fails(self):
         """SA-22, HO-01: acknowledged means whole."""
         self.pair(message_octets=300)
+        self.client.machine.peer_octets = None  # nobody has told it how much the server takes
         asked = self.client.request(b"x" * 400)
         self.pump()
         self.assertEqual(self.sink.batches[0].truncated, [True])
@@ -139,6 +140,7 @@ class Safety(HeldCase):
     def test_or_it_is_refused(self):
         """SA-22."""
         self.pair(message_octets=300, refuse=True)
+        self.client.machine.peer_octets = None
         asked = self.client.request(b"x" * 400)
         self.pump()
         self.assertEqual(self.failureResultOf(asked, Refused).value.code, "413")

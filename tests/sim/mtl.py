@@ -104,6 +104,7 @@ class Reading:
         self._inbox: list[list[bytes]] = []
         self._paused = self._woken = self.closed = False
         self.unread = 0
+        self.trouble = ""
 
     def arrive(self, parts: list[bytes]) -> None:
         self._inbox.append(parts)
@@ -312,13 +313,13 @@ class WritingClient:
     def _anew(self) -> None:
         if not self._stopped and self._again is None:
             self._again = self._world.client_clock.callLater(0.5, self.start)
-            self._of().close()
+            self._of().abort()
 
     def stop(self) -> None:
         self._stopped = True
         if self._again is not None:
             self._again.cancel()
-        self._of().close()
+        self._of().abort()
 
     def check(self) -> None:
         for flow in self._of().flows.values():

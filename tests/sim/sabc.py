@@ -13,7 +13,7 @@ from tests.sim.clock import ProcessClock
 from tests.sim.world import Violation, World
 from twisted_msgproto.sabc import SabcClient, SabcClientFactory, SabcServerFactory
 from twisted_msgproto.sabc.machine.sides import Side
-from twisted_msgproto.sabc.protocol.reconnecting import SabcClientService
+from twisted_msgproto.sabc.protocol.comeback import SabcClientService
 from twisted_msgproto.sabc.protocol.session import SabcSession
 
 PATIENCE = {"response-seconds": 100_000.0, "connect-seconds": 1000.0, "unfinished-seconds": 1000.0}

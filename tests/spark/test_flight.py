@@ -21,6 +21,8 @@ from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.endpoints import endpoints
 from tests.tools.processes import Launcher
 from tests.tools.queues import batch, put
+from tests.tools.served import Served
+from tests.tools.sink_tables import SinkTable
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     QueueAway,
@@ -33,24 +35,6 @@ from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.queue.streams import Stream
 from twisted_msgproto.spark.flight import FlightQueue
 from twisted_msgproto.spark.source import Access, open_queues
-from twisted_msgproto.spark.table import LandedTable
-
-
-class Served:
-    """A server in a thread of this process."""
-
-    def __init__(self, queue: Path, location: str = "grpc://127.0.0.1:0", **options: Any) -> None:
-        self.server = QueueFlightServer(str(queue), location, **options)
-        self.location = f"{location.rpartition(':')[0]}:{self.server.port}"
-        self._thread = threading.Thread(target=self.server.serve, daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Served:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.server.shutdown()
-        self._thread.join()
 
 
 @pytest.fixture
@@ -488,7 +472,7 @@ def test_spark_lands_a_far_queue_and_a_near_one_in_one_table(
     write(near, messages(0, 40, protocol="umq"))
     query = drain(source=f"{served.location},{near}", consumer="both", maxRowsPerTrigger=1000)
     assert query.exception() is None
-    table = LandedTable(tmp_path / "table")
+    table = SinkTable(tmp_path / "table")
     assert table.offsets() == {identity(queue): [(0, 1500)], identity(near): [(0, 40)]}
     assert "both" in QueueReader(queue).consumers()
 

@@ -171,6 +171,39 @@ def test_one_which_hangs_holds_nobody_up_and_is_heard_later__TB_09(gateways: Mak
     assert hung.registered == ["night"]
 
 
+def test_the_known_silent_take_no_part_in_the_round_of_the_others__TB_13(
+    gateways: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-13: a tenth of a thousand took most threads, and the others' plan waited for them."""
+    monkeypatch.setattr("twisted_msgproto.spark.gateways.THREADS_MAX", 2)
+    silent = [FakeQueue(f"silent-{number}") for number in range(8)]
+    living = [FakeQueue(f"living-{number}") for number in range(4)]
+    for queue in silent:
+        queue.fails = QueueAway(f"{queue.queue_id}: no answer")
+    some = gateways(*silent, *living)
+    ask_until(some, 4)
+    while len(some.in_state(AWAY)) < 8:
+        some.ask({})
+    for queue in silent:
+        queue.hangs.clear()
+    clock.now += PAUSE_SECONDS_MAX
+    assert len(names(some.ask({}, FOREVER))) == 4
+    assert sum(one.asking for one in some.all) == 8
+
+
+def test_many_which_fall_silent_at_once_hold_the_others_up_for_a_round_only__TB_13(
+    gateways: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-13: more than there are threads; each hung in one and nobody else was asked any more."""
+    monkeypatch.setattr("twisted_msgproto.spark.gateways.THREADS_MAX", 2)
+    queues = [FakeQueue(f"{number}") for number in range(12)]
+    some = gateways(*queues)
+    ask_until(some, 12)
+    for queue in queues[:8]:
+        queue.hangs.clear()
+    assert ask_until(some, 4) == sorted(queue.queue_id for queue in queues[8:])
+
+
 def test_one_which_is_silent_for_long_is_away(
     gateways: Make, said: list[str], clock: Clock
 ) -> None:

@@ -38,6 +38,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tests.tools.sink_tables import SinkTable
 from twisted_msgproto.spark import need_spark, ranges, source
 from twisted_msgproto.spark.ranges import Piece
 from twisted_msgproto.spark.source import (
@@ -49,7 +50,6 @@ from twisted_msgproto.spark.source import (
     read_range,
     spark_schema,
 )
-from twisted_msgproto.spark.table import LandedTable, read_with_spark
 
 THE_TABLE = StructType(
     [
@@ -439,7 +439,7 @@ class TestWithSpark:
         self, drain: Any, queue: Path, tmp_path: Path
     ) -> None:
         assert drain().exception() is None
-        table = LandedTable(tmp_path / "table")
+        table = SinkTable(tmp_path / "table")
         assert table.offsets() == {identity(queue): [(0, 1500)]}
         write(queue, messages(1500, 700))
         assert drain().exception() is None
@@ -469,7 +469,7 @@ class TestWithSpark:
         other = tmp_path / "other"
         write(other, messages(0, 40, protocol="umq"))
         assert drain(source=f"{queue},{other}", maxRowsPerTrigger=100).exception() is None
-        table = LandedTable(tmp_path / "table")
+        table = SinkTable(tmp_path / "table")
         assert table.offsets() == {identity(queue): [(0, 1500)], identity(other): [(0, 40)]}
         assert table.counts() == {"lumberjack": 1500, "umq": 40}
 
@@ -497,12 +497,12 @@ class TestWithSpark:
         assert seen.schema == THE_TABLE
         assert seen.orderBy("offset").toArrow().to_pylist() == expected.to_pylist()
         assert drain(source=str(queue)).exception() is None
-        landed = LandedTable(tmp_path / "table").read()
+        landed = SinkTable(tmp_path / "table").read()
         assert landed.to_pylist() == expected.to_pylist()
         assert landed.schema.field("received_at").type == pa.timestamp("us", tz="UTC")
         for field in SCHEMA:
             assert landed.schema.field(field.name).nullable == field.nullable, field.name
-        again = read_with_spark(spark, tmp_path / "table")
+        again = spark.read.parquet(str(tmp_path / "table"))
         assert again.schema == THE_TABLE
         assert again.count() == 4
 
@@ -515,8 +515,8 @@ class TestWithSpark:
         forget_commit(table / "_checkpoint")
         write(queue, messages(1500, 100))
         assert drain(maxRowsPerTrigger=600).exception() is None
-        assert LandedTable(table).offsets() == {identity(queue): [(0, 1600)]}
-        assert LandedTable(table).duplicates() == []
+        assert SinkTable(table).offsets() == {identity(queue): [(0, 1600)]}
+        assert SinkTable(table).duplicates() == []
 
     def test_a_batch_that_ended_half_written_lands_once(
         self, drain: Any, queue: Path, tmp_path: Path
@@ -528,8 +528,8 @@ class TestWithSpark:
         for path in (table / "_spark_metadata").glob(f"*{newest}*"):
             path.unlink()
         assert drain(maxRowsPerTrigger=600).exception() is None
-        assert LandedTable(table).offsets() == {identity(queue): [(0, 1500)]}
-        assert LandedTable(table).duplicates() == []
+        assert SinkTable(table).offsets() == {identity(queue): [(0, 1500)]}
+        assert SinkTable(table).duplicates() == []
         every_file = pa.dataset.dataset([str(path) for path in table.glob("*.parquet")])
         assert every_file.count_rows() > 1500
 
@@ -564,9 +564,7 @@ class TestWithSpark:
         damage_record(queue, b'{"n":777}')
         query = drain()
         assert query.exception() is None
-        assert LandedTable(tmp_path / "table").offsets() == {
-            identity(queue): [(0, 600), (900, 1500)]
-        }
+        assert SinkTable(tmp_path / "table").offsets() == {identity(queue): [(0, 600), (900, 1500)]}
         assert query.lastProgress.numInputRows == 1200
 
     def test_an_accepted_loss_goes_on_with_what_is_kept(
@@ -580,7 +578,7 @@ class TestWithSpark:
         begin = QueueReader(queue).begin()
         assert begin > 1500
         assert drain(failOnDataLoss=False).exception() is None
-        assert LandedTable(tmp_path / "table").offsets() == {
+        assert SinkTable(tmp_path / "table").offsets() == {
             identity(queue): [(0, 1500), (begin, 2400)]
         }
 

@@ -1,4 +1,4 @@
-"""A landed table is what its log says, whatever else lies in its directory."""
+"""A landed table is what its log says, whatever else lies in its directory; a sink's table too."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
-from twisted_msgproto.core.errors import ConfigurationError
+from tests.tools.sink_tables import SinkTable, sink_files
 from twisted_msgproto.queue import SCHEMA
-from twisted_msgproto.spark.table import LandedTable, sink_files
+from twisted_msgproto.spark.table import LandedTable
 
 
 def rows(gateway: str, lo: int, hi: int, protocol: str = "umq") -> pa.Table:
@@ -54,9 +55,25 @@ def sink(tmp_path: Path) -> Sink:
 
 def test_a_table_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
     table = LandedTable(tmp_path / "nothing")
-    assert (table.files(), table.count(), table.counts()) == ([], 0, {})
-    assert (table.duplicates(), table.offsets(), table.format) == ([], {}, "parquet")
+    assert (table.dataset(), table.count(), table.counts()) == (None, 0, {})
+    assert (table.duplicates(), table.offsets()) == ([], {})
     assert table.read().schema == SCHEMA
+
+
+def test_a_landed_table_is_what_its_log_names(tmp_path: Path) -> None:
+    place = tmp_path / "tab le ü"
+    write_deltalake(str(place), rows("g", 0, 10))
+    write_deltalake(str(place), rows("g", 12, 20, "sabc"), mode="append")
+    write_deltalake(str(place), rows("g", 18, 22), mode="append")
+    pq.write_table(rows("g", 0, 10), place / "orphan.parquet")
+    table = LandedTable(place)
+    assert table.count() == 22
+    assert table.counts() == {"sabc": 8, "umq": 14}
+    assert table.offsets() == {"g": [(0, 10), (12, 22)]}
+    assert table.duplicates() == [("g", 18, 2), ("g", 19, 2)]
+
+
+# -- the tables of people's own streams -----------------------------------------------------------
 
 
 def test_only_files_of_the_log_count(sink: Sink) -> None:
@@ -65,7 +82,7 @@ def test_only_files_of_the_log_count(sink: Sink) -> None:
     (sink.log / ".1.crc").touch()
     (sink.log / "1.tmp").touch()
     (sink.log / "2.").touch()
-    table = LandedTable(sink.directory)
+    table = SinkTable(sink.directory)
     assert table.count() == 10
     assert table.duplicates() == []
 
@@ -73,12 +90,10 @@ def test_only_files_of_the_log_count(sink: Sink) -> None:
 def test_counts_offsets_and_duplicates(sink: Sink) -> None:
     sink.commit(0, sink.file("a", rows("g", 0, 10)), sink.file("b", rows("g", 12, 20, "sabc")))
     sink.commit(1, sink.file("c", rows("h", 0, 5)), sink.file("d", rows("g", 18, 22)))
-    table = LandedTable(sink.directory)
+    table = SinkTable(sink.directory)
     assert table.counts() == {"sabc": 8, "umq": 19}
     assert table.offsets() == {"g": [(0, 10), (12, 22)], "h": [(0, 5)]}
     assert table.duplicates() == [("g", 18, 2), ("g", 19, 2)]
-    assert table.summary()["duplicates"] == 2
-    assert json.loads(json.dumps(table.summary()))["rows"] == 27
 
 
 def test_a_compacted_log_stands_for_all_before_it(sink: Sink) -> None:
@@ -89,7 +104,7 @@ def test_a_compacted_log_stands_for_all_before_it(sink: Sink) -> None:
     assert [path.name for path in sink_files(sink.directory)] == [f"f{n}" for n in range(11)]
     for batch in range(9):
         (sink.log / str(batch)).unlink()
-    assert LandedTable(sink.directory).offsets() == {"g": [(0, 11)]}
+    assert SinkTable(sink.directory).offsets() == {"g": [(0, 11)]}
 
 
 def test_a_file_which_the_log_took_back_does_not_count(sink: Sink) -> None:
@@ -102,21 +117,21 @@ def test_a_file_which_the_log_took_back_does_not_count(sink: Sink) -> None:
 def test_a_table_which_moved_is_still_read(sink: Sink, tmp_path: Path) -> None:
     sink.commit(0, sink.file("a", rows("g", 0, 3)))
     moved = sink.directory.rename(tmp_path / "elsewhere")
-    assert LandedTable(moved).count() == 3
+    assert SinkTable(moved).count() == 3
 
 
 def test_an_odd_name_is_read(tmp_path: Path) -> None:
     sink = Sink(tmp_path / "tab le%20ü")
     sink.commit(0, sink.file("a", rows("g", 0, 3)))
-    assert LandedTable(sink.directory).count() == 3
+    assert SinkTable(sink.directory).count() == 3
 
 
 def test_a_log_that_is_none_is_said_in_one_line(sink: Sink) -> None:
     (sink.log / "0").write_text("v9\n")
-    with pytest.raises(ConfigurationError, match="not a log of Spark's file sink"):
-        LandedTable(sink.directory).files()
+    with pytest.raises(ValueError, match="not a log of Spark's file sink"):
+        SinkTable(sink.directory).files()
 
 
 def test_a_batch_without_files_is_fine(sink: Sink) -> None:
     sink.commit(0)
-    assert LandedTable(sink.directory).count() == 0
+    assert SinkTable(sink.directory).count() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.processes import Launched, Launcher
+from tests.tools.s3 import running_store
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import SCHEMA, QueueReader
 from twisted_msgproto.queue.lineage import Landed
@@ -30,6 +32,8 @@ from twisted_msgproto.spark.schema import spark_schema
 from twisted_msgproto.spark.transform import Transform, landed_schema, load_function
 
 RUN = Run("5eed", "here", 17)
+START_SECONDS = 400.0
+"""How long Spark may take to start on a machine with much else to do."""
 
 MODULE = """
 from pyspark.sql import functions as sf
@@ -321,7 +325,7 @@ class TestBridge:
             *("bridge", "--queue", queue, "--table", table, "--once", "--master", "local[1]"),
             *("--transform", name),
         )
-        ended.wait(seconds=400)
+        ended.wait(seconds=START_SECONDS)
         return ended
 
     def test_the_bridge_lands_what_the_function_returns(
@@ -337,6 +341,32 @@ class TestBridge:
         table = deltalake.DeltaTable(str(queue.with_name("table"))).to_pyarrow_dataset().to_table()
         assert sorted(table.column("offset").to_pylist()) == list(range(0, 1600, 2))
         assert table.schema.names == ["gateway", "offset", "received_at", "day"]
+        assert set(QueueReader(queue).consumers().values()) == {1600}
+
+    def test_a_table_in_an_object_store_is_exact_over_a_kill_and_a_restart(
+        self, launch: Launcher, queue: Path, module: str
+    ) -> None:
+        import deltalake
+
+        with running_store() as store:
+            table = store.new_location()
+            words = ["bridge", "--queue", str(queue), "--table", table, "--master", "local[1]"]
+            words += ["--transform", f"{module}:even", "--max-rows", "600", "--trigger", "200ms"]
+            for pair in store.options.items():
+                words += ["--storage", "=".join(pair)]
+            running = launch(*words)
+            running.line("batch 1: ", seconds=START_SECONDS)
+            running.signal(signal.SIGKILL)
+            running.wait()
+            write(queue, messages(1500, 100))
+            ended = launch(*words, "--once")
+            assert ended.wait(seconds=START_SECONDS) == 0, ended.output
+            landed = deltalake.DeltaTable(table, storage_options=store.options)
+            rows = landed.to_pyarrow_dataset().to_table()
+            places = Table.open(table, store.options).landed()
+        assert rows.column("gateway").unique().to_pylist() == [identity(queue)]
+        assert sorted(rows.column("offset").to_pylist()) == list(range(0, 1600, 2))
+        assert {name: place.offset for name, place in places.items()} == {identity(queue): 1600}
         assert set(QueueReader(queue).consumers().values()) == {1600}
 
     def test_a_function_which_raises_moves_no_mark(

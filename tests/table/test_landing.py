@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -202,20 +203,43 @@ def test_what_breaks_in_the_middle_of_a_read_is_told_too(tmp_path: Path, queue: 
     assert files_in(tmp_path / "table") == []
 
 
+def test_a_fault_of_a_reading_thread_ends_the_task_and_leaves_no_file(
+    tmp_path: Path, queue: Path
+) -> None:
+    other = tmp_path / "other"
+    write(other, messages(0, 40))
+
+    def open_queue(part: Range) -> Any:
+        if part.location == str(other):
+            raise ZeroDivisionError("a fault of ours")
+        return open_directory(part)
+
+    with pytest.raises(ZeroDivisionError):
+        land_ranges(Target(str(tmp_path / "table")), [whole(queue), whole(other)], open_queue)
+    assert files_in(tmp_path / "table") == []
+
+
 class Watched(OSTableDisk):
     """Says what was synced; a file's sync can be made to fail."""
 
     def __init__(self, fails: str = "\0") -> None:
         self.synced: list[str] = []
         self.fails = fails
+        self.failed: Callable[[str], None] = lambda path: None
+
+    def _fail(self, path: str) -> None:
+        if self.fails in path:
+            self.failed(path)
+            raise OSError(28, "No space left on device", path)
 
     def sync(self, path: str) -> None:
-        if self.fails in path:
-            raise OSError(28, "No space left on device", path)
+        if os.path.isfile(path) and self.fails != "day=":
+            self._fail(path)
         self.synced.append(path)
         super().sync(path)
 
     def sync_directory(self, path: str) -> None:
+        self._fail(path)
         self.synced.append(path)
         super().sync_directory(path)
 
@@ -241,6 +265,26 @@ def test_a_full_disk_is_one_line_and_leaves_nothing__TB_11(tmp_path: Path, queue
         land_ranges(Target(table), [whole(queue)], open_directory, storage)
     assert "\n" not in str(raised.value)
     assert files_in(tmp_path / "table") == []
+
+
+@pytest.mark.parametrize("fails", [".parquet", "day="], ids=["file", "folder"])
+def test_after_a_failed_sync_rows_are_written_under_a_new_name__TB_01(
+    tmp_path: Path, queue: Path, fails: str
+) -> None:
+    """TB-01: a second sync of the same file would succeed though the disk does not have it."""
+    table = str(tmp_path / "table")
+    disk = Watched(fails)
+    storage = LocalStorage(table, disk)
+    made: list[str] = []
+    disk.failed = lambda path: made.extend(files_in(tmp_path / "table"))
+    with pytest.raises(TableError, match="cannot be written"):
+        land_ranges(Target(table), [whole(queue)], open_directory, storage)
+    assert len(made) == 1
+    assert files_in(tmp_path / "table") == []
+    disk.fails = "\0"
+    [file] = land_ranges(Target(table), [whole(queue)], open_directory, storage).files
+    assert made != [file.path]
+    assert os.path.join(table, file.path) in disk.synced
 
 
 def test_row_groups_are_large_and_bounded_by_octets(

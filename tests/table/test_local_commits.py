@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from tests.tools.powercut import CutDisk
+from tests.tools.powercut import LOSSES, CutDisk
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land, rows_of
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
 from twisted_msgproto.queue.lineage import Landed
@@ -76,6 +76,50 @@ def test_a_disk_which_fails_is_one_line_and_the_commit_can_be_asked_for_again(
     assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
     left = list((Path(table.location) / "_delta_log").glob("*.tmp"))
     assert left == []
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "starts again"])
+@pytest.mark.parametrize("step", ["sync", "sync directory"])
+def test_a_sync_which_failed_is_not_believed_when_it_succeeds__TB_01(
+    table: Table, step: str, restarted: bool, loss: str
+) -> None:
+    """TB-01: the second sync of a failed one tells nothing, and the queue was trimmed after it."""
+    land(table, "a", 5)
+    disk = CutDisk()
+    writer = Table.open(table.location, disk=disk)
+    writer.sync()
+    file = data_file(Path(table.location), "a", 5, 9)
+    before = dict(writer.landed())
+    disk.failing = {step}
+    with pytest.raises(TableError, match="the disk did not take it"):
+        writer.commit([file], {"a": Landed(9)}, before=before, run=RUN)
+    if restarted:
+        writer = Table.open_for_writing(table.location, disk=CutDisk(volatile=disk.volatile))
+    if writer.landed() == before:
+        writer.commit([file], {"a": Landed(9)}, before=before, run=RUN)
+    writer.sync()
+    disk.lose_power(loss)
+    assert Table.open_for_writing(table.location).landed() == {"a": Landed(9)}
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
+
+
+def test_a_folder_whose_name_is_not_durable_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OSTableDisk()
+    syncs = iter([OSError(errno.EIO, "the disk did not take it"), None])
+
+    def sync_directory(self: OSTableDisk, path: str) -> None:
+        if (error := next(syncs)) is not None:
+            raise error
+
+    monkeypatch.setattr(OSTableDisk, "sync_directory", sync_directory)
+    with pytest.raises(OSError, match="did not take it"):
+        disk.make_directory(str(tmp_path / "day"))
+    assert not (tmp_path / "day").exists()
+    disk.make_directory(str(tmp_path / "day"))
+    assert (tmp_path / "day").is_dir()
 
 
 def test_a_file_system_without_links_is_one_line(table: Table) -> None:
@@ -267,7 +311,7 @@ def test_what_others_committed_is_synced_before_our_next_version(table: Table) -
     )
     disk.steps.clear()
     assert writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN) == 2
-    foreign = disk.steps.index(f"sync {1:020d}.json")
+    foreign = disk.steps.index(f"rename {1:020d}.json")
     ours = disk.steps.index(f"link {2:020d}.json")
     data = next(n for n, step in enumerate(disk.steps) if step.endswith(".parquet"))
     assert foreign < ours

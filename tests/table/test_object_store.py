@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,9 +15,11 @@ from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.object_commit import ObjectCommits, check_options
 from twisted_msgproto.table.storage import PRIVATE
+from twisted_msgproto.table.vacuum import vacuum
 
 
 @pytest.fixture(scope="module")
@@ -251,8 +254,27 @@ def checkpoint(location: str, store: Store) -> None:
     Table.open(location, store.options).maintain()
 
 
+def cleanup(location: str, store: Store) -> None:
+    """A checkpoint when all before it is older than the log is kept (see the test)."""
+    table = Table.open(location, store.options)
+    table.maintain()
+    assert not any(name.startswith(f"{0:020d}.json") for name in table.storage.log_names())
+
+
+def compaction(location: str, store: Store) -> None:
+    compact(Table.open(location, store.options), Run.new())
+
+
+def vacuuming(location: str, store: Store) -> None:
+    """More than a day after a compaction took the place of all files."""
+    vacuum(Table.open(location, store.options), clock=lambda: time.time() + 25 * 3600.0)
+
+
+WORKS = [create, commit, checkpoint, cleanup, compaction, vacuuming]
+
+
 @pytest.mark.parametrize("followed", [False, True], ids=["last", "followed"])
-@pytest.mark.parametrize("work", [create, commit, checkpoint], ids=lambda work: work.__name__)
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
 def test_the_table_is_exact_when_its_writer_ends_at_any_request(
     work: Callable[[str, Store], None],
     followed: bool,
@@ -261,15 +283,19 @@ def test_the_table_is_exact_when_its_writer_ends_at_any_request(
 ) -> None:
     """A store keeps what it has answered: after each request the writer is gone for good."""
     monkeypatch.setattr(log, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
     monkeypatch.setattr(ObjectCommits, "prove", lambda commits: None)
     puts, done = 0, False
     while not done:
         location = store.new_location()
         promised = 0
         if work is not create:
-            table = Table.create(location, TABLE_SCHEMA, storage=store.options)
+            kept = {"delta.logRetentionDuration": "interval 0 hours"} if work is cleanup else {}
+            table = Table.create(location, TABLE_SCHEMA, storage=store.options, properties=kept)
             for promised in (3, 5):
                 land(table, "a", promised)
+        if work is vacuuming:
+            compaction(location, store)
         store.fault(f"stop-after-{puts}")
         try:
             work(location, store)

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.tools.tables import RUN, land
-from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, RewindNeeded
+from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, RewindNeeded, TableError
 from twisted_msgproto.queue.lineage import Description, Landed
 from twisted_msgproto.table.landing import TABLE_SCHEMA
 from twisted_msgproto.table.log import Table
@@ -96,6 +96,24 @@ def test_a_new_column_which_may_be_null_is_no_hindrance(tmp_path: Path) -> None:
     assert opened(tmp_path / "t").schema.names[-1] == "comment"
 
 
+def test_a_column_which_must_not_be_null_and_which_nobody_lands_is_refused(tmp_path: Path) -> None:
+    more = TABLE_SCHEMA.append(pa.field("owner", pa.string(), nullable=False))
+    write_deltalake(str(tmp_path / "t"), more.empty_table(), partition_by=["day"])
+    assert "'owner' which must not be null" in refused(tmp_path / "t")
+
+
+def test_nested_columns_are_compared_by_what_they_hold(tmp_path: Path) -> None:
+    kind = pa.struct([("at", pa.list_(pa.int64())), ("by", pa.string())])
+    schema = pa.schema([*TABLE_SCHEMA, pa.field("parsed", kind)])
+    open_table(str(tmp_path / "t"), schema, None, {}, RUN)
+    open_table(str(tmp_path / "t"), schema, None, {}, RUN)
+    other = pa.struct([("at", pa.list_(pa.string())), ("by", pa.string())])
+    with pytest.raises(ConfigurationError, match=r"'parsed'.*is of type"):
+        open_table(
+            str(tmp_path / "t"), pa.schema([*TABLE_SCHEMA, ("parsed", other)]), None, {}, RUN
+        )
+
+
 def test_a_file_in_the_tables_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("")
     assert "is not a directory" in refused(tmp_path / "t")
@@ -144,6 +162,15 @@ def test_a_log_which_does_not_reach_back_to_the_last_landing_is_refused(landed: 
         os.unlink(Path(landed.location) / "_delta_log" / f"{version:020}.json")
     with pytest.raises(RewindNeeded, match="has no version 3 any more"):
         check_operations(Table.open(landed.location))
+
+
+def test_a_version_which_tears_while_it_is_looked_at_is_one_line(landed: Table) -> None:
+    DeltaTable(landed.location).optimize.compact()
+    landed.refresh()
+    newest = Path(landed.location, "_delta_log", f"{landed.version:020d}.json")
+    newest.write_bytes(newest.read_bytes()[:-20])
+    with pytest.raises(TableError, match=f"version {landed.version} of .* cannot be read"):
+        check_operations(landed)
 
 
 def test_commits_are_judged_by_what_they_did(landed: Table) -> None:

@@ -6,10 +6,15 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone
-from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer, ITransport
+from twisted.internet.interfaces import (
+    IHalfCloseableProtocol,
+    IPushProducer,
+    ISSLTransport,
+    ITransport,
+)
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
 log = Logger(namespace="tests.lines")
 
@@ -58,6 +63,9 @@ class End:
         return self.address
 
     def setTcpNoDelay(self, on: bool) -> None:
+        pass
+
+    def setTcpKeepAlive(self, on: bool) -> None:
         pass
 
     def write(self, data: bytes) -> None:
@@ -146,10 +154,21 @@ class Line:
     """Both ends; ``pump()`` moves octets until nothing moves."""
 
     def __init__(
-        self, server: Any, client: Any, *, full: int = FULL_OCTETS, host: str = "127.0.0.1"
+        self,
+        server: Any,
+        client: Any,
+        *,
+        full: int = FULL_OCTETS,
+        host: str = "127.0.0.1",
+        tls: bool = False,
     ) -> None:
-        """``server(address)`` and ``client(address)`` build the protocols."""
+        """``server(address)`` and ``client(address)`` build the protocols.
+
+        ``tls``: the client begins a TLS hand-shake, which comes to nothing.
+        """
         self.server, self.client = End(5048, full), End(40000, full, host)
+        if tls:
+            alsoProvides(self.client, ISSLTransport)
         self.server.other, self.client.other = self.client, self.server
         self.server.protocol = server(self.client.address)
         self.client.protocol = client(self.server.address)

@@ -14,6 +14,7 @@ class Network:
         self.clock = clock
         self.routers: dict[str, Router] = {}
         self.identities = 0
+        self.away = False  # what is sent gets lost
 
     def sockets(self, host: str = "192.0.2.1") -> Any:
         """A factory of :class:`Sockets` for one process on ``host``."""
@@ -28,7 +29,8 @@ class Socket:
         self.received = received
         self.inbox: list[tuple[list[bytes], str]] = []
         self.paused = self.woken = self.closed = False
-        self.sent_octets = 0
+        self.sent_octets = self.unread = 0
+        self.trouble = ""
 
     def arrive(self, parts: list[bytes], host: str) -> None:
         self.inbox.append((parts, host))
@@ -111,7 +113,7 @@ class Dealer(Socket):
     def sendAll(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
             self.sent_octets += sum(map(len, frames))
-            if not self.router.closed:
+            if not self.router.closed and not self.network.away:
                 self.router.arrive([self.name, *frames], self.host)
 
     def shutdown(self) -> None:

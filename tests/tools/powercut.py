@@ -8,6 +8,7 @@ replaced or removed since their folder was synced, or the octets of files which 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,18 +40,27 @@ class Volatile:
     """What would not survive, of all programs of one machine."""
 
     octets: set[str] = field(default_factory=set)
-    names: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
-    """Folder to what takes its changes back, oldest first."""
+    names: dict[str, list[tuple[str, Callable[[], None]]]] = field(default_factory=dict)
+    """Folder to names in it and what takes their changes back, oldest first."""
+    given_up: set[str] = field(default_factory=set)
+    """Files which a sync failed to write: later syncs succeed and write nothing."""
+    given_up_names: dict[str, list[tuple[str, Callable[[], None]]]] = field(default_factory=dict)
+    """The same of names."""
 
 
 class CutDisk(OSTableDisk):
-    """The operating system's files, with a memory of what is not durable."""
+    """The operating system's files, with a memory of what is not durable.
 
-    __slots__ = ("cut_before", "steps", "volatile")
+    Steps in ``failing`` (``"sync"``, ``"sync directory"``) fail once, as the kernel's do: what
+    they could not write is called clean, and a second sync of it succeeds in vain.
+    """
+
+    __slots__ = ("cut_before", "failing", "steps", "volatile")
 
     def __init__(self, cut_before: int | None = None, volatile: Volatile | None = None) -> None:
         self.cut_before = cut_before
         self.steps: list[str] = []
+        self.failing: set[str] = set()
         self.volatile = volatile or Volatile()
 
     def lose_power(self, loss: str) -> None:
@@ -58,11 +68,12 @@ class CutDisk(OSTableDisk):
         if loss == "kill":
             return
         if loss == "missing":
-            for undos in self.volatile.names.values():
-                for undo in reversed(undos):
+            for folder in {*self.volatile.names, *self.volatile.given_up_names}:
+                undos = self.volatile.given_up_names.get(folder, [])
+                for _, undo in reversed(undos + self.volatile.names.get(folder, [])):
                     undo()
             return
-        for path in self.volatile.octets:
+        for path in self.volatile.octets | self.volatile.given_up:
             if os.path.exists(path):
                 with open(path, "rb") as file:
                     octets = file.read()
@@ -78,26 +89,36 @@ class CutDisk(OSTableDisk):
     def sync(self, path: str) -> None:
         self._step("sync", path)
         os.stat(path)
+        if self._fails("sync"):
+            if path in self.volatile.octets:
+                self.volatile.given_up.add(path)
+            self.volatile.octets.discard(path)
+            raise OSError(errno.EIO, "the disk did not take it")
         self.volatile.octets.discard(path)
 
     def sync_directory(self, path: str) -> None:
         self._step("sync directory", path)
         os.stat(path)
-        self.volatile.names.pop(path, None)
+        changed = self.volatile.names.pop(path, [])
+        given_up = self.volatile.given_up_names.setdefault(path, [])
+        if self._fails("sync directory"):
+            given_up += changed
+            raise OSError(errno.EIO, "the disk did not take it")
+        # What was changed once more is as the later change has left it.
+        names = {name for name, _ in changed}
+        given_up[:] = [change for change in given_up if change[0] not in names]
 
     def link(self, old: str, new: str) -> None:
         self._step("link", new)
         super().link(old, new)
-        if old in self.volatile.octets:
-            self.volatile.octets.add(new)
+        self._same_octets(old, new)
         self._named(new, lambda: removed(new))
 
     def rename(self, old: str, new: str) -> None:
         self._step("rename", new)
         before = self.read(new) if os.path.exists(new) else None
         super().rename(old, new)
-        if old in self.volatile.octets:
-            self.volatile.octets.add(new)
+        self._same_octets(old, new)
         self._named(new, lambda: removed(new) if before is None else replaced(new, before))
 
     def remove(self, path: str) -> None:
@@ -110,13 +131,22 @@ class CutDisk(OSTableDisk):
         self._step("make directory", path)
         os.makedirs(path, exist_ok=True)
 
+    def _same_octets(self, old: str, new: str) -> None:
+        for files in (self.volatile.octets, self.volatile.given_up):
+            (files.add if old in files else files.discard)(new)
+
+    def _fails(self, step: str) -> bool:
+        fails = step in self.failing
+        self.failing.discard(step)
+        return fails
+
     def _step(self, operation: str, path: str) -> None:
         if self.cut_before is not None and len(self.steps) >= self.cut_before:
             raise Cut(f"before {operation} {path}")
         self.steps.append(f"{operation} {os.path.basename(path)}")
 
     def _named(self, path: str, undo: Callable[[], None]) -> None:
-        self.volatile.names.setdefault(os.path.dirname(path), []).append(undo)
+        self.volatile.names.setdefault(os.path.dirname(path), []).append((path, undo))
 
 
 def removed(path: str) -> None:

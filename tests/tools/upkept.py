@@ -94,6 +94,11 @@ def create(location: str | Path, **options: object) -> Table:
     return Table.create(location, TABLE_SCHEMA, **options)  # type: ignore[arg-type]
 
 
+def again(table: Table) -> Table:
+    """The same table, as another process sees it."""
+    return Table.open(table.location, dict(table.storage.options))
+
+
 def rows(table: Table) -> Counter[tuple[str, int]]:
     """Every row's gateway and offset, read from the files which the table has now."""
     table.refresh()
@@ -110,4 +115,4 @@ def expected(gateway: Gateway, lo: int, hi: int) -> Counter[tuple[str, int]]:
     return Counter((gateway.id, offset) for offset in range(lo, hi))
 
 
-__all__ = ["RUN", "Gateway", "Landed", "create", "expected", "land", "rows"]
+__all__ = ["RUN", "Gateway", "Landed", "again", "create", "expected", "land", "rows"]

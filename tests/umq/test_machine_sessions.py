@@ -1,5 +1,6 @@
 """UMQ's machines: whole sessions, the recorded ones and any stream at all."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from twisted_msgproto.umq.machine.sides import Client, Server
 from twisted_msgproto.umq.terms.events import (
     AttributeSet,
     AttributeUnset,
+    CallsSafe,
     ErrorReceived,
     FatalReceived,
     HelloReceived,
@@ -213,3 +215,91 @@ def test_where_attachments_stand_between_texts_does_not_matter(data):
     for kind in (TopicUpdated, AttributeSet):
         ordered = [event for event in mixed if isinstance(event, kind)]
         assert ordered == [event for event in plain if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("make", [client, server, Client, Server])
+@settings(max_examples=200, deadline=None)
+@given(data=MESSAGES, cuts=st.sets(st.integers(0, 40)))
+def test_events_say_the_same_however_the_messages_are_grouped_into_reads(make, data, cuts):
+    """UM-04, UM-18: the same events in the same order, and the same words in return."""
+
+    def run(groups):
+        machine = make()
+        if machine.opened:
+            machine.subscribe()
+            machine.register_callback()
+            machine.call("a", waiter=1)
+        events = [event for group in groups for event in machine.receive(group, 1.0)]
+        return list(map(repr, events)), machine.outputs(), machine.state
+
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    grouped = [data[start:end] for start, end in itertools.pairwise(edges)]
+    one_by_one, together = run([[message] for message in data]), run(grouped)
+    # An announcement names its message, which may be filled by the time it is looked at.
+    assert one_by_one[1:] == together[1:]
+    assert without_announcements(one_by_one[0]) == without_announcements(together[0])
+
+
+def without_announcements(events):
+    return [event for event in events if not event.startswith("AttachmentsAnnounced")]
+
+
+# ── What waits for us ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_client_which_decides_is_told_nothing_before_it_accepts():
+    """UM-07: what the server says after W counts only then."""
+    machine = Client(limits(), 0.0, decides=True)
+    machine.hello()
+    (welcome,) = machine.receive(["W1:", "S:a=b", "C1:x"], 1.0)
+    assert isinstance(welcome, WelcomeReceived)
+    assert machine.receive(["C2:y"], 2.0) == []
+    kept = machine.accept(3.0)
+    assert [getattr(event, "payload", event) for event in kept] == [
+        AttributeSet("a", "b"),
+        "x",
+        "y",
+    ]
+    assert feed(machine, "C3:z")[0].payload == "z"
+
+
+def test_calls_wait_for_the_sink_and_are_refused_if_it_fails():
+    """UM-17: and then the session ends, or it would have a gap."""
+    machine = server()
+    first, second = machine.receive(["C1:x", "C2:y"], 1.0)
+    assert machine.made_safe([first], 2.0) == [CallsSafe([first])]
+    assert machine.made_safe([], 2.0) == []
+    machine.result("1", "safe")
+    assert machine.not_safe([second], 3.0) == []
+    assert machine.outputs() == [
+        "R1:safe",
+        "E2:8 the call was not stored",
+        "F0:8 temporarily unavailable",
+    ]
+    assert machine.finished
+    assert machine.made_safe([second], 4.0) == []
+    assert machine.not_safe([second], 4.0) == [] == machine.outputs()
+
+
+def test_the_time_of_a_call_runs_from_when_the_peer_has_read_it():
+    """HO-04: unless its caller gave it a time-out."""
+    machine = client()
+    taken = 0.0
+    machine.taken_at = lambda now: taken
+    machine.call("own", waiter="own", deadline=5.0)
+    machine.call("ours", waiter="ours", deadline=60.0, seconds=60.0)
+    taken = 59.0
+    assert [event.waiter for event in machine.advance(60.0)] == ["own"]
+    assert machine.deadline == 119.0
+    assert machine.advance(118.0) == []
+    assert [event.waiter for event in machine.advance(119.0)] == ["ours"]
+
+
+def test_what_waits_for_attachments_is_held():
+    """NB-02"""
+    machine = server()
+    assert (machine.held, machine.whole) == (0, True)
+    feed(machine, "A2:C1:four", b"x" * 10)
+    assert (machine.held, machine.whole) == (14, False)
+    feed(machine, b"y")
+    assert (machine.held, machine.whole) == (0, True)

@@ -4,7 +4,7 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from tests.umq.echo import Echo, pair
+from tests.umq.echo import Echo, Sink, pair
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -245,6 +245,26 @@ class Streams(TestCase):
         both.cut()
         self.failureResultOf(pending, ConnectionClosed)
 
+    def test_attachments_which_came_before_the_call_was_safe_are_kept(self):
+        """UM-19, in one read and in several: whoever answers the call gets all of them."""
+        for late in (False, True):
+            sink = Sink()
+            both = pair(sink=sink)
+            third = Deferred()
+            both.client.call("stream", [b"1", b"2", third])
+            if late:
+                both.pump()
+            third.callback(b"3")
+            both.pump()
+            while sink.waiting:
+                sink.waiting.pop(0).callback(None)
+            both.pump()
+            stream = both.server.stream
+            bodies = [self.successResultOf(stream.next()) for _ in range(3)]
+            self.assertEqual(bodies, [b"1", b"2", b"3"])
+            self.assertEqual(both.server._streams, {})
+            both.close()
+
     def test_what_was_not_asked_for_yet_is_lost_with_the_connection(self):
         both = pair()
         both.client.call("stream", [Deferred()]).addErrback(lambda failure: None)
@@ -262,6 +282,52 @@ class Streams(TestCase):
             self.assertEqual(len(self.successResultOf(both.server.stream.next())), 600)
             both.pump()
         self.assertTrue(both.ends["server"].reading)
+        both.close()
+
+
+class OneRead(TestCase):
+    """Messages which came in one read are answered as if each had come alone."""
+
+    def test_calls_which_are_answered_at_once_are_never_too_many(self):
+        """UM-20"""
+        both = pair(limits={"calls": 10})
+        answers = [both.client.call(str(number)) for number in range(100)]
+        both.pump()
+        payloads = [self.successResultOf(answer).payload for answer in answers]
+        self.assertEqual(payloads, [str(number) for number in range(100)])
+        both.close()
+
+    def test_a_topic_which_is_subscribed_and_unsubscribed_is_closed(self):
+        """UM-14"""
+        both = pair()
+        both.client.wire.write(["C1:topic 9", "U9:"])
+        both.pump()
+        self.assertEqual(both.server.reason, ["unsubscribed"])
+        self.assertEqual(both.server.topics, {})
+        both.close()
+
+    def test_a_callback_which_is_unregistered_while_its_call_waits_is_refused_with_2(self):
+        """UM-11"""
+        sink = Sink()
+        both = pair(sink=sink)
+        callback = both.server.registerCallback(lambda request: "never")
+        answered = both.client.callback(callback, "x")
+        both.pump()
+        both.server.unregisterCallback(callback)
+        sink.waiting[0].callback(None)
+        both.pump()
+        self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 2)
+        both.close()
+
+    def test_all_of_it_is_answered_with_one_write(self):
+        both = pair()
+        writes = []
+        end = both.ends["server"]
+        both.server.wire._carrier.send = lambda octets: (writes.append(octets), end.write(octets))
+        for number in range(20):
+            both.client.call(str(number))
+        both.pump()
+        self.assertEqual(len(writes), 1)
         both.close()
 
 

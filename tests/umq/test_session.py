@@ -2,7 +2,7 @@
 
 from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.internet.defer import CancelledError, Deferred, inlineCallbacks, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
@@ -21,7 +21,23 @@ from twisted_msgproto.umq import (
     UmqClientService,
     UmqRealm,
     UmqServerFactory,
+    connect,
 )
+
+
+class At:
+    """An endpoint which has connected already."""
+
+    def __init__(self, protocol):
+        self.protocol = protocol
+
+    def connect(self, factory):
+        return succeed(self.protocol)
+
+
+def never(server, hello):
+    """Nobody decides."""
+    return Deferred()
 
 
 class HandShake(TestCase):
@@ -338,6 +354,18 @@ class Faults(TestCase):
             self.assertEqual(both.ends["client"].protocol.remoteCloseCode, close)
             both.close()
 
+    def test_a_message_above_its_limit_is_told_and_closes_with_1009(self):
+        """UM-19, UM-20"""
+        both = pair(limits={"websocket-message-octets": 1000})
+        pending = both.client.call("later")
+        both.pump()
+        self.raw(both, "S:a=b", "C9:" + "x" * 1000, "C10:y")
+        self.assertEqual(self.failureResultOf(pending, SessionRefused).value.code, 3)
+        self.assertEqual(both.ends["client"].protocol.remoteCloseCode, 1009)
+        self.assertEqual(both.server_factory.counters["fault:websocket-message-octets"], 1)
+        self.assertEqual(both.server.seen, ["established", ("a", "b"), "lost"])
+        both.close()
+
     def test_text_before_hello_is_fatal(self):
         """UM-07, the issue: text before H."""
         both = pair(
@@ -380,6 +408,22 @@ class Faults(TestCase):
         self.failureResultOf(both.client.whenEstablished(), ConnectionClosed)
         both.close()
 
+    def test_who_cancels_while_connecting_leaves_nothing(self):
+        """Before the upgrade, and while the server decides."""
+        for upgraded in (False, True):
+            both = pair(connect=False, protocol=type("Slow", (Echo,), {"authorise": never}))
+            if upgraded:
+                both.pump()
+            endpoint = At(both.ends["client"].protocol)
+            joining = Deferred.fromCoroutine(
+                connect(both.clock, "ws://x", endpoint=endpoint, factory=both.client_factory)
+            )
+            joining.cancel()
+            both.pump()
+            self.failureResultOf(joining, CancelledError)
+            self.assertTrue(both.ends["client"].gone and both.ends["server"].gone)
+            both.close()
+
     def test_a_connection_which_is_cut_fails_everything(self):
         """UM-19."""
         both = pair()
@@ -417,7 +461,7 @@ class Reconnecting(TestCase):
     def test_calls_fail_and_subscriptions_and_attributes_come_back(self):
         """The issue, 4."""
         clock, pairs, service = self.build()
-        self.assertRaises(ConnectionClosed, service.call, "x")
+        early = service.call("hi")
         service.startService()
         standing = service.whenEstablished()
         updates = []
@@ -429,6 +473,7 @@ class Reconnecting(TestCase):
         self.assertNoResult(standing)
         pairs[0].pump()
         self.assertIs((yield standing), service.session)
+        self.assertEqual(self.successResultOf(early).payload, "hi")
         service.unsetAttribute("b")
         service.setAttribute("c", "3")
         pairs[0].pump()
@@ -439,9 +484,10 @@ class Reconnecting(TestCase):
         pairs[0].cut()
         self.failureResultOf(pending, ConnectionClosed)
         self.assertIsNone(service.session)
-        self.assertRaises(ConnectionClosed, service.call, "x")
+        waiting = service.call("hi")
         clock.advance(1.1)
         pairs[1].pump()
+        self.assertEqual(self.successResultOf(waiting).payload, "hi")
         self.assertIs(self.successResultOf(service.whenEstablished()), service.session)
         self.assertEqual(dict(pairs[1].server.attributes), {"a": "1", "c": "3"})
         pairs[1].server.topic.publish("second")

@@ -1,12 +1,10 @@
 """The sink on Twisted: what is safe before it is answered, and what is not."""
 
-from twisted.internet.defer import fail
+from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import TestCase
 
-from tests.umq.echo import Sink, pair
-from twisted_msgproto.core.errors import (
-    Refused,
-)
+from tests.umq.echo import Echo, Sink, pair
+from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.umq import (
     CallFailed,
     MethodRegistry,
@@ -177,4 +175,70 @@ class Sinking(TestCase):
         both.pump()
         self.successResultOf(drained)
         both.client.whenEstablished().addErrback(lambda failure: None)
+        both.close()
+
+
+class Hooked(TestCase):
+    """The hooks which every session has stand in front of the sink here as well."""
+
+    def test_a_call_is_answered_when_the_hook_for_its_message_is_done(self):
+        for hook in ("messageReceived", "batchReceived"):
+            seen, done = [], Deferred()
+
+            def looked(session, what, seen=seen, done=done):
+                seen.append(what)
+                return done
+
+            both = pair(type("Looking", (Echo,), {hook: looked}))
+            answered = both.client.call("hello", [b"1"])
+            both.pump()
+            self.assertNoResult(answered)
+            done.callback(None)
+            both.pump()
+            self.assertEqual(self.successResultOf(answered).payload, "hello")
+            (what,) = seen
+            (message,) = what if hook == "batchReceived" else seen
+            self.assertEqual((message.kind, message.body), ("call", b"hello"))
+            self.assertEqual(both.server_factory.counters["events"], 1)
+            both.close()
+
+    def test_a_hook_which_fails_ends_the_session_and_its_call_is_refused(self):
+        def broken(session, message):
+            raise RuntimeError("mine")
+
+        both = pair(type("Broken", (Echo,), {"messageReceived": broken}))
+        answered = both.client.call("hello")
+        both.pump()
+        self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 8)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertTrue(both.ends["server"].gone)
+        both.close()
+
+
+class Held(TestCase):
+    def test_who_holds_most_of_what_waits_for_attachments_is_cut_off(self):
+        """NB-02: announced attachments and parts of messages count alike."""
+        both = pair(limits={"process-held-octets": 10_000})
+        late = Deferred()
+        asked = both.client.call("x", [b"x" * 5_000, late, Deferred()])
+        both.pump()
+        self.assertEqual(both.server_factory.budget.held.held, 5_001)
+        self.assertNoResult(asked)
+        late.callback(b"y" * 6_000)
+        both.pump()
+        self.failureResultOf(asked, ConnectionClosed)
+        self.assertEqual(both.server_factory.counters["fault:process-held-octets"], 1)
+        self.assertEqual(both.server_factory.budget.held.held, 0)
+        both.close()
+
+    def test_what_was_held_is_free_when_the_attachments_are_there(self):
+        """NB-02"""
+        both = pair()
+        late = Deferred()
+        answered = both.client.call("count", [b"x" * 5_000, late])
+        both.pump()
+        late.callback(b"")
+        both.pump()
+        self.successResultOf(answered)
+        self.assertEqual(both.server_factory.budget.held.held, 0)
         both.close()

@@ -11,10 +11,12 @@ from .protocol import (
     LumberjackServerFactory,
     LumberjackShipper,
 )
+from .protocol.comeback import LumberjackClientService
 
 __all__ = [
     "LumberjackClient",
     "LumberjackClientFactory",
+    "LumberjackClientService",
     "LumberjackServer",
     "LumberjackServerFactory",
     "LumberjackShipper",

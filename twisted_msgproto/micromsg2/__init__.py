@@ -12,6 +12,7 @@ from .protocol import (
     MicroMsg2Server,
     MicroMsg2ServerFactory,
 )
+from .protocol.comeback import MicroMsg2ClientService
 from .wire import Filter, Offer
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "MessageRefused",
     "MicroMsg2Client",
     "MicroMsg2ClientFactory",
+    "MicroMsg2ClientService",
     "MicroMsg2Server",
     "MicroMsg2ServerFactory",
     "Offer",

@@ -6,12 +6,15 @@ Read in this order: wire, terms, machine, protocol, application, service.
 from .application import IngestProfile, QueueProfile, TestProfile
 from .machine import Client, ClientFlow, Profile, Server
 from .protocol import MtlClient, MtlReader, MtlServer, MtlServerFactory, MtlWriter
+from .protocol.comeback import MtlClientFactory, MtlClientService
 
 __all__ = [
     "Client",
     "ClientFlow",
     "IngestProfile",
     "MtlClient",
+    "MtlClientFactory",
+    "MtlClientService",
     "MtlReader",
     "MtlServer",
     "MtlServerFactory",

@@ -21,7 +21,7 @@ from ..net.sasl import credentials
 from ..registry import PROTOCOLS
 from .protocol.client import MtlClient
 from .protocol.flows import Received
-from .protocol.server import PROTOCOL
+from .protocol.link import PROTOCOL
 from .wire.fields import as_texts
 from .zeromq import CurveClient, is_local
 from .zeromq.curve import public_key, read_key, read_secret_key
@@ -74,7 +74,7 @@ async def _connect(
             await client.authorize(credentials(options.user, options.password, reveal=reveal))
         await client.profile(target.profile)
     except BaseException:
-        await client.close()
+        client.abort()
         raise
     return client
 
@@ -99,8 +99,10 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
             progress.sent(len(bodies))
         while in_flight:
             await _acknowledged(in_flight, progress)
-    finally:
-        await client.close()
+    except BaseException:
+        client.abort()
+        raise
+    await client.close()
 
 
 async def _acknowledged(in_flight: deque[tuple[int, Deferred[None]]], progress: Progress) -> int:

@@ -15,7 +15,8 @@ from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
 from ..registry import PROTOCOLS
-from .protocol.server import PROTOCOL, MtlServerFactory
+from .protocol.link import PROTOCOL
+from .protocol.server import MtlServerFactory
 from .zeromq import CurveServer, check_address, port_of, with_port
 from .zeromq.curve import read_authorized_keys, read_secret_key
 

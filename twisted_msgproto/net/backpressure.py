@@ -11,13 +11,6 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
 
-from twisted.internet.interfaces import IPushProducer
-from zope.interface import implementer
-
-
-class _Clock(Protocol):
-    def callLater(self, delay: float, call: Callable[..., Any], *args: Any) -> Any: ...
-
 
 class ReadControl:
     """Pauses and resumes the reading of one transport, for any number of reasons at a time."""
@@ -133,68 +126,3 @@ class OctetBudget:
     def forget(self, control: ReadControl) -> None:
         """The connection behind ``control`` is gone (what waits of it goes on waiting)."""
         self._paused.pop(control, None)
-
-
-@implementer(IPushProducer)
-class OutputGuard:
-    """Watches what a peer leaves unread: first its reading pauses, then it is cut off.
-
-    Registered as the transport's producer: Twisted calls ``pauseProducing`` when the octets which
-    wait to be written pass the transport's buffer size, and ``resumeProducing`` when they are gone.
-    """
-
-    def __init__(
-        self,
-        transport: Any,
-        control: ReadControl,
-        clock: _Clock,
-        unread_seconds: float,
-        stalled: Callable[[], None],
-        changed: Callable[[bool], None] = lambda paused: None,
-    ) -> None:
-        """``stalled()`` is called after ``unread_seconds`` in which the peer has not caught up."""
-        self._transport = transport
-        self._control = control
-        self._clock = clock
-        self._seconds = unread_seconds
-        self._stalled = stalled
-        self._changed = changed
-        self._timer: Any = None
-        transport.registerProducer(self, True)
-
-    def pauseProducing(self) -> None:
-        """The peer does not read: stop making output for it."""
-        self._control.pause("unread-output")
-        self._changed(True)
-        if self._timer is None:
-            self._timer = self._clock.callLater(self._seconds, self._expired)
-
-    def resumeProducing(self) -> None:
-        """The peer has caught up."""
-        self._cancel()
-        self._control.resume("unread-output")
-        self._changed(False)
-
-    def stopProducing(self) -> None:
-        """The transport is gone."""
-        self._cancel()
-
-    def close(self) -> None:
-        """Let the transport write what waits and close; cut it off if the peer does not read."""
-        self._cancel()
-        self._transport.unregisterProducer()
-        self._transport.loseConnection()
-        self._timer = self._clock.callLater(self._seconds, self._expired)
-
-    def stop(self) -> None:
-        """The connection is lost."""
-        self._cancel()
-
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _expired(self) -> None:
-        self._timer = None
-        self._stalled()

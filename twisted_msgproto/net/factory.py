@@ -82,7 +82,7 @@ def peer_name(address: IAddress | None) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
-def _tls_text(error: BaseException | None) -> str:
+def tls_text(error: BaseException | None) -> str:
     """What OpenSSL says of an error: a list of (library, function, reason), or the system's."""
     entries, *names = error.args if error and error.args else ((),)
     reasons = [entry[-1] for entry in entries] if isinstance(entries, list) else names
@@ -244,7 +244,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         if reason.check(TLSError):
             self.countFault("tls")
             peer = peer_name(transport.getPeer())
-            text = shown(_tls_text(reason.value))[1:-1]
+            text = shown(tls_text(reason.value))[1:-1]
             self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
 
     def drain(self) -> Deferred[None]:

@@ -53,6 +53,7 @@ class Link(Protocol):
         session: the public name of this session.
         peer: the peer's transport address as text.
         address: the peer's host alone; empty where there is none.
+        loss: what the transport said when the connection was lost; None while it lives.
     """
 
     log: ClassVar[Logger]
@@ -81,6 +82,8 @@ class Link(Protocol):
     session: str
     peer: str
     address: str
+    loss: Failure | None = None
+    _gone = False  # the connection is lost
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -141,7 +144,7 @@ class Link(Protocol):
         self._tally = factory.counters.settled
         self._ended = False  # the wire was asked to end, or has
         self._deaf = False  # no further arrival is followed
-        self._gone = False  # the connection is lost
+        self._gone = False
         self._following = False  # what happens meanwhile is settled at the end
         self._inputEnded = False  # the peer has shut its sending side
         self._lossTold = False  # it was logged that something is not stored
@@ -371,12 +374,18 @@ class Link(Protocol):
         self._ended = self._deaf = True
         self.wire.close(fault)
 
+    def abort(self) -> None:
+        """End the connection at once: what is in flight fails, and what is unwritten is lost."""
+        if not self._gone:
+            self._abort()
+
     def _abort(self) -> None:
         self._ended = self._deaf = True
         self.wire.abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass which overrides this calls it."""
+        self.loss = reason
         self._ended = self._deaf = self._gone = True
         events = self.machine.lost(self._now())
         self._timer.stop()

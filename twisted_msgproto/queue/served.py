@@ -35,6 +35,7 @@ Chunk = tuple[pa.RecordBatch, bytes | None]
 """Rows, and what is told with them: the damage met so far, as JSON."""
 
 DESCRIBED = [part.name for part in fields(Description)]
+PLACED = [part.name for part in fields(Landed)]
 NO_ROWS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 
@@ -95,7 +96,10 @@ class Served:
         with self._remembering(reader) as remembering:
             described = remembering.describe(landed)
         met = [(lo, hi) for lo, hi in tuple(self._met) if hi > described.begin]
-        return answer(replace(described, damaged=tuple(damage.merged([*described.damaged, *met]))))
+        if met:
+            damaged = tuple(damage.merged([*described.damaged, *met]))
+            described = replace(described, damaged=damaged)
+        return answer(described)
 
     def _place(self, request: Request) -> Request:
         reader, offset = self._own(request), _whole(request, "offset")
@@ -160,7 +164,8 @@ def answer(described: Description) -> Request:
     """A description as it goes over the wire."""
     # Not asdict: it copies what is deep, and costs half of the whole answer.
     told = {name: getattr(described, name) for name in DESCRIBED}
-    return told | {"landed": asdict(described.landed)}
+    told["landed"] = {name: getattr(described.landed, name) for name in PLACED}
+    return told
 
 
 def described(answer: Request) -> Description:

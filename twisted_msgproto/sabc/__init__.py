@@ -5,6 +5,7 @@ Read in this order: wire, terms, machine, protocol, service.
 
 from .machine import Client, Server
 from .protocol import SabcClient, SabcClientFactory, SabcServer, SabcServerFactory, connect
+from .protocol.comeback import SabcClientService
 from .protocol.exchange import Response
 from .protocol.session import SabcSession
 from .terms.events import ConnectReceived, ErrorReceived
@@ -16,6 +17,7 @@ __all__ = [
     "Response",
     "SabcClient",
     "SabcClientFactory",
+    "SabcClientService",
     "SabcServer",
     "SabcServerFactory",
     "SabcSession",

@@ -32,15 +32,16 @@ from ..core.errors import (
     QueueMismatch,
     TableError,
 )
+from ..queue.lineage import Landed
 from ..table import starting
 from ..table.actions import Run
 from ..table.compact import Compactions
 from ..table.landing import TABLE_SCHEMA, Target
 from ..table.log import Table
 from ..table.plan import ROWS_MAX
-from ..table.storage import LocalStorage
+from ..table.storage import LocalStorage, storage_at
 from . import need_spark
-from .gateways import AWAY, NEW, REFUSED, Gateways
+from .gateways import AWAY, REFUSED, Gateways
 from .jobs import Runner, SparkRunner
 from .lateness import killed_when_late
 from .locks import locked
@@ -207,6 +208,7 @@ class Bridge:
         self.loop: Loop | None = None
         self._shown: Batch | None = None
         self._unnoticed: list[BaseException] = []
+        self._unsaid: list[str] = []
 
     # -- starting ---------------------------------------------------------------------------------
 
@@ -214,11 +216,13 @@ class Bridge:
         """Looks at everything, starts Spark, runs the loop, ends."""
         for place in self.options.locations:
             if not is_remote(place):
-                open_queue(place)  # a wrong directory is told before a new table is made for it
+                open_queue(place)  # a wrong directory is told before Java starts
+        gateways = self._gateways()
+        self._look_before_making(gateways)
         if self.options.transform is None:
             table = self._open_table(None)
             with (
-                self._prepared(table) as gateways,
+                self._prepared(table, gateways),
                 self._scratch(table) as scratch,
                 self._spark(scratch, SCHEDULING_JAVA) as context,
             ):
@@ -232,8 +236,40 @@ class Bridge:
             spark_runner = SparkRunner(context, scratch / "spark.log")
             transform = Transform(spark_runner, self.options.transform, self.options.access)
             table = self._open_table(transform.schema)
-            with self._prepared(table) as gateways:
+            with self._prepared(table, gateways):
                 self._drive(table, gateways, spark_runner, transform, transform.schema)
+
+    def _gateways(self) -> Gateways:
+        options = self.options
+        place = storage_at(options.table, options.storage)
+        return Gateways(
+            options.locations,
+            partial(open_queue, access=options.access),
+            None,
+            partial(starting.check_gateway, place.location, start_begin=options.start_begin),
+            # A start which is refused says one line and nothing else.
+            lambda line: self._unsaid.append(line) if self.status is None else self.say(line),
+        )
+
+    def _look_before_making(self, gateways: Gateways) -> None:
+        """Asks every gateway before a new table is made: a start which is refused makes none."""
+        options = self.options
+        if not starting.is_new(options.table, options.storage):
+            return
+        with contextlib.ExitStack() as stack:
+            if options.consumer is not None:
+                self._lock(stack, options.consumer)
+            check_answers(gateways, {}, self.ending)
+        if self.ending.wishes:
+            raise KeyboardInterrupt
+
+    def _lock(self, stack: contextlib.ExitStack, consumer: str) -> None:
+        """No other bridge of this machine has the consumer in one of the queues of this machine."""
+        for place in self.options.locations:
+            # What is no directory is said better by the gateway's own answer.
+            if not is_remote(place) and Path(place).is_dir():
+                what = f"the consumer {consumer!r} of {place}"
+                stack.enter_context(locked(lock_path(Path(place), consumer), what))
 
     def _open_table(self, schema: pa.Schema | None) -> Table:
         options = self.options
@@ -245,31 +281,17 @@ class Bridge:
         return table
 
     @contextlib.contextmanager
-    def _prepared(self, table: Table) -> Iterator[Gateways]:
+    def _prepared(self, table: Table, gateways: Gateways) -> Iterator[None]:
         """Takes the locks and asks every gateway once, before Java starts."""
-        options = self.options
-        said: list[str] = []
-        gateways = Gateways(
-            options.locations,
-            partial(open_queue, access=options.access),
-            self.consumer,
-            partial(starting.check_gateway, table.location, start_begin=options.start_begin),
-            # A start which is refused says one line and nothing else.
-            lambda line: said.append(line) if self.status is None else self.say(line),
-        )
-        directories = [Path(place) for place in options.locations if not is_remote(place)]
+        gateways.consumer = self.consumer
         with contextlib.ExitStack() as stack:
-            for directory in directories:
-                if not directory.is_dir():
-                    continue  # the gateway's own answer says it better
-                what = f"the consumer {self.consumer!r} of {directory}"
-                stack.enter_context(locked(lock_path(directory, self.consumer), what))
-            check_answers(gateways, table, self.ending)
+            self._lock(stack, self.consumer)
+            check_answers(gateways, table.landed(), self.ending)
             self.status = self._status_files(table, gateways)
-            for line in said:
+            for line in self._unsaid:
                 self.say(line)
             self._write(Report("starting", Progress(landed=table.landed())))
-            yield gateways
+            yield
 
     def _status_files(self, table: Table, gateways: Gateways) -> StatusFiles:
         local = {
@@ -408,21 +430,22 @@ class Bridge:
         )
 
 
-def check_answers(gateways: Gateways, table: Table, ending: Ending) -> None:
+def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Ending) -> None:
     """Asks every gateway, and waits a little for one to answer.
 
-    Raises QueueError, one line: for a gateway which is there and does not fit, for a directory
-    which is no queue, and when not one gateway answers.
+    ``landed`` is how far the table has landed them.  Raises QueueError, one line: for a gateway
+    which is there and does not fit, for a directory which is no queue, and when not one gateway
+    answers.
     """
     deadline = time.monotonic() + AWAY_SECONDS
     while not ending.wishes:
-        gateways.ask(table.landed())
+        gateways.ask(landed)
         for one in gateways.in_state(AWAY, REFUSED):
             if one.state == REFUSED:
                 raise QueueMismatch(one.line) from one.error
             if not isinstance(one.error, QueueAway):
                 raise QueueError(one.line) from one.error
-        if gateways.by_id and not gateways.in_state(NEW):
+        if gateways.by_id and not gateways.unheard():
             return
         if time.monotonic() > deadline:
             if gateways.by_id:

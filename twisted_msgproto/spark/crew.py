@@ -17,7 +17,10 @@ Answer = TypeVar("Answer")
 
 
 class Crew:
-    """At most ``threads_max`` threads, started when there is work and all others are busy."""
+    """At most ``threads_max`` threads, started when there is work and all others are busy.
+
+    One which hangs counts until :meth:`relieve` finds it.
+    """
 
     def __init__(self, threads_max: int, name: str) -> None:
         self._threads_max = threads_max
@@ -26,26 +29,57 @@ class Crew:
         self._lock = threading.Lock()
         self._threads = 0
         self._unfinished = 0
+        self._busy: dict[int, float] = {}
+        """Since when (monotonic seconds) each thread has been at its piece of work."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Has ``work`` done soon; it must not raise."""
+        self._work.put(work)
         with self._lock:
             self._unfinished += 1
-            fresh = self._unfinished > self._threads and self._threads < self._threads_max
-            self._threads += fresh
-        self._work.put(work)
-        if fresh:
+            self._fill()
+
+    def relieve(self, seconds: float) -> None:
+        """Puts a fresh thread in the place of each which has been at one piece for ``seconds``.
+
+        So what waits behind work that hangs is done all the same.  A thread which was relieved
+        ends with its work; there are never more of them than pieces of work.
+        """
+        with self._lock:
+            since = time.monotonic() - seconds
+            for hanging in [thread for thread, began in self._busy.items() if began <= since]:
+                self._let_go(hanging)
+            self._fill()
+
+    def _fill(self) -> None:
+        """Starts threads for what waits; with the lock."""
+        while self._threads < min(self._unfinished, self._threads_max):
+            self._threads += 1
             name = f"{self._name}-{self._threads}"
             threading.Thread(target=self._run, name=name, daemon=True).start()
 
+    def _let_go(self, thread: int) -> None:
+        """``thread`` and its piece of work do not count any more; with the lock."""
+        del self._busy[thread]
+        self._threads -= 1
+        self._unfinished -= 1
+
     def _run(self) -> None:
+        own = threading.get_ident()
         while True:
             work = self._work.get()
+            with self._lock:
+                self._busy[own] = time.monotonic()
             try:
                 work()
             finally:
                 with self._lock:
-                    self._unfinished -= 1
+                    relieved = own not in self._busy
+                    if not relieved:
+                        del self._busy[own]
+                        self._unfinished -= 1
+            if relieved:
+                return
 
     def gather(
         self, calls: Mapping[Key, Callable[[], Answer]], seconds: float

@@ -82,6 +82,8 @@ class FlightQueue:
         limit: float = CALL_SECONDS_MAX,
         queue_id: str | None = None,
     ) -> None:
+        # gRPC reads it with its first connection; else it writes a line for each one which fails.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self.location = location
         self._patience = patience
         token_file = token_file or os.environ.get(TOKEN_FILE)

@@ -6,6 +6,7 @@ every step, can stop before it, and can lose what was not synced.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Protocol
@@ -114,12 +115,21 @@ class OSTableDisk:
         above = os.path.dirname(path)
         if not os.path.isdir(above):
             self.make_directory(above)
+        made = False
         try:
             os.mkdir(path, DIRECTORY_MODE)
+            made = True
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
-        self.sync_directory(above)
+        try:
+            self.sync_directory(above)
+        except OSError:
+            # A second sync may succeed without the name on the disk: it is to be made anew.
+            if made:
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+            raise
 
 
 def _synced(path: str, sync: Callable[[int], object]) -> None:

@@ -82,13 +82,13 @@ class LocalCommits:
     ) -> None:
         """Make versions durable, with the files of those which other programs made.
 
-        Programs of this package sync a version's files before they make it.  ``files`` and
-        ``names``, of the log, are synced besides.
+        Programs of this package sync a version's files before they make it, and write them anew
+        when that fails.  ``files`` and ``names``, of the log, are synced besides.
         """
         disk = self.storage.disk
         foreign: list[DataFile] = list(files)
         for commit in commits:
-            disk.sync(self.storage.log_path(version_name(commit.version)))
+            self._renew(self.storage.log_path(version_name(commit.version)))
             foreign += () if commit.run else commit.added
         folders = {self.storage.log_path()}
         for path in (
@@ -100,6 +100,24 @@ class LocalCommits:
                 folders.add(os.path.dirname(path))
         for folder in sorted(folders):
             disk.sync_directory(folder)
+
+    def _renew(self, path: str) -> None:
+        """Put a synced copy in the place of a version; the sync of its folder is to follow.
+
+        Somebody's sync of it, ours too, may have failed, and the next one may succeed without
+        anything on the disk: the system calls pages clean which it could not write.  A fresh file
+        under the name has to be written.  Whoever reads meanwhile sees the same octets.
+        """
+        disk = self.storage.disk
+        temporary = self.storage.temporary()
+        try:
+            disk.write(temporary, disk.read(path))
+            disk.sync(temporary)
+            disk.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                disk.remove(temporary)
+            raise
 
     def checkpoint(self, base: Base, version: int) -> Base:
         """Make a checkpoint, durably; OSError when the disk refused."""

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -80,6 +80,14 @@ class Commits(Protocol):
         """Remove what the checkpoint ``until`` and the retention make needless."""
 
 
+class Machine(TypedDict, total=False):
+    """What a table stands on, unless it is the operating system's; for tests."""
+
+    disk: TableDisk
+    clock: Callable[[], float]
+    """Gives the time in seconds since 1970."""
+
+
 class Table:
     """One Delta table.  Not for several threads at once.
 
@@ -118,26 +126,21 @@ class Table:
         cls,
         location: str | Path,
         storage: Mapping[str, str] | None = None,
-        *,
-        disk: TableDisk | None = None,
-        clock: Callable[[], float] = time.time,
+        **machine: Unpack[Machine],
     ) -> Table:
         """Open a table as it is now.
 
         Raises:
             TableError: there is no table, its log is torn, or its protocol is not known here.
         """
-        place = storage_at(location, storage, disk)
-        return cls(place, _commits_of(place, clock), clock)
+        return cls(*_placed(location, storage, machine))
 
     @classmethod
     def open_for_writing(
         cls,
         location: str | Path,
         storage: Mapping[str, str] | None = None,
-        *,
-        disk: TableDisk | None = None,
-        clock: Callable[[], float] = time.time,
+        **machine: Unpack[Machine],
     ) -> Table:
         """Mend what a loss of power tore, where that can be done without doubt, and open.
 
@@ -148,16 +151,16 @@ class Table:
             TableError: what is torn cannot be mended, or the store lets writers overwrite each
                 other; besides what :meth:`open` raises.
         """
-        place = storage_at(location, storage, disk)
+        place, commits, clock = _placed(location, storage, machine)
         mended: list[str] = []
         try:
             if isinstance(place, LocalStorage):
                 mended = mend(place, clock)
-            elif isinstance(place, ObjectStorage):
-                ObjectCommits(place, clock).prove()
+            elif isinstance(commits, ObjectCommits):
+                commits.prove()
         except OSError as error:
             raise TableError(f"cannot open {place.location}: {one_line(error)}") from error
-        table = cls(place, _commits_of(place, clock), clock)
+        table = cls(place, commits, clock)
         table.mended = tuple(mended)
         return table
 
@@ -171,8 +174,7 @@ class Table:
         properties: Mapping[str, str] | None = None,
         *,
         run: Run | None = None,
-        disk: TableDisk | None = None,
-        clock: Callable[[], float] = time.time,
+        **machine: Unpack[Machine],
     ) -> Table:
         """Make a table and open it.
 
@@ -180,15 +182,15 @@ class Table:
             TableError: there is one already, or it cannot be made.
             ConfigurationError: the schema cannot be a Delta table's.
         """
-        place = storage_at(location, storage, disk)
+        place, commits, _ = _placed(location, storage, machine)
         metadata = metadata_of(str(uuid.uuid4()), schema, partition_by, properties)
         try:
-            _commits_of(place, clock).create(metadata, run or Run.new())
+            commits.create(metadata, run or Run.new())
         except FileExistsError:
             raise TableError(f"{place.location} is a table already") from None
         except OSError as error:
             raise TableError(f"cannot make the table {place.location}: {error}") from error
-        return cls.open(location, storage, disk=disk, clock=clock)
+        return cls.open(location, storage, **machine)
 
     @classmethod
     def open_or_create(
@@ -200,26 +202,19 @@ class Table:
         properties: Mapping[str, str] | None = None,
         *,
         run: Run | None = None,
-        disk: TableDisk | None = None,
-        clock: Callable[[], float] = time.time,
+        **machine: Unpack[Machine],
     ) -> Table:
         """Open a table for writing; make it if there is none.  Any number of programs may do so."""
-        if not _exists(storage_at(location, storage, disk)):
+        place, _, _ = _placed(location, storage, machine)
+        if not exists(place):
             try:
                 return cls.create(
-                    location,
-                    schema,
-                    partition_by,
-                    storage,
-                    properties,
-                    run=run,
-                    disk=disk,
-                    clock=clock,
+                    location, schema, partition_by, storage, properties, run=run, **machine
                 )
             except TableError as error:
                 if not isinstance(error.__context__, FileExistsError):
                     raise
-        return cls.open_for_writing(location, storage, disk=disk, clock=clock)
+        return cls.open_for_writing(location, storage, **machine)
 
     mended: tuple[str, ...] = ()
     """What :meth:`open_for_writing` made whole: a line for each thing."""
@@ -536,18 +531,24 @@ class Table:
             self._unconfirmed = [*self._unconfirmed[-UNCONFIRMED_MAX:], commit]
 
 
-def _exists(storage: Storage) -> bool:
+def exists(storage: Storage) -> bool:
+    """Whether there is a table, whole or not.  Raises TableError when that cannot be seen."""
     try:
         return list_log(storage).exists
     except OSError as error:
         raise TableError(f"cannot read {storage.location}: {one_line(error)}") from error
 
 
-def _commits_of(storage: Storage, clock: Callable[[], float]) -> Commits:
+def _placed(
+    location: str | Path, options: Mapping[str, str] | None, machine: Machine
+) -> tuple[Storage, Commits, Callable[[], float]]:
+    """A table's storage, what adds versions to it, and its clock."""
+    storage = storage_at(location, options, machine.get("disk"))
+    clock = machine.get("clock", time.time)
     if isinstance(storage, LocalStorage):
-        return LocalCommits(storage, clock)
+        return storage, LocalCommits(storage, clock), clock
     assert isinstance(storage, ObjectStorage)
-    return ObjectCommits(storage, clock)
+    return storage, ObjectCommits(storage, clock), clock
 
 
 __all__ = ["LOG", "Commit", "DataFile", "Landed", "Run", "Table", "version_name"]

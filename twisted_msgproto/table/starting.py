@@ -23,7 +23,7 @@ from ..core.errors import (
 from ..queue.lineage import Description, Landed
 from .actions import Commit, Run, Torn
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
-from .log import Table
+from .log import Table, exists
 from .snapshot import read_version
 from .storage import LocalStorage, Storage, storage_at
 
@@ -70,6 +70,13 @@ def open_table(
         )
     check_schema(table, schema)
     return table
+
+
+def is_new(location: str, storage: Mapping[str, str]) -> bool:
+    """Whether :func:`open_table` would make the table; the same errors for what cannot be one."""
+    place = storage_at(location, storage)
+    check_first_design(place)
+    return not exists(place)
 
 
 def check_partitioning(partition_by: Sequence[str]) -> None:

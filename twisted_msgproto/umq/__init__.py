@@ -6,6 +6,7 @@ Read in this order: wire, terms, machine, protocol, application, service.
 from .application.hub import Hub
 from .application.methods import MethodRegistry, Remote, RemoteError, call_method
 from .machine.sides import Client, Server
+from .protocol.comeback import UmqClientService
 from .protocol.exchange import (
     AttachmentLost,
     AttachmentStream,
@@ -18,7 +19,6 @@ from .protocol.exchange import (
     Update,
     refusal,
 )
-from .protocol.reconnecting import UmqClientService
 from .protocol.session import UmqSession
 from .protocol.sides import (
     IUmqIdentity,

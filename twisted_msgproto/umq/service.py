@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from twisted.application.service import IService
 from twisted.cred.portal import Portal
 from twisted.python import usage
 
-from ..core.errors import ConfigurationError, Refused
-from ..core.message import Message
+from ..core.errors import ConfigurationError
 from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from ..net.wires.websocket import parse_origins
-from .application.hub import Hub
-from .application.methods import MethodRegistry
-from .protocol.exchange import Stored
+from .application.stock import StockServer, StockServerFactory
 from .protocol.session import LIMITS
-from .protocol.sides import UmqRealm, UmqServer, UmqServerFactory
+from .protocol.sides import UmqRealm
 from .protocol.storing import PROTOCOL
-from .terms.events import CallbackReceived, CallReceived
-from .wire import Code
 
 
 class Options(AuthenticationOptions):
@@ -57,43 +49,6 @@ class Options(AuthenticationOptions):
         self["origins"].append(origin)
 
 
-class StockServer(UmqServer):
-    """Stores every call, or those which ``ingest`` names, and says so in its answer (``UM-17``)."""
-
-    factory: StockServerFactory
-
-    def admit(self, message: CallReceived | CallbackReceived) -> None:
-        """Refuse what is neither a method of ours nor one which is to be stored."""
-        names, methods = self.factory.ingest, self.factory.methods
-        if names and isinstance(message, CallReceived) and not methods.answers(message.payload):
-            name = methods.nameIn(message.payload)
-            if name not in names:
-                raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
-
-    def requestReceived(self, message: Message) -> str | None:
-        """It is stored; a call which names a method hears that nobody has carried it out."""
-        if message.destination is None or message.kind != "call":
-            return None
-        return str(Stored(self.factory.sink is not None))
-
-
-class StockServerFactory(UmqServerFactory):
-    """Builds a :class:`StockServer` for each client which connects.
-
-    Attributes:
-        ingest: the methods whose calls are stored; empty: all, and other text too.
-    """
-
-    protocol = StockServer
-    methods: MethodRegistry
-
-    def __init__(self, *arguments: Any, ingest: Iterable[str] = (), **options: Any) -> None:
-        """``arguments`` and ``options`` as :class:`.UmqServerFactory` has them."""
-        options.setdefault("methods", Hub().methods)
-        super().__init__(*arguments, **options)
-        self.ingest = frozenset(ingest)
-
-
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """The UMQ server as a child of ``gateway``, which has the sink."""
     checkers = options.checkers if isinstance(options, AuthenticationOptions) else []
@@ -113,3 +68,6 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 def makeService(options: ServerOptions) -> IService:
     """What twistd calls."""
     return standalone(options, serve)
+
+
+__all__ = ["Options", "StockServer", "StockServerFactory", "makeService", "serve"]

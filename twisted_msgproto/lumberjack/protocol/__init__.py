@@ -1,8 +1,9 @@
 """Lumberjack on Twisted: the reader's server, the writer's client, and the shipper above it."""
 
+from ...net.comeback import Backoff
 from .client import CLIENT_LIMITS, LumberjackClient, LumberjackClientFactory
 from .server import PROTOCOL, READ_OCTETS, LumberjackServer, LumberjackServerFactory
-from .shipper import SHIPPER_LIMITS, Backoff, LumberjackShipper
+from .shipper import SHIPPER_LIMITS, LumberjackShipper
 
 __all__ = [
     "CLIENT_LIMITS",

@@ -33,6 +33,7 @@ from ...core.errors import (
 )
 from ...core.limits import Limit, Limits
 from ...core.machine import IllegalTransition
+from ...net.comeback import tls_refusal
 from ...net.factory import COMMON_LIMITS, SessionFactory
 from ...net.link import Link
 from ..machine import Packer, Writer
@@ -175,6 +176,7 @@ class LumberjackClient(Link):
     owner: Owner | None = None
 
     _error: MsgprotoError | None  # what ended the connection, if we ended it
+    _standing: dict[Deferred[LumberjackClient], None]  # who waits for the connection to stand
     _stopping: list[Deferred[None]]  # who waits for the end of close()
     _deadline: Any  # of close()
     _unanswered: list[Parcel]
@@ -227,6 +229,22 @@ class LumberjackClient(Link):
         self.look()
         return ticket.deferred
 
+    def whenEstablished(self) -> Deferred[LumberjackClient]:
+        """Fires with this client when events may be written, or if they already may.
+
+        Fails with what ended the connection: Refused where TLS said no, else ConnectionClosed,
+        ProtocolViolation or TimedOut.
+        """
+        if self._gone:
+            return fail(self._error or ConnectionClosed("the connection has ended"))
+        if self.established:
+            return succeed(self)
+        waiting: Deferred[LumberjackClient] = Deferred(
+            lambda cancelled: self._standing.pop(cancelled, None)
+        )
+        self._standing[waiting] = None
+        return waiting
+
     def close(self) -> Deferred[None]:
         """Send what waits, await its acks (until the limit ``drain``), close; fires at the end.
 
@@ -243,6 +261,11 @@ class LumberjackClient(Link):
         return stopped
 
     stop = close  # the older name
+
+    def abort(self) -> None:
+        """End the connection at once; what is unacknowledged fails with ConnectionClosed."""
+        if not self._gone:
+            self.leave(ConnectionClosed("the connection was given up"))
 
     def _tellStopped(self) -> None:
         stopping, self._stopping = self._stopping, []
@@ -288,6 +311,7 @@ class LumberjackClient(Link):
         """Begin; a subclass which overrides this calls it first."""
         self._producers = ProducerControl()
         self._error = None
+        self._standing = {}
         self._stopping = []
         self._deadline = None
         self._ttl: Any = None
@@ -303,6 +327,10 @@ class LumberjackClient(Link):
             self._ttl = self.factory.clock.callLater(ttl, self._expired)
         with self._gathering():
             self._guarded(self.sessionEstablished)
+            for waiting in list(self._standing):
+                if waiting in self._standing:
+                    del self._standing[waiting]
+                    waiting.callback(self)
         self.look()
 
     def _handshakeExpired(self) -> None:
@@ -324,7 +352,11 @@ class LumberjackClient(Link):
             if call is not None:
                 call.cancel()
         self._ttl = self._deadline = None
-        error = self._error or ConnectionClosed(f"the connection was lost: {_why(reason)}")
+        error = self._error = self._error or _loss(reason)
+        for waiting in list(self._standing):
+            if waiting in self._standing:
+                del self._standing[waiting]
+                waiting.errback(error)
         if self.owner is not None:
             self.owner.clientLost(self, self._unanswered, error)
         else:
@@ -410,6 +442,10 @@ class LumberjackClient(Link):
     def _withdraw(self, parcel: Parcel) -> None:
         if self.machine.withdraw(parcel):
             self.look()
+
+
+def _loss(reason: Failure) -> MsgprotoError:
+    return tls_refusal(reason) or ConnectionClosed(f"the connection was lost: {_why(reason)}")
 
 
 def _why(reason: Failure) -> str:

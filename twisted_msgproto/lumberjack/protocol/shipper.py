@@ -11,12 +11,12 @@ The wire is at-least-once: an event whose ack was lost with its connection arriv
 
 from __future__ import annotations
 
+import itertools
 import random as random_module
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from twisted.application.internet import ClientService
 from twisted.application.service import Service
 from twisted.internet.defer import (
     CancelledError,
@@ -38,8 +38,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, MsgprotoError
+from ...core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    LimitExceeded,
+    MsgprotoError,
+    Refused,
+)
 from ...core.limits import Limit, Limits
+from ...net.comeback import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 from .client import (
     CLIENT_LIMITS,
@@ -56,83 +63,105 @@ SHIPPER_LIMITS: Final = (
 )
 """What a shipper bounds."""
 
-BACKOFF_FACTOR: Final = 2.0
-"""Each attempt which fails makes the next wait so much longer."""
-
-BACKOFF_JITTER: Final = 0.5
-"""So much of a wait is left to chance, lest all writers come back at the same moment."""
+NEVER_SECONDS: Final = 1e12
+"""No connection stands so long: what ends the growing of the intervals is an ack."""
 
 log: Final = Logger(namespace="twisted_msgproto.lumberjack")
 
 
-class Backoff:
-    """How long to wait before the next attempt: longer each time, and never the same for all."""
-
-    __slots__ = ("_first", "_most", "_random", "attempts")
-
-    def __init__(self, first: float, most: float, random: Callable[[], float]) -> None:
-        """``first`` and ``most`` are in seconds; ``random`` gives numbers from 0 to 1."""
-        self._first = first
-        self._most = most
-        self._random = random
-        self.attempts = 0
-
-    def next(self) -> float:
-        """Seconds to wait now; one attempt more has failed."""
-        # The exponent is bounded, for a float has an end after a thousand attempts.
-        longest = min(self._most, self._first * BACKOFF_FACTOR ** min(self.attempts, 64))
-        self.attempts += 1
-        return longest * (1 - BACKOFF_JITTER * self._random())
-
-    def reset(self) -> None:
-        """It works again."""
-        self.attempts = 0
-
-
 @implementer(IStreamClientEndpoint)
-class _Line(Factory):
-    """One connection at a time, for ever: each attempt goes to the next of its hosts.
+class _InTurn:
+    """Each attempt goes to the next of the hosts."""
 
-    It is the endpoint and the factory of a ClientService, and the owner of its connections.
-    """
+    def __init__(self, hosts: Sequence[IStreamClientEndpoint]) -> None:
+        self._hosts = itertools.cycle(hosts)
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        connected: Deferred[Any] = next(self._hosts).connect(protocolFactory)
+        return connected
+
+
+class _Owned(Factory):
+    """Builds clients whose events belong to a line of a shipper."""
 
     noisy = False
 
-    def __init__(self, hosts: Sequence[IStreamClientEndpoint], shipper: LumberjackShipper) -> None:
-        limits = shipper.factory.limits
-        self._hosts = hosts
-        self._next = 0
-        self._shipper = shipper
-        self._backoff = Backoff(limits["backoff-first"], limits["backoff-most"], shipper.random)
-        self._at_once = False  # the last connection ended as it should (ttl)
-        self.service = ClientService(self, self, self._wait, shipper.clock)
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
-        host = self._hosts[self._next]
-        self._next = (self._next + 1) % len(self._hosts)
-        connected: Deferred[Any] = host.connect(protocolFactory)
-        return connected.addErrback(self._failed)
-
-    def _failed(self, failure: Failure) -> Failure:
-        if not failure.check(CancelledError):
-            self._shipper.connectionEnded(cast(BaseException, failure.value), False)
-        return failure
+    def __init__(self, line: _Line, factory: LumberjackClientFactory) -> None:
+        self._line = line
+        self._factory = factory
 
     def buildProtocol(  # type: ignore[override]
         self, addr: IAddress | None
     ) -> LumberjackClient | None:
-        client = self._shipper.factory.buildProtocol(addr)
+        client = self._factory.buildProtocol(addr)
         if client is not None:
-            client.owner = self
+            client.owner = self._line
         return client
 
-    def _wait(self, failed_attempts: int) -> float:
-        # Twisted counts a reader which accepts and then hangs up as a success; we wait longer
-        # and longer until something was acknowledged.
-        if self._at_once:
-            self._at_once = False
+
+class _Line(ClientComeback[LumberjackClient]):
+    """One connection at a time, for ever: each attempt goes to the next of its hosts.
+
+    It is the owner of its connections.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[IStreamClientEndpoint],
+        shipper: LumberjackShipper,
+        changes: Mapping[str, object],
+        options: Mapping[str, Any],
+    ) -> None:
+        factory = shipper.factory
+        self._shipper = shipper
+        self._expired = False  # the last connection ended as it should (ttl)
+        self._hosts = len(hosts)
+        self._refusing = 0  # hosts in a row which refused
+        # A reader which accepts and then hangs up is waited for longer and longer.
+        limits: dict[str, object] = {"steady-seconds": NEVER_SECONDS}
+        if "backoff-first" in factory.limits:
+            limits["retry-first"] = factory.limits["backoff-first"]
+            limits["retry-most"] = factory.limits["backoff-most"]
+        super().__init__(
+            _InTurn(hosts),
+            factory,
+            connecting=_Owned(self, factory),
+            limits=Limits.of(COMEBACK_LIMITS).replace({**limits, **changes}),
+            random=shipper.random,
+            **options,
+        )
+
+    def whenConnected(self, failAfterFailures: int | None) -> Deferred[Any]:
+        connected: Deferred[Any] = self._client.whenConnected(failAfterFailures)
+        return connected
+
+    def _unconnected(self, failure: Failure) -> Failure:
+        if not failure.check(CancelledError):
+            self._shipper.connectionEnded(cast(BaseException, failure.value), False)
+        return super()._unconnected(failure)
+
+    def _failed(self, error: BaseException | None = None) -> None:
+        """One host of several which refuses is as one which is away."""
+        self._refusing = self._refusing + 1 if isinstance(error, Refused) else 0
+        several = isinstance(error, Refused) and self._refusing < self._hosts
+        super()._failed(ConnectionClosed(str(error)) if several else error)
+
+    def _delay(self) -> float:
+        if self._expired:
+            self._expired = False
             return 0.0
-        return self._backoff.next()
+        return super()._delay()
+
+    def _change(self, state: ComebackState) -> None:
+        super()._change(state)
+        self._shipper.lineChanged()
+
+    def disconnect(self) -> Deferred[Any]:
+        """Come back no more; fires when the connection is closed."""
+        if self.running:
+            Service.stopService(self)
+        self._closing = True
+        return self._leave().addCallback(lambda _: self._change(ComebackState.DOWN))
 
     # What a connection says to its owner.
 
@@ -141,25 +170,30 @@ class _Line(Factory):
 
     def clientProgressed(self, client: LumberjackClient, count: int) -> None:
         if count:
-            self._backoff.reset()
+            self._retries.reset()
         self._shipper.progressed(count)
 
     def clientLost(
         self, client: LumberjackClient, parcels: list[Parcel], error: MsgprotoError
     ) -> None:
-        self._at_once = client.expired
+        self._expired = client.expired
+        if isinstance(error, Refused) and self.state is ComebackState.UP:
+            # A reader on TLS 1.3 looks at our certificate when our side stands already.
+            self._error = error
+            self._change(ComebackState.CONNECTING)
         self._shipper.takeBack(parcels)
         self._shipper.connectionEnded(error, client.established)
 
 
 @implementer(IConsumer)
-class LumberjackShipper(Service):
+class LumberjackShipper(Comeback[LumberjackClient]):
     """Sends events to one of several readers (or to all of them in turn), whatever happens.
 
     Events are kept until they are acknowledged.  When a connection is lost, what was unacknowledged
-    on it is sent again, in order, on the next one.
+    on it is sent again, in order, on the next one.  When every reader refuses the connection (TLS
+    says no), what was not acknowledged fails with Refused.
 
-    Attributes:
+    Attributes as :class:`~twisted_msgproto.net.comeback.Comeback` has them, and:
         factory: its ``counters`` count all connections.
         unsent: events which wait for a connection with room.
         unacknowledged: events which were taken and are not acknowledged.
@@ -179,6 +213,8 @@ class LumberjackShipper(Service):
         random: Callable[[], float] = random_module.random,
         clock: Any = None,
         factory: LumberjackClientFactory | None = None,
+        comebackLimits: Mapping[str, object] | None = None,
+        **options: Any,
     ) -> None:
         """Make a shipper; nothing connects before ``startService``.
 
@@ -187,11 +223,13 @@ class LumberjackShipper(Service):
         one connection to each, and events go to whichever has room.  ``random`` gives numbers
         from 0 to 1.  The rest is as for :class:`~.client.LumberjackClientFactory`; ``limits`` may
         also change ``backoff-first`` and ``backoff-most``.  ``factory`` takes the place of the
-        settings before it: its limits hold at least :data:`SHIPPER_LIMITS`.
+        settings before it.  ``comebackLimits`` change the limits, and ``options`` are
+        ``retryPolicy`` and ``stopWhenRefused``, as
+        :class:`~twisted_msgproto.net.comeback.Comeback` has them.
 
         Raises ConfigurationError for a setting which makes no sense.
         """
-        self.clock = reactor if clock is None else clock
+        clock = reactor if clock is None else clock
         self.random = random
         if factory is None:
             factory = LumberjackClientFactory(
@@ -202,20 +240,18 @@ class LumberjackShipper(Service):
                 limits=limits
                 if isinstance(limits, Limits)
                 else Limits.of(SHIPPER_LIMITS).replace(limits or {}),
-                clock=self.clock,
+                clock=clock,
             )
+        super().__init__(clock, drain=factory.limits["drain"], random=random)
         self.factory = factory
         hosts = [_endpoint(reactor, endpoint) for endpoint in endpoints]
         if not hosts:
             raise ConfigurationError("no host to send to")
         groups = [[host] for host in hosts] if loadBalance else [hosts]
-        self._lines = [_Line(group, self) for group in groups]
+        self._lines = [_Line(group, self, comebackLimits or {}, options) for group in groups]
         self._capacity = factory.capacity * len(self._lines)
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
         self._producers = ProducerControl()
-        self._stopping = False
-        self._deadline: Any = None  # of the end of stopService
-        self._stoppers: list[Deferred[None]] = []  # who waits for it
         self._unsentOctets = 0
         self.unsent = 0
         self.unacknowledged = 0
@@ -226,7 +262,8 @@ class LumberjackShipper(Service):
         """Send one event; fires when it is acknowledged, however many connections that takes.
 
         As :meth:`.client.LumberjackClient.send`; it fails with ConnectionClosed only when the
-        service stops before the event is acknowledged.
+        service stops before the event is acknowledged, and with Refused when every reader refuses
+        the connection.
         """
         return self.sendBatch((event,))
 
@@ -238,8 +275,10 @@ class LumberjackShipper(Service):
         events = list(events)
         if not events:
             return succeed(None)
-        if self._stopping:
+        if self._closing:
             return fail(ConnectionClosed("the service has stopped; nothing sent"))
+        if self.state is ComebackState.REFUSED and self.refusal is not None:
+            return fail(self.refusal)
         ticket = Ticket(self._withdraw)
         window, pack = self.factory.window, self.factory.packer.pack
         try:
@@ -266,8 +305,7 @@ class LumberjackShipper(Service):
 
     def whenConnected(self, failAfterFailures: int | None = None) -> Deferred[LumberjackClient]:
         """The first connection which stands; as ClientService.whenConnected."""
-        connected: Deferred[Any] = self._lines[0].service.whenConnected(failAfterFailures)
-        return connected
+        return self._lines[0].whenConnected(failAfterFailures)
 
     # ── hook for subclasses ─────────────────────────────────────────────────────────────────────
 
@@ -276,29 +314,49 @@ class LumberjackShipper(Service):
 
         By default a line in the log.
         """
-        if not self._stopping:
+        if not self._closing:
             log.info("the connection has ended: {text}", text=str(error) or type(error).__name__)
 
     # ── the service's life ──────────────────────────────────────────────────────────────────────
 
-    def startService(self) -> None:
-        """Connect, and connect again."""
-        super().startService()  # type: ignore[no-untyped-call]
-        self._stopping = False
+    def _begin(self) -> None:
         for line in self._lines:
-            line.service.startService()
+            line.startService()
+
+    def lineChanged(self) -> None:
+        """The state of a line has changed: the best of all is ours."""
+        lines = self._lines
+        up = next((line for line in lines if line.state is ComebackState.UP), None)
+        if up is not None:
+            if self.state is not ComebackState.UP and up.session is not None:
+                self._established(up.session)
+            return
+        self.session = None
+        states = {line.state for line in lines}
+        if states == {ComebackState.REFUSED} and lines[0].refusal is not None:
+            if self.state is not ComebackState.REFUSED:
+                self.refusal = lines[0].refusal
+                self._change(ComebackState.REFUSED)
+                self._failWaiting(self.refusal)
+                self._failQueue(self.refusal)
+        elif ComebackState.CONNECTING in states:
+            self._change(ComebackState.CONNECTING)
+        else:
+            self._change(ComebackState.DOWN)
 
     def stopService(self) -> Deferred[None]:
         """Take no more events, await the acks of all (until the limit ``drain``), disconnect.
 
         What is unacknowledged by then fails with ConnectionClosed.
         """
-        super().stopService()  # type: ignore[no-untyped-call]
-        self._stopping = True
-        self._producers.stop()
+        if self.running:
+            Service.stopService(self)
         stopped: Deferred[None] = Deferred()
         self._stoppers.append(stopped)
         if len(self._stoppers) == 1:
+            self._closing = True
+            self._producers.stop()
+            self._failWaiting(ConnectionClosed("the service has stopped"))
             self._deadline = self.clock.callLater(self.factory.limits["drain"], self._disconnect)
             self._lookEmpty()
         return stopped
@@ -317,18 +375,22 @@ class LumberjackShipper(Service):
                 client.leave(error)
             else:
                 client.close()
-        lines = [maybeDeferred(line.service.stopService) for line in self._lines]
+        lines = [maybeDeferred(line.disconnect) for line in self._lines]
         gatherResults(lines, consumeErrors=True).addBoth(self._disconnected, error)
 
     def _disconnected(self, result: object, error: MsgprotoError) -> None:
-        parcels, stoppers = list(self._queue), self._stoppers
+        self._failQueue(error)
+        self._left(result)
+
+    def _failQueue(self, error: MsgprotoError) -> None:
+        """No event will be sent which waits now; each callback may do more."""
+        parcels = list(self._queue)
         self._queue.clear()
-        self._stoppers = []
-        self.unsent = self._unsentOctets = self.unacknowledged = 0
+        self._unsentOctets = 0
+        self.unacknowledged -= self.unsent
+        self.unsent = 0
         for parcel in parcels:
             parcel.token.failed(error)
-        for stopped in stoppers:
-            stopped.callback(None)
 
     # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
 

@@ -180,10 +180,14 @@ class Inbox:
             return
         self._receive(len(run.sequences))
         batch = self._batch
-        batch.sequences += run.sequences
-        batch.destinations += run.destinations
-        batch.bodies += run.payloads
-        batch.texts += run.properties
+        if batch.sequences:
+            batch.sequences += run.sequences
+            batch.destinations += run.destinations
+            batch.bodies += run.payloads
+            batch.texts += run.properties
+        else:  # as nearly always: the columns are nobody else's
+            batch.sequences, batch.destinations = run.sequences, run.destinations
+            batch.bodies, batch.texts = run.payloads, run.properties
         batch.octets += run.octets
         if reads is _ALL_EMPTY:
             reads = [_EMPTY] * len(run.sequences)
@@ -263,7 +267,7 @@ class Inbox:
         """Whether these are the numbers which have to come next, without a wrap among them."""
         first = sequences[0]
         last = first + len(sequences) - 1
-        if first != SPACE.after(self._last) or last > SPACE.last:
+        if first != self._last + 1 or last > SPACE.last:  # after a wrap they come one by one
             return False
         if sequences != list(range(first, last + 1)):
             return False

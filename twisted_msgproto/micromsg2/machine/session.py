@@ -67,6 +67,8 @@ from .negotiation import Disagreement, Proposal
 from .receiving import INSPECTION_STEPS, Broken, Inbox
 from .sending import Sending
 
+SPACE_SIZE: Final = SPACE.size
+
 _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -209,7 +211,8 @@ class Session(Sending):
             self._flush()
             if inbox.repeat_seen:
                 self._write_ack()
-            self._settle_refused()
+            if inbox.objecting:
+                self._settle_refused()
             seconds = self._idle_close_seconds
             self._partial = bool(self.decoder.buffered or inbox.in_parts)
             if seconds and self._partial:
@@ -421,7 +424,7 @@ class Session(Sending):
             self._ack_due_at = None
             self.deadlines.clear("ack")
         self.counters.acks += 1
-        number = SPACE.after(SPACE.first, window.safe - 1)
+        number = SPACE.first + (window.safe - 1) % SPACE_SIZE
         self._out.append(encode_extension(self._ack_index, number.to_bytes(2, "big")))
 
     def _break(self, reason: str, text: str, octets: bytes = b"") -> Fault:

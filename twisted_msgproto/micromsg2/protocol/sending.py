@@ -159,7 +159,7 @@ class Sending(Session):
         """LimitExceeded if payloads of these sizes would have to wait, and too much waits."""
         limits = self.machine.limits
         room = self.machine.room
-        if room is None or len(sizes) <= room - self._unsentMessages:
+        if not self._outputPaused and (room is None or len(sizes) <= room - self._unsentMessages):
             return  # it does not wait
         if self._unsentMessages + len(sizes) > limits["unsent-messages"]:
             raise LimitExceeded(f"unsent-messages allows {limits.integer('unsent-messages')}")
@@ -231,6 +231,7 @@ class Sending(Session):
         if not paused and not self._ended:
             self._pump()
             self._settle()
+            self._lookClosing()
         self._lookProducer()
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────

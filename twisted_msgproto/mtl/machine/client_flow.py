@@ -24,11 +24,13 @@ from ...core.machine import Machine
 from ...core.pending import Pending
 from ...core.window import SendWindow
 from ..terms.events import (
+    LEASE_UNANSWERED,
     ClientFlowEvent,
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
     FlowBroken,
+    FlowGivenUp,
     FlowOpened,
     FlowSuspended,
     Responded,
@@ -46,6 +48,7 @@ from ..wire import data
 from ..wire.data import (
     PING,
     PONG,
+    SEQUENCE_OCTETS,
     Confirm,
     Content,
     DataCommand,
@@ -95,6 +98,9 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._liveness = limits["liveness"]
         self._timeout = limits["request-timeout"] * limits.integer("request-tries")
         self._waiting_max = limits.integer("waiting")
+        self._octets_max = limits.integer("content-octets")
+        self._renewals_max = limits.integer("renewals")
+        self._renewals = 0  # in a row, in which nothing was answered that waits for an answer
         self._machine = Machine(CLIENT_FLOW, ClientFlowState.LOST)
         self._sequence = 0
         self._numbers = 0
@@ -131,6 +137,11 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         return len(self._window) + len(self._waiting)
 
     @property
+    def queued(self) -> int:
+        """Messages which ``outputs`` would give."""
+        return len(self._out)
+
+    @property
     def finished(self) -> bool:
         """The flow is closed, or it was drained and nothing of it waits for an answer."""
         return self.state is ClientFlowState.CLOSED or (
@@ -154,6 +165,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def renew(self, token: str, now: float) -> None:
         """Show ``token`` on a new socket; what was to be sent on the old one is forgotten."""
         self._machine.step(Renewed)
+        self._renewals += 1
         self._out.clear()
         self.unconfirmed.clear()
         self._last_received = -1
@@ -190,14 +202,21 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def send(self, contents: Iterable[tuple[str, bytes, bytes]], now: float) -> list[int]:
         """Send contents (resource, encoded properties, body); their numbers, in order.
 
-        Those above the window wait.  Raises LimitExceeded when too many wait already, and
-        ValueError for what is no resource's name; nothing is sent then.
+        Those above the window wait.  Raises LimitExceeded when too many wait already or one is
+        above ``content-octets``, and ValueError for what is no resource's name; nothing is sent
+        then.
         """
         if self.reads:
             raise ValueError("a reader sends no content")
         new: list[_Sent] = []
         for resource, properties, body in contents:
             name = data.encode_name(resource)
+            header = SEQUENCE_OCTETS + len(name) + len(properties or EMPTY)
+            if max(header, len(body)) > self._octets_max:
+                raise LimitExceeded(
+                    f"a content of {len(body)} octets, with {header} of properties and names; "
+                    f"a frame has at most {self._octets_max}"
+                )
             new.append(_Sent(self._numbers + 1 + len(new), name, properties or EMPTY, body))
         if len(self._waiting) + len(new) > self._waiting_max + self._window.room:
             raise LimitExceeded(f"{len(self._waiting)} contents wait already")
@@ -411,6 +430,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def _take(self, sequence: int, multiple: bool) -> list[int] | None:
         """The numbers of what a Confirm or Reject covers; None if it is invalid (``MT-20``)."""
         window = self._window
+        self._renewals = 0
         if not multiple:
             one = window.acknowledge_one(sequence)
             return None if one is None else [one.number]
@@ -432,6 +452,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
                 self._lose("the lease was refused", events)
                 return
             self._machine.step(LeaseAccepted)
+            if not (self.confirms and self.unsettled):
+                self._renewals = 0
             self._probed_at = now
             self.deadlines.set("probe", now + self._liveness)
             events.append(FlowOpened())
@@ -489,7 +511,18 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._machine.step(FlowLost)
             self.deadlines.clear_all()
             self._out.clear()
-            events.append(FlowBroken(reason) if self.doubted else FlowSuspended(reason))
+            if self.doubted:
+                events.append(FlowBroken(reason))
+            elif self._renewals >= self._renewals_max:
+                events.append(FlowGivenUp(self._in_vain(reason)))
+            else:
+                events.append(FlowSuspended(reason))
+
+    def _in_vain(self, reason: str) -> str:
+        text = f"{reason}; {self._renewals} leases in a row came to nothing"
+        if self.unsettled:
+            text += "; a content may be above the server's limits"
+        return text
 
     def _dropped(self, reason: str) -> None:
         self.counters[f"dropped:{reason}"] += 1
@@ -501,7 +534,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             super()._due(key, now, events)
 
     def _lease_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
-        self._lose("the lease was not answered", events)
+        self._lose(LEASE_UNANSWERED, events)
 
     def _silence_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
         deadline = self._heard_at + self._liveness

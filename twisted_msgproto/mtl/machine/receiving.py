@@ -31,6 +31,11 @@ class Writers(Sessions):
         self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
         self.profile_errors: list[Exception] = []  # what profiles have raised, for the log
 
+    def take_profile_errors(self) -> list[Exception]:
+        """What profiles have raised since this was asked last."""
+        errors, self.profile_errors = self.profile_errors, []
+        return errors
+
     @abstractmethod
     def _end_flow(self, flow: Flow) -> None:
         """The flow is over."""

@@ -92,6 +92,11 @@ class Server(Readers):
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
     @property
+    def whole(self) -> bool:
+        """ZeroMQ's messages come whole."""
+        return True
+
+    @property
     def finished(self) -> bool:
         """The server was closed, or drained and what it took is answered."""
         return self._closed or (

@@ -20,7 +20,7 @@ least once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 
@@ -82,14 +82,18 @@ class MtlClient:
         self._sockets = sockets(clock)
         self._bounds = Bounds(
             self.limits.integer("content-octets"),
-            unread_messages=100_000,
-            unread_octets=1 << 40,
+            # Flows bound what they send by themselves: nothing is thrown away here.
+            unread_messages=1 << 40,
+            unread_octets=1 << 60,
             unread_seconds=1e9,
         )
         self._closed = False
+        self._closing: list[Deferred[None]] = []
+        self._deadline: Any = None
         self._persistent = persistent
         self._renewals: dict[MtlFlow, Any] = {}
         self._control: Any = None
+        self._trouble = ""  # of the control socket which was dropped last
         self._connect()
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
@@ -114,6 +118,8 @@ class MtlClient:
 
         The flows of a session before this one are closed.
         """
+        if over := self._over():
+            return over
         for flow in list(self.flows.values()):
             flow.close()
         number = self.machine.open(virtualHost, self.clock.seconds())
@@ -123,6 +129,8 @@ class MtlClient:
 
     def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
         """Authenticate (see :func:`.net.sasl.credentials`): the profiles; fails with Refused."""
+        if over := self._over():
+            return over
         number = self.machine.authorize(credentials, self.clock.seconds())
         return self._request(number).addCallback(lambda reply: list(self.machine.profiles))
 
@@ -133,6 +141,8 @@ class MtlClient:
             for flow in list(self.flows.values()):
                 flow.close()
 
+        if over := self._over():
+            return over
         number = self.machine.profile(name, self.clock.seconds())
         return self._request(number).addCallback(selected)
 
@@ -143,26 +153,31 @@ class MtlClient:
         received: Callable[[Received], object] = lambda content: None,
     ) -> Deferred[MtlReader]:
         """A data flow which reads; fires when the server has accepted its lease."""
+        if over := self._over():
+            return over
         flow = MtlReader(self, confirm == "full", self.limits, received)
         return self._lease(flow, self.machine.reader(resources, confirm, self.clock.seconds()))
 
     def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
         """A data flow which writes; fires when the server has accepted its lease."""
+        if over := self._over():
+            return over
         flow = MtlWriter(self, confirm == "full", self.limits)
         return self._lease(flow, self.machine.writer(resources, confirm, self.clock.seconds()))
 
     def _lease(self, flow: Any, number: int) -> Deferred[Any]:
-        if self._closed:
-            return fail(ConnectionClosed("the client was closed"))
         flow._number = number
         self.flows[number] = flow
         opened: Deferred[Any] = flow._opened
         self._look()
         return opened
 
+    def _over(self) -> Deferred[Any] | None:
+        """What a verb gives when the client was closed, or ends."""
+        over = self._closed or self._closing
+        return fail(ConnectionClosed("the client was closed")) if over else None
+
     def _request(self, number: int) -> Deferred[Any]:
-        if self._closed:
-            return fail(ConnectionClosed("the client was closed"))
         waiter: Deferred[Any] = Deferred(lambda _: self._forget(number))
         self._waiting.add(number, waiter)
         self._look()
@@ -184,11 +199,37 @@ class MtlClient:
         renewal = self._renewals.pop(flow, None)
         if renewal is not None:
             renewal.cancel()
+        if self._closing:
+            self._look()
 
     def close(self) -> Deferred[None]:
+        """End in order: fires when what is in flight was answered, or after ``drain`` seconds.
+
+        Further verbs fail with ConnectionClosed, and so does what is not answered by then.
+        """
+        if self._closed:
+            return succeed(None)
+        closed: Deferred[None] = Deferred()
+        self._closing.append(closed)
+        if self._deadline is None:
+            self._deadline = self.clock.callLater(self.limits["drain"], self._expired)
+            for flow in list(self.flows.values()):
+                if not self._closed:
+                    flow.drain()
+            self._look()
+        return closed
+
+    def _expired(self) -> None:
+        self._deadline = None
+        self.abort()
+
+    def abort(self) -> None:
         """Close all flows and sockets; what nobody has answered fails with ConnectionClosed."""
         if not self._closed:
             self._closed = True
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
             for flow in list(self.flows.values()):
                 flow.close()
             self._timer.stop()
@@ -196,7 +237,9 @@ class MtlClient:
             for _, waiter in self._waiting.drain():
                 waiter.errback(ConnectionClosed("the client was closed"))
             self._sockets.shutdown()
-        return succeed(None)
+            closing, self._closing = self._closing, []
+            for closed in closing:
+                closed.callback(None)
 
     # ── the machine ─────────────────────────────────────────────────────────────────────────────
 
@@ -212,6 +255,8 @@ class MtlClient:
                 self._settle(self.machine.receive((), self.clock.seconds()))
             self._send()
             self._timer.look()
+            if self._closing and not self.flows and not len(self._waiting):
+                self.abort()
 
     def _send(self) -> None:
         self._control.sendAll(self.machine.outputs())
@@ -225,21 +270,37 @@ class MtlClient:
         for event in events:
             if self._closed:
                 return
-            match event:
-                case SocketDropped():
-                    self._connect()
-                case Answered():
-                    waiter = self._waiting.resolve(event.number)
-                    if waiter is not None:
-                        waiter.callback(event.reply)
-                case LeaseGranted():
-                    flow = self.flows.get(event.number)
-                    if flow is not None:
-                        flow._renew(event.port, event.token)
-                case RequestRefused():
-                    self._failed(event.number, Refused(event.reason, event.code))
-                case RequestTimedOut():
-                    self._failed(event.number, TimedOut("the server does not answer"))
+            self.actions[type(event)](self, event)
+
+    def _socketDropped(self, event: SocketDropped) -> None:
+        self._trouble = self._control.trouble
+        self._connect()
+
+    def _answered(self, event: Answered) -> None:
+        waiter = self._waiting.resolve(event.number)
+        if waiter is not None:
+            waiter.callback(event.reply)
+
+    def _leaseGranted(self, event: LeaseGranted) -> None:
+        flow = self.flows.get(event.number)
+        if flow is not None:
+            flow._renew(event.port, event.token)
+
+    def _refused(self, event: RequestRefused) -> None:
+        self._failed(event.number, Refused(event.reason, event.code))
+
+    def _timedOut(self, event: RequestTimedOut) -> None:
+        text, trouble = "the server does not answer", self._trouble
+        self._failed(event.number, TimedOut(f"{text}: {trouble}" if trouble else text))
+
+    actions: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        SocketDropped: _socketDropped,
+        Answered: _answered,
+        LeaseGranted: _leaseGranted,
+        RequestRefused: _refused,
+        RequestTimedOut: _timedOut,
+    }
+    """Event class → what is done about it."""
 
     def _failed(self, number: int, error: Exception) -> None:
         waiter = self._waiting.resolve(number)

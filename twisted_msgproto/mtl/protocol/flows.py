@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from twisted.internet.defer import CancelledError, Deferred, fail, gatherResults, succeed
 from twisted.logger import Logger
 
-from ...core.errors import ConnectionClosed, LimitExceeded, Refused
+from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
 from ...net.timer import MachineTimer
 from ..machine.client_flow import ClientFlow
 from ..terms.events import (
+    LEASE_UNANSWERED,
     ClientFlowEvent,
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
     FlowBroken,
+    FlowGivenUp,
     FlowOpened,
     FlowSuspended,
     Responded,
@@ -63,6 +65,8 @@ class MtlFlow:
         self._client = client
         self._number = 0
         self._socket: Any = None
+        self._port = 0
+        self._draining = False
         self._waiting: dict[int, Deferred[None]] = {}
         self._timer = MachineTimer(client.clock, self.machine, self._settle)
         self._opened: Deferred[Any] | None = Deferred(self._cancelled)
@@ -84,6 +88,7 @@ class MtlFlow:
             self._settle(self.machine.suspend("its session began anew"))
             return
         self._drop()
+        self._port = port
         self._socket = self._client.dataSocket(self._received, port)
         self.machine.renew(token, self._client.clock.seconds())
         self._look()
@@ -91,6 +96,9 @@ class MtlFlow:
     def _drop(self) -> None:
         socket, self._socket = self._socket, None
         if socket is not None:
+            if socket.unread and not self._ended and not self.machine.confirms:
+                text = "{count} contents with confirm none were lost with their connection"
+                log.warn(text, count=socket.unread)
             socket.shutdown()
 
     def _received(self, messages: list[list[bytes]]) -> None:
@@ -99,6 +107,8 @@ class MtlFlow:
     def _look(self) -> None:
         self._send()
         self._timer.look()
+        if self._draining:
+            self._endIfDrained()
 
     def _send(self) -> None:
         messages = self.machine.outputs()
@@ -125,35 +135,62 @@ class MtlFlow:
         for event in events:
             if self._ended:
                 return
-            match event:
-                case ContentsReceived():
-                    self._contents(event)
-                case ContentsConfirmed():
-                    self._fire(event.numbers, None)
-                case ContentsRefused():
-                    text = "the server does not take the content"
-                    self._fire(event.numbers, Refused(text, event.code))
-                case Responded():
-                    error = None
-                    if event.code != 200:
-                        error = Refused("the server says no to the command", event.code)
-                    self._fire([event.number], error)
-                case FlowOpened():
-                    opened, self._opened = self._opened, None
-                    if opened is not None:
-                        opened.callback(self)
-                case FlowSuspended():
-                    log.info("a data flow was lost: {reason}", reason=event.reason)
-                    self._drop()
-                    self._client.renewFlow(self)
-                case FlowBroken():
-                    self._end(Refused("the server rejected content and ended the flow", 403))
+            self.actions[type(event)](self, event)
         if not self._ended:
             self._look()
 
+    def _opens(self, event: FlowOpened) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.callback(self)
+
+    def _responded(self, event: Responded) -> None:
+        error = None
+        if event.code != 200:
+            error = Refused("the server says no to the command", event.code)
+        self._fire([event.number], error)
+
+    def _confirmed(self, event: ContentsConfirmed) -> None:
+        self._fire(event.numbers, None)
+
+    def _refused(self, event: ContentsRefused) -> None:
+        self._fire(event.numbers, Refused("the server does not take the content", event.code))
+
+    def _suspended(self, event: FlowSuspended) -> None:
+        trouble = "" if self._socket is None else self._socket.trouble
+        log.info("a data flow was lost: {reason} {trouble}", reason=event.reason, trouble=trouble)
+        self._drop()
+        if self._opened is not None and event.reason == LEASE_UNANSWERED:
+            text = f"the server's data port {self._port} does not answer"
+            self._end(TimedOut(f"{text}: {trouble}" if trouble else text))
+        else:
+            self._client.renewFlow(self)
+
+    def _broken(self, event: FlowBroken) -> None:
+        self._end(Refused("the server rejected content and ended the flow", 403))
+
+    def _givenUp(self, event: FlowGivenUp) -> None:
+        self._end(TimedOut(event.reason))
+
+    def _contents(self, event: ContentsReceived) -> None:
+        raise NotImplementedError
+
+    actions: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        FlowOpened: _opens,
+        Responded: _responded,
+        ContentsReceived: lambda flow, event: flow._contents(event),
+        ContentsConfirmed: _confirmed,
+        ContentsRefused: _refused,
+        FlowSuspended: _suspended,
+        FlowBroken: _broken,
+        FlowGivenUp: _givenUp,
+    }
+    """Event class → what is done about it."""
+
     def _over(self) -> Deferred[None] | None:
         """What a verb gives when there is no flow any more."""
-        return fail(ConnectionClosed("the flow has ended")) if self._ended else None
+        over = self._ended or self._draining
+        return fail(ConnectionClosed("the flow has ended")) if over else None
 
     def _fire(self, numbers: Iterable[int], error: Exception | None) -> None:
         for number in numbers:
@@ -164,9 +201,6 @@ class MtlFlow:
                 waiter.callback(None)
             else:
                 waiter.errback(error)
-
-    def _contents(self, event: ContentsReceived) -> None:
-        raise NotImplementedError
 
     def _wait(self, number: int) -> Deferred[None]:
         waiter: Deferred[None] = Deferred(lambda _: self._forget(number))
@@ -179,9 +213,36 @@ class MtlFlow:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def stands(self) -> bool:
+        """The flow is not over, though it may just be away from its server."""
+        return not self._ended
+
     def close(self) -> None:
         """No more of this flow; what nobody has answered fails with ConnectionClosed."""
         self._end(None)
+
+    def fail(self, error: Exception) -> None:
+        """No more of this flow; what nobody has answered fails with ``error``."""
+        self._end(error)
+
+    def drain(self) -> None:
+        """The flow ends when what is in flight is answered; its verbs fail from now on."""
+        if self._opened is not None:
+            self._end(None)  # nothing could be sent yet
+        else:
+            self._draining = True
+            self.machine.drain(self._client.clock.seconds())
+            self._look()
+
+    def _endIfDrained(self) -> None:
+        if self._ended or not self.machine.finished:
+            return
+        if self._socket is not None and self._socket.unread:
+            # With confirm none nobody says when it has gone.
+            self._sendSoon()
+        else:
+            self._end(None)
 
     def _end(self, error: Exception | None) -> None:
         if self._ended:
@@ -276,6 +337,10 @@ class MtlWriter(MtlFlow):
         not take it; with ``none`` it fires at once.  Fails with LimitExceeded when too much waits,
         and with ConnectionClosed when the flow has ended.
 
+        A content above ``content-octets`` is not sent: LimitExceeded.  Where the server's own limit
+        is lower it ends the connection each time; after ``renewals`` of these the flow ends with
+        TimedOut.
+
         When the server could not make a content safe it takes nothing that follows and ends the
         flow: that content, all behind it and ``lost`` fail with Refused.  Send them again on
         another flow, in their order.
@@ -284,11 +349,21 @@ class MtlWriter(MtlFlow):
             return over
         table = encode_table(properties) if properties else EMPTY
         try:
-            number = self.machine.send([(resource, table, body)], self._client.clock.seconds())[0]
+            (number,) = self._hand([(resource, table, body)])
         except LimitExceeded as error:
             return fail(error)
-        self._sendSoon()
         return self._wait(number) if self.machine.confirms else succeed(None)
+
+    def _hand(self, contents: list[tuple[str, bytes, bytes]]) -> list[int]:
+        """Give contents to the machine: their numbers; raises LimitExceeded."""
+        machine, socket = self.machine, self._socket
+        if not machine.confirms and socket is not None:
+            waiting = machine.queued + socket.unread
+            if waiting + len(contents) > self._client.limits["waiting"]:
+                raise LimitExceeded(f"the server takes no more: {waiting} contents wait already")
+        numbers = machine.send(contents, self._client.clock.seconds())
+        self._sendSoon()
+        return numbers
 
     def sendMany(self, resource: str, bodies: Sequence[bytes]) -> Deferred[None]:
         """Send contents together; fires when all are safe, fails with the first refusal."""
@@ -296,10 +371,9 @@ class MtlWriter(MtlFlow):
             return over
         contents = [(resource, EMPTY, body) for body in bodies]
         try:
-            numbers = self.machine.send(contents, self._client.clock.seconds())
+            numbers = self._hand(contents)
         except LimitExceeded as error:
             return fail(error)
-        self._sendSoon()
         if not self.machine.confirms:
             return succeed(None)
         waiters = [self._wait(number) for number in numbers]

@@ -19,31 +19,20 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from twisted.cred.error import LoginFailed
 from twisted.cred.portal import Portal
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ...core.errors import ConfigurationError, ConnectionClosed
-from ...core.message import MessageBatch
+from ...core.errors import ConfigurationError
 from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
-from ...net.backpressure import ReadControl
 from ...net.factory import MsgprotoServerFactory
-from ...net.ingest import Delivery, IngestHooks, tell_not_stored
-from ...net.timer import MachineTimer
+from ...net.session import SessionHooks
 from ..application import IngestProfile, QueueProfile, TestProfile
-from ..machine import Arrival, Channel, Profile, Server, Session
-from ..machine.peers import Peer
-from ..terms.events import (
-    AuthenticationRequested,
-    ContentReceived,
-    ServerEvent,
-    SessionEnded,
-    SessionEstablished,
-    SessionOpened,
-)
+from ..machine import Channel, Profile, Server, Session
+from ..terms.events import ServerEvent
 from ..terms.limits import SERVER_LIMITS
 from ..zeromq import (
     Bounds,
@@ -58,8 +47,7 @@ from ..zeromq import (
 )
 from ..zeromq.door import Door
 from ..zeromq.hooks import guarded
-
-PROTOCOL: Final = "mtl"
+from .link import PROTOCOL, BrokerLink, SocketPair
 
 CONTROL_OCTETS_OVER_JSON: Final = 1024
 """What a control frame may have above the JSON limit, so that too large a body gets its 400."""
@@ -70,7 +58,7 @@ CONTROL_MESSAGES: Final = 16
 log = Logger(namespace="twisted_msgproto.mtl")
 
 
-class MtlServer(IngestHooks):
+class MtlServer(SessionHooks):
     """One client's session: the hooks to override.
 
     Attributes:
@@ -88,7 +76,7 @@ class MtlServer(IngestHooks):
     peer: str | None = None
 
     @property
-    def clientId(self) -> str | None:
+    def clientId(self) -> str | None:  # type: ignore[override]
         """The authenticated user; else the name of the client's key, where CURVE is on; or None."""
         session = self.machineSession
         return session.user or self.factory.keyName(session.key)
@@ -98,7 +86,7 @@ class MtlServer(IngestHooks):
         """What the client opened."""
         return self.machineSession.virtual_host
 
-    # ── hooks for subclasses; batchReceived and messageReceived come from IngestHooks ───────────
+    # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ───────────
 
     def connectionMade(self) -> None:
         """A client has opened the session; it may have to authenticate still."""
@@ -135,6 +123,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         machine: decides everything; its ``snapshot()`` tells where the broker stands.
         addresses: where it listens, control first, once it does.
         authentication: asks the portal; None without one.
+        authenticator: the SASL cycles which are under way.
     """
 
     protocolName = PROTOCOL
@@ -185,9 +174,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._control: Any = None
         self._data: Any = None
         self._door: Door | None = None
-        self._hook: Callable[[MessageBatch], Deferred[Any] | None] = lambda batch: None
-        self._refilling: Any = None
-        self._stopped = False
+        self._link: BrokerLink | None = None
         self._start(protected=True)
 
     def _start(self, protected: bool) -> None:
@@ -201,13 +188,13 @@ class MtlServerFactory(MsgprotoServerFactory):
                 counters=self.counters,
                 handShake=limits["authentication"],
             )
-        self._authenticator = sasl.Authenticator(
+        self.authenticator = sasl.Authenticator(
             self._offered,
             self.authentication,
             reveal=protected or self._force_plain,
             left=lambda session: session.opened_at + limits["authentication"] - clock.seconds(),
         )
-        if self._portal is not None and not self._authenticator.names:
+        if self._portal is not None and not self.authenticator.names:
             raise ConfigurationError(
                 "no mechanism is left for clients to authenticate with: PLAIN is for CURVE and"
                 " addresses of this machine only, unless it is forced"
@@ -217,11 +204,10 @@ class MtlServerFactory(MsgprotoServerFactory):
             limits,
             random=self._random,
             session_names=self.sessionNames.next,
-            mechanisms=self._authenticator.names,
+            mechanisms=self.authenticator.names,
             virtual_hosts=self._virtual_hosts,
             counters=self.counters.settled,
         )
-        self._timer = MachineTimer(clock, self.machine, self._advanced)
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
@@ -243,25 +229,29 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._start(protected=local or self._curve is not None)
         self._sockets = sockets = self._make_sockets(self.clock)
         try:
-            self._bind(sockets, control, data)
+            link = self._bind(sockets, control, data)
         except ConfigurationError:
             sockets.shutdown()
-            self._sockets = None
+            self._sockets = self._link = None
             raise
+        wire = SocketPair(sockets, self._control, self._data, self._closed)
+        link.makeConnection(wire)  # type: ignore[no-untyped-call]
         return self.addresses
 
-    def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> None:
+    def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
         limits = self.limits
         self._door = Door(
             limits.integer("connections"),
             limits.integer("connections-per-address"),
             self._turnedAway,
         )
+        self._link = link = BrokerLink()
+        link.factory = self
         options: dict[str, Any] = {
-            "lost": self._peerLost,
+            "lost": link.peerLost,
             "prepare": sockets.admit(self._door, self._curve),
-            "leaving": self._leaving,
-            "left": self._left,
+            "leaving": self.machine.leaving,
+            "left": link.peersLeft,
         }
         content_octets = limits.integer("content-octets")
         bounds: dict[str, Any] = {
@@ -277,23 +267,23 @@ class MtlServerFactory(MsgprotoServerFactory):
         )
         if data is None:
             self._control = self._data = sockets.router(
-                partial(self._receive, Channel.SHARED),
+                partial(link.arrived, Channel.SHARED),
                 data_bounds,
-                blocked=self._blocked,
+                blocked=link.blocked,
                 **options,
             )
             self.addresses = [self._control.bind(address) for address in control]
             self.machine.data_port = port_of(self.addresses[0])
         else:
             self._control = sockets.router(
-                partial(self._receive, Channel.CONTROL),
+                partial(link.arrived, Channel.CONTROL),
                 Bounds(json_octets, CONTROL_MESSAGES, unread_messages=100, **bounds),
                 **options,
             )
             self._data = sockets.router(
-                partial(self._receive, Channel.DATA),
+                partial(link.arrived, Channel.DATA),
                 data_bounds,
-                blocked=self._blocked,
+                blocked=link.blocked,
                 **options,
             )
             self.addresses = [self._control.bind(address) for address in control]
@@ -302,199 +292,16 @@ class MtlServerFactory(MsgprotoServerFactory):
             self.machine.data_port = port = port_of(bound)
             self.addresses.append(bound)
             self.addresses += [self._data.bind(with_port(other, port)) for other in others]
-        self._control_reading = ReadControl(self._data, self._readingChanged)
-        self._delivery = Delivery(
-            lambda batch: self._hook(batch),
-            self._control_reading,
-            self.budget,
-            limits.integer("unsafe-octets"),
-            lambda failure: None,
-            self._lookStopped,
-        )
+        return link
 
     def keyName(self, key: bytes) -> str | None:
         """The name of a client's CURVE key; None without CURVE."""
         return None if self._curve is None else self._curve.authorized.get(key)
 
-    # ── frames in ───────────────────────────────────────────────────────────────────────────────
-
-    def _receive(
-        self, channel: Channel, messages: list[list[bytes]], peers: Mapping[bytes, Peer]
-    ) -> None:
-        now = self.clock.seconds()
-        self.settle(self.machine.receive(Arrival(channel, messages, peers), now))
-
     def settle(self, events: Iterable[ServerEvent]) -> None:
         """Do what the machine's events ask for, and send what it has to say."""
-        for event in events:
-            match event:
-                case ContentReceived():
-                    self._deliver(event)
-                case AuthenticationRequested():
-                    self._authenticate(event)
-                case SessionOpened():
-                    self._opened(event.session)
-                case SessionEstablished():
-                    guarded(event.session.application.sessionEstablished)
-                case SessionEnded():
-                    self._ended(event.session, event.reason)
-        self._send()
-        self._timer.look()
-
-    def _opened(self, session: Session) -> None:
-        server = session.application = self.protocol()
-        server.factory, server.machineSession, server.session = self, session, session.name
-        server.peer = session.address or None
-        self.connectionOpened(server, session.address)
-        guarded(server.connectionMade)
-
-    def _ended(self, session: Session, reason: str) -> None:
-        server = session.application
-        self._authenticator.forget(session)
-        self.connectionClosed(server)
-        server.loggedIn(None)
-        guarded(server.sessionLost, Failure(ConnectionClosed(f"the session ended: {reason}")))
-
-    def _deliver(self, event: ContentReceived) -> None:
-        flow, count = event.flow, len(event.sequences)
-        session = flow.session
-        server: MtlServer = session.application
-        shared = {
-            "mtl-virtual-host": session.virtual_host,
-            "mtl-profile": flow.grant.profile.name,
-        }
-        batch = MessageBatch(
-            PROTOCOL,
-            "content",
-            self.receivedAt(),
-            flow.address or None,
-            session.name,
-            server.clientId,
-            count,
-            event.octets,
-            message_id=event.sequences,
-            destination=event.resources,
-            fields=[shared if texts is None else {**texts, **shared} for texts in event.texts],
-            body=event.bodies,
-        )
-        failures: list[Failure] = []
-
-        def hook(batch: MessageBatch) -> Deferred[Any] | None:
-            # A failure is an answer too: what it belongs to is rejected in its turn.
-            try:
-                result = server.batchReceived(batch)
-            except Exception:
-                failures.append(Failure())
-                return None
-            return None if result is None else result.addErrback(failures.append)
-
-        def settled() -> None:
-            now = self.clock.seconds()
-            if not failures:
-                events = self.machine.made_safe(event.place, now)
-            else:
-                tell_not_stored(log, session.name, failures[0], flow.lost_at is not None)
-                self.counters["unsafe_batches"] += 1
-                events = self.machine.not_safe(event.place, now)
-            if events:
-                self.settle(events)
-            else:
-                self._send()
-
-        self._hook = hook
-        self._delivery.deliver(batch, settled)
-
-    # ── authentication ──────────────────────────────────────────────────────────────────────────
-
-    def _authenticate(self, event: AuthenticationRequested) -> None:
-        session = event.session
-        looked = self._authenticator.respond(session, event.mechanism, event.response, event.first)
-        looked.addCallbacks(
-            self._stepped, self._refused, callbackArgs=(session,), errbackArgs=(session,)
-        )
-
-    def _stepped(self, step: sasl.Challenge | sasl.Authenticated, session: Session) -> None:
-        now = self.clock.seconds()
-        if isinstance(step, sasl.Challenge):
-            self.machine.challenge(session, step.octets, now)
-            self.settle(())
-            return
-        self._authenticator.forget(session)
-        events = self.machine.authorize(session, step.login.name, now)
-        if session.user != step.login.name or session.ended:
-            step.login.logout()  # it was too late
-        else:
-            session.application.loggedIn(step.login)
-        self.settle(events)
-
-    def _refused(self, failure: Failure, session: Session) -> None:
-        if failure.check(LoginFailed, sasl.SaslRefused, CancelledError) is None:
-            log.failure("{session}: a checker failed", failure, session=session.name)
-        if session.ended:
-            return
-        self._authenticator.forget(session)
-        self.machine.refuse(session, self.clock.seconds())
-        self.settle(())
-
-    # ── frames out ──────────────────────────────────────────────────────────────────────────────
-
-    def _send(self) -> None:
-        machine = self.machine
-        while machine.profile_errors:
-            failure = Failure(machine.profile_errors.pop(0))
-            log.failure("a profile failed, what it lost is rejected", failure)
-        while True:
-            control, data = machine.outputs()
-            if self._control is None or not (control or data):
-                break
-            if control:
-                self._control.sendAll(control)
-            if data:
-                self._data.sendAll(data)
-        if machine.more_to_send and self._refilling is None:
-            self._refilling = self.clock.callLater(0, self._refill)
-
-    def _refill(self) -> None:
-        self._refilling = None
-        self.machine.refill(self.clock.seconds())
-        self._send()
-
-    def _blocked(self, peer: bytes, full: bool) -> None:
-        if full:
-            self.machine.blocked(peer)
-        else:
-            self.machine.unblocked(peer, self.clock.seconds())
-            self._send()
-
-    def _peerLost(self, peer: bytes) -> None:
-        # Not at once: this may be in the midst of sending what the machine had to say.
-        self.counters["peers_lost"] += 1
-        self.clock.callLater(0, self._lose, peer)
-
-    def _lose(self, peer: bytes) -> None:
-        if not self._stopped:
-            self.settle(self.machine.peer_lost(peer, self.clock.seconds()))
-
-    def _leaving(self, peer: bytes) -> None:
-        self.machine.leaving(peer)
-
-    def _left(self, peers: list[bytes]) -> None:
-        if not self._stopped:
-            self.settle(self.machine.left(peers, self.clock.seconds()))
-
-    # ── time ────────────────────────────────────────────────────────────────────────────────────
-
-    def _advanced(self, events: list[ServerEvent]) -> None:
-        """The machine's deadline has come."""
-        if not self._stopped:
-            self.settle(events)
-
-    def _readingChanged(self, paused: bool) -> None:
-        now = self.clock.seconds()
-        if paused:
-            self.machine.paused(now)
-        else:
-            self.machine.resumed(now)
+        if self._link is not None:
+            self._link.settle(events)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -503,38 +310,35 @@ class MtlServerFactory(MsgprotoServerFactory):
         if self._drained is None:
             self.draining = True
             self._drained = Deferred()
-            if self._sockets is None:
+            if self._link is None:
                 self._drained.callback(None)
             else:
-                self._deadline = self.clock.callLater(self.limits["drain"], self._stop)
-                self._control.pauseProducing()
-                self._control_reading.pause("draining")
-                self._lookStopped()
+                self._deadline = self.clock.callLater(self.limits["drain"], self._link.cut)
+                self._link.drain()
         return self._drained
 
-    def _lookStopped(self) -> None:
-        if self.draining and not self._stopped and not self._delivery.unsafe_batches:
-            # One turn later: what the last batch brought is being confirmed right now.
-            self.clock.callLater(0, self._stop)
+    def _closed(self) -> None:
+        """The link closes its wire: in the next turn, when what was to be sent was."""
+        self.clock.callLater(0, self._gone)
 
-    def _stop(self) -> None:
-        if self._stopped:
-            return
-        self._stopped = True
-        if self._deadline.active():
-            self._deadline.cancel()
-        self._send()
-        for event in self.machine.lost(self.clock.seconds()):
-            if isinstance(event, SessionEnded):
-                self._ended(event.session, event.reason)
-        self._timer.stop()
-        if self._refilling is not None:
-            self._refilling.cancel()
-            self._refilling = None
-        assert self._sockets is not None and self._drained is not None
-        self._sockets.shutdown()
-        self._control = self._data = None
-        self._drained.callback(None)
+    def _gone(self) -> None:
+        link, self._link = self._link, None
+        if link is not None and self._drained is not None:
+            if self._deadline.active():
+                self._deadline.cancel()
+            link.connectionLost()
+            self._control = self._data = None
+            self._drained.callback(None)
+
+    def connectionOpened(self, protocol: Any, host: str) -> None:
+        """A session was opened; the link is no client's."""
+        if protocol is not self._link:
+            super().connectionOpened(protocol, host)
+
+    def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
+        """A session has ended."""
+        if protocol in self.liveConnections:
+            super().connectionClosed(protocol, reason)
 
     def _lookDrained(self) -> None:
         """Sessions come and go; what is drained here are the sockets."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..wire.control import Reply
 
@@ -155,6 +155,10 @@ class ContentsRefused:
     code: int | None
 
 
+LEASE_UNANSWERED: Final = "the lease was not answered"
+"""The reason of a suspended flow whose data port said nothing."""
+
+
 @dataclass(slots=True)
 class FlowSuspended:
     """The flow is lost: get another lease and a socket, then ``renew``."""
@@ -173,6 +177,16 @@ class FlowBroken:
     reason: str
 
 
+@dataclass(slots=True)
+class FlowGivenUp:
+    """The flow was renewed as often as it may, and nothing of it was answered: ``close`` it.
+
+    A content which the server's limits forbid ends the connection each time it is sent.
+    """
+
+    reason: str
+
+
 ClientFlowEvent = (
     FlowOpened
     | Responded
@@ -181,4 +195,5 @@ ClientFlowEvent = (
     | ContentsRefused
     | FlowSuspended
     | FlowBroken
+    | FlowGivenUp
 )

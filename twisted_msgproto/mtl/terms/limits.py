@@ -50,5 +50,9 @@ CLIENT_LIMITS: Final = (
     Limit("login-timeout", 12.0, "s", "for the reply to Authorize: servers let logins wait", 0.001),
     Limit("request-tries", 3, "tries", "before a request fails (MT-28)", 1),
     Limit("window", 1000, "contents", "sent by a writer and not confirmed yet", 1),
-    Limit("waiting", 10_000, "contents", "which a writer holds back for room in its window", 1),
+    Limit(
+        "waiting", 10_000, "contents", "which a writer holds back until the server takes more", 1
+    ),
+    Limit("renewals", 10, "times", "a flow is renewed in a row, with nothing of it answered", 1),
+    Limit("drain", 4.0, "s", "close() waits so long for what is in flight"),
 )

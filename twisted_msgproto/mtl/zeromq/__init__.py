@@ -4,8 +4,9 @@ Importing txzmq installs the default reactor; it is imported when the first sock
 """
 
 from .addresses import check_address, data_beside, is_local, port_of, with_port
+from .bounded import Bounds, messages_within
 from .curve import CurveClient, CurveServer
-from .sockets import Bounds, Sockets, messages_within
+from .sockets import Sockets
 
 __all__ = [
     "Bounds",

@@ -52,8 +52,7 @@ class OutgoingMessage:
     def check(self, octets: bytes) -> None:
         """ValueError if these octets cannot be sent next (``SA-21``); nothing is sent then.
 
-        LimitExceeded if the message would be above ``message-octets`` with them: its peer would
-        cut it (HO-01).
+        LimitExceeded if the message would be more than the peer takes with them (HO-01).
         """
         side = self._side
         if self.id is not None:
@@ -61,7 +60,7 @@ class OutgoingMessage:
             frames = 1 + left // side.part_octets
             heads = frames * (len(side._prefix) + len(self._lines.encode()) + _HEAD_OCTETS)
             total = self._sent + left + heads + len(self._extra.encode()) + len(END)
-            if total > side.message_octets:
+            if total > side.sent_octets_max:
                 raise side.too_large(total)
         if side.lengths:
             return

@@ -51,7 +51,8 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         counters: plain integers for metrics.
         lengths: both sides announced ``framing::length`` (``SA-26``).
         part_octets: a longer body is sent in parts.
-        message_octets: a longer message is cut when it is read, and not sent (``SA-22``).
+        message_octets: a longer message is cut when it is read (``SA-22``).
+        peer_octets: what the peer has said that it takes, or None.
     """
 
     TABLE: ClassVar[Table]  # type: ignore[type-arg]
@@ -65,6 +66,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self.bounds = Bounds.of(limits)
         self.part_octets = limits.integer("part-octets")
         self.message_octets = limits.integer("message-octets")
+        self.peer_octets: int | None = None
         self._unfinished_max = limits.integer("unfinished-messages")
         self._response_seconds = limits["response-seconds"]
         self._framed = framed  # WebSocket: frames come and go one by one
@@ -181,9 +183,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     def _send_original(self, lines: str, extra: str, body: bytes) -> None:
         """As ``_send_message``; LimitExceeded for what the peer would cut, and nothing is queued.
 
-        A peer is taken to have our limit: acknowledged means whole (HO-01).
+        Acknowledged means whole (HO-01).
         """
-        before, most = len(self._out), self.message_octets
+        before, most = len(self._out), self.sent_octets_max
         if len(body) <= most:
             self._send_message(lines, extra, body)
         octets = sum(map(len, self._out[before:])) or len(body)
@@ -191,10 +193,15 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             del self._out[before:]
             raise self.too_large(octets)
 
+    @property
+    def sent_octets_max(self) -> int:
+        """How large a message of ours may be; a peer which does not say is taken to be like us."""
+        return self.message_octets if self.peer_octets is None else self.peer_octets
+
     def too_large(self, octets: int) -> LimitExceeded:
         """What is raised for an original of so many octets."""
         return LimitExceeded(
-            f"a message of {octets} octets is above message-octets={self.message_octets}"
+            f"a message of {octets} octets is above message-octets={self.sent_octets_max}"
         )
 
     def _send_part(self, lines: str, body: bytes, final: bool) -> None:
@@ -219,7 +226,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
         ``waiter`` comes back with the answer, or after ``seconds`` (None: the limit
         ``response-seconds``) without one.  Raises IllegalTransition outside of a session,
-        LimitExceeded when too many are outstanding or the message is above ``message-octets``,
+        LimitExceeded when too many are outstanding or the peer does not take so large a message,
         ValueError for headers and bodies which the framing cannot carry.
         """
         extra, id = self._original(headers, waiting=True)

@@ -69,12 +69,14 @@ from ..terms.tables import (
     TimedOut,
 )
 from ..wire import (
+    ANNOUNCEMENTS,
     CLIENT_ID,
     CLIENT_PASSCODE,
     END_OF_EMPTY,
     ERROR_CODE,
     FRAMING,
     LENGTH,
+    MESSAGE_OCTETS,
     RESERVED,
     SESSION_EXPIRY,
     SESSION_ID,
@@ -86,6 +88,17 @@ from ..wire import (
 from .incoming import Incoming
 from .receiving import Listener
 from .sending import S
+
+_DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def _free(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of CONNECT or CONNECTED which are the application's."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name not in RESERVED and name not in ANNOUNCEMENTS
+    }
 
 
 class Side(Listener[S]):
@@ -141,6 +154,11 @@ class Side(Listener[S]):
             "outstanding": len(self._pending),
             "unfinished": len(self._unfinished),
         }
+
+    def _learn(self, headers: Mapping[str, str]) -> None:
+        """How large a message the peer takes, if its CONNECT or CONNECTED says so (HO-01)."""
+        octets = headers.get(MESSAGE_OCTETS, "")
+        self.peer_octets = int(octets) if _DIGITS.fullmatch(octets) else None
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
@@ -323,11 +341,8 @@ class Server(Side[Serving]):
             self._fail(BAD_REQUEST, Fault("headers-missing", "CONNECT needs headers"), events)
             return
         self._announced = not self._framed and headers.get(FRAMING) == LENGTH
-        free = {
-            name: value
-            for name, value in headers.items()
-            if name not in RESERVED and name != FRAMING
-        }
+        self._learn(headers)
+        free = _free(headers)
         self.deadlines.set("connect", now + self._connect_seconds)
         events.append(ConnectReceived(headers.get(CLIENT_ID), headers.get(CLIENT_PASSCODE), free))
 
@@ -359,7 +374,9 @@ class Server(Side[Serving]):
             own[SESSION_EXPIRY] = formatdate(int(expires), usegmt=True)
         if not self._framed:
             own[FRAMING] = LENGTH
-        lines = self._lines(headers, RESERVED | {FRAMING})
+        if self.peer_octets is not None:  # a client which says so knows what is meant
+            own[MESSAGE_OCTETS] = str(self.message_octets)
+        lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
         head = wire.encode_head("CONNECTED", own)[:-2] + lines.encode() + wire.CRLF
         self._machine.step(Accepted)
         self._out.append(head + END_OF_EMPTY)
@@ -464,7 +481,8 @@ class Client(Side[Connecting]):
             own[CLIENT_PASSCODE] = passcode
         if not self._framed:
             own[FRAMING] = LENGTH
-        lines = self._lines(headers, RESERVED | {FRAMING})
+        own[MESSAGE_OCTETS] = str(self.message_octets)
+        lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
         head = wire.encode_head("CONNECT", own)[:-2] + lines.encode() + wire.CRLF
         self._machine.step(ConnectSent)
         self._out.append(head + END_OF_EMPTY)
@@ -505,12 +523,9 @@ class Client(Side[Connecting]):
         self.expires = None if date is None else _read_date(date)
         self.counters.odd_expiries += date is not None and self.expires is None
         self.deadlines.clear("connect")
+        self._learn(headers)
         self._enter_session(session_id, not self._framed and headers.get(FRAMING) == LENGTH)
-        free = {
-            name: value
-            for name, value in headers.items()
-            if name not in RESERVED and name != FRAMING
-        }
+        free = _free(headers)
         events.append(SessionGranted(session_id, self.expires, free))
 
     def _error_received(self, headers: Mapping[str, str], body: bytes, events: list[Event]) -> None:

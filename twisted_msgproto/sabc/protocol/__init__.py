@@ -1,4 +1,4 @@
-"""sABC on Twisted.  Read exchange, verbs, session, sides, reconnecting."""
+"""sABC on Twisted.  Read exchange, verbs, session, sides, comeback."""
 
 from .sides import (
     ANONYMOUS_CLIENT_ID,

@@ -287,6 +287,10 @@ class SabcClient(SabcSession):
             self.loseSession()
         return left
 
+    def close(self) -> Deferred[None]:
+        """End the session in order, as every client's ``close()`` does; see :meth:`disconnect`."""
+        return self.disconnect()
+
     def loseSession(self) -> None:
         """End the session at once; before the WebSocket upgrade there is none yet."""
         if self.transport is None:

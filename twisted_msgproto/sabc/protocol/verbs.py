@@ -51,9 +51,8 @@ class Verbs(Session):
 
         The Deferred fails with Refused when the peer answers ERROR or has cut the message (then the
         code is ``truncated``), TimedOut, ConnectionClosed, LimitExceeded when too many requests are
-        outstanding or the message is above the limit ``message-octets``, or ValueError for what
-        cannot be sent (``SA-03``, ``SA-21``).  Cancelling it forgets the answer, and ends a
-        streamed body.
+        outstanding or the message is more than the peer takes, or ValueError for what cannot be
+        sent (``SA-03``, ``SA-21``).  Cancelling it forgets the answer, and ends a streamed body.
         """
         if not isinstance(body, bytes | str | bytearray | memoryview):
             return self._stream(iter(body), headers, timeout, waiting=True)

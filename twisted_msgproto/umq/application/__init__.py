@@ -1,1 +1,1 @@
-"""What a UMQ server may do with its calls: methods by name, and the stock server's topics."""
+"""What a UMQ server may do with its calls: methods by name, topics by name, the stock server."""

@@ -1,4 +1,4 @@
-"""UMQ's machines.  Read sides, receiving (with attachments) and sending."""
+"""UMQ's machines.  Read sides, receiving (with arriving and attachments) and sending."""
 
 from .sides import UNDECIDED, Client, Server
 

@@ -53,6 +53,11 @@ class Client(Peer):
         self._version = VERSION
         self._decides = decides
 
+    @property
+    def finished(self) -> bool:
+        """The machine is closed, or it was drained and no call waits on either side."""
+        return self.closed or (super().finished and not self._pending)
+
     def hello(
         self, payload: str = "", attachments: Sequence[bytes | Slot] = (), version: int = VERSION
     ) -> None:

@@ -169,7 +169,9 @@ class Answering(Verbs):
                 Request(session, event.id, event.payload, event.attachments, None, stream)
             )
         else:
-            function = self._callbacks[event.callback]
+            function = self._callbacks.get(event.callback)
+            if function is None:  # unregistered, while the call waited
+                raise Refused("callback not found", Code.CALLBACK_NOT_FOUND.value)
             result = function(
                 Request(session, event.id, event.payload, event.attachments, event.callback, stream)
             )

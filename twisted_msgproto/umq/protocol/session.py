@@ -175,19 +175,34 @@ class UmqSession(Answering):
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
 
     def received(self, inputs: Any) -> None:
-        """The WebSocket messages of one read.
+        """The WebSocket messages of one read, followed one after the other and settled once.
+
+        What a message leads to happens before the machine sees the next: a call which is answered
+        at once is no longer pending then, and a topic which it opened can be unsubscribed.
 
         A peer which makes us write what it does not read is not read either.  One which only says
-        what it has to is: otherwise both sides could wait for each other.
+        what it has to is read: otherwise both sides could wait for each other.
         """
         if self._ended:
             return
         waiting = self.wire.waiting if self._over else 0
-        self._follow(self.machine.receive(inputs, self._now()))
+        receive, now = self.machine.receive, self._now()
+        within, self._following = self._following, True
+        try:
+            for message in inputs:
+                self._follow(receive((message,), now))
+        finally:
+            self._following = within
+        self._settle()
         if self._over and (
             self._inbox or (not self.readsWhileUnread and self.wire.waiting > waiting)
         ):
             self._control.pause("unread-output")
+
+    def oversized(self) -> None:
+        """A message above the limit begins: the peer is told before the WebSocket closes."""
+        if not self._ended:
+            self._follow(self.machine.oversized(self._now()))
 
     def _settle(self) -> None:
         """As a link's; before it all that was gathered goes to the sink."""

@@ -28,7 +28,7 @@ from twisted.cred.checkers import ANONYMOUS
 from twisted.cred.credentials import Anonymous, ICredentials
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
@@ -271,11 +271,14 @@ class UmqClient(UmqSession):
 
     machine: Client
     readsWhileUnread = True  # it writes calls, and reads their answers
+    readsWhileDraining = True  # an end in order waits for answers
 
     def __init__(self) -> None:
         super().__init__()
         self._standing: list[Deferred[UmqClient]] = []
         self._lostWith: Exception | None = None
+        self._leaving: dict[Deferred[None], None] = {}  # who waits for the end
+        self._lateness: Any = None  # the call which ends the wait for what is in flight
 
     def whenEstablished(self) -> Deferred[UmqClient]:
         """Fires with this session when it stands; fails with what ended it before that."""
@@ -287,6 +290,30 @@ class UmqClient(UmqSession):
         else:
             self._standing.append(standing)
         return standing
+
+    def close(self) -> Deferred[None]:
+        """End the session in order; fires when the connection is closed.
+
+        No more calls are made; those in flight, and the server's, are finished, within the limit
+        ``drain``.
+        """
+        left: Deferred[None] = Deferred(lambda cancelled: self._leaving.pop(cancelled, None))
+        if self._lostWith is not None:
+            left.callback(None)
+            return left
+        self._leaving[left] = None
+        if self._lateness is None:
+            seconds = self.factory.limits["drain"]
+            self._lateness = self.factory.clock.callLater(seconds, self._late)
+            if self.transport is None:  # no upgrade yet
+                self.closeSession()
+            else:
+                self._closing = True
+                self.drain()
+        return left
+
+    def _late(self) -> None:
+        self.closeSession()
 
     def hello(self) -> str:
         """The payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
@@ -344,6 +371,7 @@ class UmqClient(UmqSession):
     def neverConnected(self, error: Exception) -> None:
         """The connection was lost before the upgrade: whoever waits for the session hears why."""
         self._fallen(error)
+        self._left()
 
     def ending(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for the session hears why."""
@@ -354,6 +382,17 @@ class UmqClient(UmqSession):
         )
         self._fallen(self._reason or ConnectionClosed(text))
         super().ending(reason)
+        self._left()
+
+    def _left(self) -> None:
+        """The connection is closed: whoever waits for that hears it."""
+        lateness, self._lateness = self._lateness, None
+        if lateness is not None and lateness.active():
+            lateness.cancel()
+        leaving, self._leaving = self._leaving, {}
+        for left in leaving:
+            if not left.called:  # its caller may have cancelled it
+                left.callback(None)
 
     def _fallen(self, error: Exception) -> None:
         self._lostWith = error
@@ -427,4 +466,8 @@ async def connect(
         endpoint = client_endpoint(reactor, url, tls)
     connection: Any = await endpoint.connect(factory)
     client: UmqClient = connection.session
-    return await client.whenEstablished()
+    try:
+        return await client.whenEstablished()
+    except CancelledError:
+        client.closeSession()
+        raise

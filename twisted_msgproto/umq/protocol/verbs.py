@@ -51,6 +51,7 @@ class Verbs(Session):
     _reason: Exception | None  # what ended the session, if we know
     _backlog: int  # updates which nobody has taken yet
     _own_paused: bool
+    _closing = False  # an orderly end of ours, which waits for the answers to our calls
 
     def call(
         self,
@@ -89,7 +90,7 @@ class Verbs(Session):
     ) -> Deferred[Reply]:
         machine = self.machine
         now = self._time()
-        if not machine.opened:
+        if not machine.opened or self._closing:
             raise ConnectionClosed("the session does not stand")
         answer = Answer(self._cancelled)
         answer.streamed = streamed
@@ -112,6 +113,8 @@ class Verbs(Session):
     def _cancelled(self, answer: Deferred[Reply]) -> None:
         assert isinstance(answer, Answer)
         self.machine.cancel(answer.number)
+        if self._closing:
+            self._settle()
 
     def registerCallback(self, function: Callable[[Request], Any]) -> str:
         """Let the peer call ``function`` (``UM-11``); returns the id to tell it."""

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import ConnectionClosed, shown
 
+from ...comeback import tls_refusal
 from ...prompt import prompt_write
 from ..output import Output
 from .frames import BINARY, TEXT, close_reason, xored
@@ -76,6 +77,7 @@ class Carrier(_Mixin):
     _consuming = False
     _ping: bytes | None = None
     _drop_call: Call | None = None
+    _loss: Failure | None = None  # what the transport said when it was lost
     _overdue = False  # the server should have dropped the connection by now
     data: Any
     message_data: Any
@@ -360,14 +362,27 @@ class Carrier(_Mixin):
 
         What it took counts as well: our ping may stand far behind in what it has not read.
         """
-        output, now = self.output, self.factory.reactor.seconds()
-        took = output.moved_at and now < output.moved_at + self.autoPingTimeout
-        if self._reading_paused or output.full or took:
+        if self._reading_paused or self._takes(self.autoPingTimeout):
             self.autoPingTimeoutCall = self.factory.reactor.callLater(
                 self.autoPingTimeout, self.onAutoPingTimeout
             )
         else:
             super().onAutoPingTimeout()
+
+    def onCloseHandshakeTimeout(self) -> None:
+        """No Close of the peer: it is dropped, unless it still reads what stands before ours."""
+        self.closeHandshakeTimeoutCall = None
+        if self.state == _CLOSING and self._takes(self.factory.close_seconds):
+            self.closeHandshakeTimeoutCall = self.factory.reactor.callLater(
+                self.factory.close_seconds, self.onCloseHandshakeTimeout
+            )
+        else:
+            super().onCloseHandshakeTimeout()
+
+    def _takes(self, seconds: float) -> bool:
+        """Whether something waits for the peer, or it took some of it within ``seconds``."""
+        output, now = self.output, self.factory.reactor.seconds()
+        return output.full or (output.moved_at > 0 and now < output.moved_at + seconds)
 
     def onCloseFrame(self, code: int, reasonRaw: bytes) -> bool | None:
         """The peer's close; a client gives the server some time to drop the connection."""
@@ -391,13 +406,15 @@ class Carrier(_Mixin):
         self._reading_paused = False
         self._held = 0
         self.factory.connectionGone(self, reason)
+        self._loss = reason
         super().connectionLost(reason)  # type: ignore[misc]  # autobahn's Twisted class has it
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         """autobahn's last word, once."""
         why = self.wasNotCleanReason or reason or str(code)
         if not self._upgraded:
-            error = ConnectionClosed(f"no WebSocket: {why}")
+            refusal = None if self._loss is None else tls_refusal(self._loss)
+            error = refusal or ConnectionClosed(f"no WebSocket: {why}")
             self._guarded(self.session.neverConnected, error)
         else:
             lost = ConnectionDone() if wasClean else ConnectionLost(why)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.tools.s3 import Store, running_store
-from tests.tools.upkept import RUN, Gateway, create, expected, land, rows
+from tests.tools.upkept import RUN, Gateway, again, expected, land, rows
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.table import rewind as rewinding
@@ -21,40 +19,8 @@ from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.verify import verify
 
 
-@pytest.fixture(scope="module", autouse=True)
-def store() -> Iterator[Store]:
-    with running_store() as running:
-        yield running
-
-
-@pytest.fixture(params=["local", "s3"])
-def table(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Table:
-    if request.param == "local":
-        return create(tmp_path / "table")
-    return create(store.new_location(), storage=store.options)
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Table:
-    return create(tmp_path / "local")
-
-
-@pytest.fixture
-def a(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "a")
-
-
-@pytest.fixture
-def b(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "b")
-
-
 def delta(table: Table) -> DeltaTable:
     return DeltaTable(table.location, storage_options=dict(table.storage.options))
-
-
-def again(table: Table) -> Table:
-    return Table.open(table.location, dict(table.storage.options))
 
 
 def fill(table: Table, *gateways: Gateway, batches: int = 3) -> list[list[DataFile]]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.tools.s3 import Store, running_store
-from tests.tools.upkept import RUN, Gateway, create, expected, land, rows
+from tests.tools.upkept import RUN, Gateway, expected, land, rows
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.expire import expire
@@ -25,29 +23,6 @@ DAY = 86_400.0
 
 def tomorrow() -> float:
     return time.time() + DAY + 60
-
-
-@pytest.fixture(scope="module", autouse=True)
-def store() -> Iterator[Store]:
-    with running_store() as running:
-        yield running
-
-
-@pytest.fixture(params=["local", "s3"])
-def table(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Table:
-    if request.param == "local":
-        return create(tmp_path / "table")
-    return create(store.new_location(), storage=store.options)
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Table:
-    return create(tmp_path / "local")
-
-
-@pytest.fixture
-def a(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "a")
 
 
 def fill(table: Table, a: Gateway, batches: int = 4) -> None:
@@ -133,6 +108,17 @@ def test_what_went_out_is_known_from_a_checkpoint_too(
     fresh = Table.open(local.location)
     assert vacuum(fresh).paths == []
     assert vacuum(fresh, clock=tomorrow).paths == sorted(old)
+
+
+def test_a_torn_version_is_no_leave_to_remove(local: Table, a: Gateway) -> None:
+    fill(local, a)
+    compact(local, RUN)
+    files = sorted(Path(local.location).rglob("*.parquet"))
+    second = Path(local.location, "_delta_log", f"{2:020d}.json")
+    second.write_bytes(second.read_bytes()[:-20])
+    with pytest.raises(TableError, match=r"version 2 of .* is torn"):
+        vacuum(local, clock=tomorrow)
+    assert sorted(Path(local.location).rglob("*.parquet")) == files
 
 
 def test_a_torn_checkpoint_is_no_leave_to_remove(local: Table, a: Gateway) -> None:

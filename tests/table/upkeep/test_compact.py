@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -14,8 +15,7 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from tests.tools.s3 import Store, running_store
-from tests.tools.upkept import RUN, Gateway, create, expected, land, rows
+from tests.tools.upkept import RUN, Gateway, again, create, expected, land, rows
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.table import compact as compacting
 from twisted_msgproto.table.actions import DataFile, Run
@@ -26,34 +26,6 @@ from twisted_msgproto.table.verify import verify
 
 FIRST = date(2023, 11, 15)
 SECOND = FIRST + timedelta(days=1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def store() -> Iterator[Store]:
-    with running_store() as running:
-        yield running
-
-
-@pytest.fixture(params=["local", "s3"])
-def table(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Table:
-    if request.param == "local":
-        return create(tmp_path / "table")
-    return create(store.new_location(), storage=store.options)
-
-
-@pytest.fixture
-def a(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "a")
-
-
-@pytest.fixture
-def b(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "b")
-
-
-def again(table: Table) -> Table:
-    """The same table, as another process sees it."""
-    return Table.open(table.location, dict(table.storage.options))
 
 
 def fill(table: Table, *gateways: Gateway, batches: int = 4) -> None:
@@ -223,6 +195,15 @@ def test_a_dry_expiry_changes_nothing(table: Table, a: Gateway) -> None:
     done = expire(table, SECOND, RUN, dry_run=True)
     assert (done.rows, done.version) == (11, None)
     assert rows(table) == expected(a, 0, 21)
+
+
+def test_rows_of_no_day_do_not_expire(local: Table, a: Gateway) -> None:
+    """Another program may append rows whose day is null."""
+    land(local, a)
+    odd = dataclasses.replace(local.files()[0], partition={"day": None})
+    local.replace(local.files(), [odd], run=RUN)
+    expire(local, date(2100, 1, 1), RUN)
+    assert [file.path for file in local.files()] == [odd.path]
 
 
 def test_a_table_without_days_cannot_expire(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from tests.spark.conftest import damage_record
 from tests.tools.loops import drain
-from tests.tools.upkept import RUN, Gateway, create, land
+from tests.tools.upkept import RUN, Gateway, land
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.lineage import Landed
@@ -27,18 +27,9 @@ from twisted_msgproto.table.verify import GatewayReport, Report, verify
 
 
 @pytest.fixture
-def a(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "a")
-
-
-@pytest.fixture
-def b(tmp_path: Path) -> Gateway:
-    return Gateway(tmp_path / "b")
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return create(tmp_path / "table")
+def table(local: Table) -> Table:
+    """What is looked at does not depend on where it stands: one table is enough."""
+    return local
 
 
 def of(report: Report, gateway: Gateway) -> GatewayReport:

@@ -1,0 +1,342 @@
+"""What every client which comes back has in common, without a protocol: waits, bounds, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from OpenSSL.SSL import Error as TLSError
+from OpenSSL.SSL import SysCallError
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.error import ConnectionLost
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_msgproto.core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    LimitExceeded,
+    Refused,
+    TimedOut,
+)
+from twisted_msgproto.net.comeback import Backoff, Comeback, tls_refusal
+
+
+class Session:
+    """Keeps what it is asked, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Deferred[str]]] = []
+        self.over = False
+
+    def ask(self, text: str) -> Deferred[str]:
+        if self.over:
+            return fail(ConnectionClosed("over"))
+        self.asked.append((text, Deferred()))
+        return self.asked[-1][1]
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for text, _ in self.asked]
+
+    def lose(self) -> None:
+        self.over = True
+        asked, self.asked = self.asked, []
+        for _, waiting in asked:
+            if not waiting.called:
+                waiting.errback(ConnectionClosed("lost"))
+
+
+class Client(Comeback[Session]):
+    """The test makes its sessions."""
+
+    begun = 0
+    cut = 0
+
+    def _begin(self) -> None:
+        self.begun += 1
+        self._attempting()
+
+    def stand(self) -> Session:
+        session = Session()
+        self._established(session)
+        return session
+
+    def lose(self) -> float:
+        session = self.session
+        assert session is not None
+        session.lose()
+        self._failed()
+        return self._delay()
+
+    def refuse(self, text: str = "no") -> float:
+        self._failed(Refused(text))
+        return self._delay()
+
+    def _closeSession(self, session: Session) -> Deferred[Any]:
+        self.closing: Deferred[None] = Deferred()
+        return self.closing
+
+    def _leave(self) -> Deferred[Any]:
+        return succeed(None)
+
+    def _cutOff(self) -> None:
+        self.cut += 1
+        self.closing.callback(None)
+
+    def ask(self, text: str, **options: Any) -> Deferred[str]:
+        return self.perform(lambda session, left: session.ask(text), **options)
+
+
+class ComebackTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+
+    def client(self, **options: Any) -> Client:
+        client = Client(self.clock, random=lambda: 0.0, **options)
+        client.startService()
+        return client
+
+    def tearDown(self) -> None:
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_verb_gets_the_seconds_which_are_left(self) -> None:
+        client = self.client()
+        lefts: list[float] = []
+
+        def verb(session: Session, left: float) -> Deferred[None]:
+            lefts.append(left)
+            return succeed(None)
+
+        done = client.perform(verb, seconds=10)
+        self.clock.advance(4)
+        client.stand()
+        self.successResultOf(done)
+        self.successResultOf(client.perform(verb, seconds=10))
+        self.assertEqual(lefts, [6, 10])
+
+    def test_a_verb_which_raises_fails_its_own_deferred_alone(self) -> None:
+        client = self.client()
+
+        def verb(session: Session, left: float) -> Deferred[None]:
+            raise ValueError("no such thing")
+
+        bad, good = client.perform(verb), client.ask("good")
+        session = client.stand()
+        self.failureResultOf(bad, ValueError)
+        self.assertEqual(session.texts, ["good"])
+        session.asked[0][1].callback("yes")
+        self.assertEqual(self.successResultOf(good), "yes")
+
+    def test_what_waits_is_bounded_in_number_and_octets(self) -> None:
+        client = self.client(limits={"waiting-verbs": 2, "waiting-octets": 100})
+        first = client.ask("1", octets=60)
+        self.failureResultOf(client.ask("2", octets=41), LimitExceeded)
+        second = client.ask("3", octets=40)
+        self.failureResultOf(client.ask("4"), LimitExceeded)
+        second.cancel()
+        self.failureResultOf(second, CancelledError)
+        third = client.ask("5", octets=40)
+        session = client.stand()
+        self.assertEqual(session.texts, ["1", "5"])
+        # In a session nothing waits here.
+        more = [client.ask("6", octets=1000) for _ in range(3)]
+        session.lose()
+        for one in (first, third, *more):
+            self.failureResultOf(one, ConnectionClosed)
+
+    def test_what_was_on_its_way_is_told_and_what_may_be_done_twice_is_done_again(self) -> None:
+        client = self.client()
+        session = client.stand()
+        once, twice = client.ask("once"), client.ask("twice", safe=True)
+        self.assertEqual(session.texts, ["once", "twice"])
+        client.lose()
+        self.failureResultOf(once, ConnectionClosed)
+        self.assertNoResult(twice)
+        session = client.stand()
+        self.assertEqual(session.texts, ["twice"])
+        session.asked[0][1].callback("yes")
+        self.assertEqual(self.successResultOf(twice), "yes")
+
+    def test_what_a_dying_session_does_not_take_waits_before_the_others(self) -> None:
+        """A session may be over before anybody has said so: what it refuses was not sent."""
+        client = self.client()
+        session = client.stand()
+        session.over = True
+        first, second = client.ask("first"), client.ask("second")
+        self.assertIsNone(client.session)
+        client._failed()
+        session = client.stand()
+        self.assertEqual(session.texts, ["first", "second"])
+        for (text, waiting), asked in zip(session.asked, (first, second), strict=True):
+            waiting.callback(text)
+            self.assertEqual(self.successResultOf(asked), text)
+
+    def test_the_time_of_what_is_done_again_runs_on(self) -> None:
+        client = self.client()
+        client.stand()
+        asked = client.ask("x", safe=True, seconds=10)
+        self.clock.advance(8)
+        client.lose()
+        self.clock.advance(1)
+        self.assertNoResult(asked)
+        self.clock.advance(1)
+        self.failureResultOf(asked, TimedOut)
+
+    def test_a_verb_in_a_session_is_cancelled_there(self) -> None:
+        """HO-03"""
+        client = self.client()
+        session = client.stand()
+        asked = client.ask("x", safe=True)
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertTrue(session.asked[0][1].called)
+        client.lose()
+        self.assertEqual(client.stand().texts, [])
+
+    def test_verbs_of_a_callback_come_behind_those_which_wait(self) -> None:
+        client = self.client()
+        order: list[str] = []
+
+        def verb(session: Session, left: float) -> Deferred[None]:
+            order.append("first")
+            client.perform(other("nested"))
+            return succeed(None)
+
+        def other(text: str) -> Any:
+            def note(session: Session, left: float) -> Deferred[None]:
+                order.append(text)
+                return succeed(None)
+
+            return note
+
+        client.perform(verb)
+        client.perform(other("second"))
+        client.stand()
+        self.assertEqual(order, ["first", "second", "nested"])
+
+    def test_intervals_grow_until_a_session_has_stood_for_some_time(self) -> None:
+        client = self.client()
+        waits = []
+        for _ in range(8):
+            client._failed(ConnectionLost())
+            waits.append(client._delay())
+        self.assertEqual(waits, [1, 2, 4, 8, 16, 32, 60, 60])
+        client.stand()
+        self.clock.advance(9)
+        self.assertEqual(client.lose(), 60)
+        client.stand()
+        self.clock.advance(10)
+        self.assertEqual(client.lose(), 1)
+
+    def test_refusals_have_intervals_of_their_own(self) -> None:
+        """HO-11"""
+        client = self.client(retryPolicy=lambda attempt: 0.25 * attempt)
+        self.assertEqual(
+            [client.refuse() for _ in range(10)], [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+        )
+        client._failed(ConnectionLost())
+        self.assertEqual(client._delay(), 0.25)
+        self.assertEqual(client.state, "down")
+        self.assertEqual(client.refuse(), 300)
+        client.stand()
+        client.lose()
+        self.assertEqual(client.refuse(), 2)
+
+    def test_a_session_which_the_server_ends_is_no_refusal(self) -> None:
+        client = self.client()
+        client.stand()
+        client._failed(Refused("go away"))
+        self.assertEqual(client.state, "down")
+        self.assertIsNone(client.refusal)
+
+    def test_a_further_attempt_leaves_a_refusal_as_it_is(self) -> None:
+        """HO-11: whoever watches is not told of every attempt."""
+        client = self.client()
+        states: list[str] = []
+        client.watch(states.append)
+        client.refuse()
+        client._attempting()
+        client.refuse("still no")
+        self.assertEqual(states, ["refused"])
+        self.assertEqual(str(client.refusal), "still no")
+        self.failureResultOf(client.ask("x"), Refused)
+
+    def test_a_new_session_which_cannot_be_made_as_the_one_before_stands_all_the_same(self) -> None:
+        client = self.client()
+        client._renew = lambda session: 1 / 0  # type: ignore[method-assign, assignment]
+        client.stand()
+        self.assertEqual(client.state, "up")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_an_end_which_takes_too_long_is_cut_off(self) -> None:
+        """HO-05"""
+        client = self.client(drain=3.0)
+        client.stand()
+        first, forgotten = client.close(), client.close()
+        forgotten.cancel()
+        self.failureResultOf(forgotten, CancelledError)
+        self.clock.advance(2.9)
+        self.assertNoResult(first)
+        self.assertEqual(client.state, "up")
+        self.clock.advance(0.1)
+        self.successResultOf(first)
+        self.assertEqual((client.state, client.cut), ("down", 1))
+
+    def test_a_session_which_cannot_be_ended_in_order_is_left(self) -> None:
+        client = self.client()
+        client.stand()
+        closed = client.close()
+        client.closing.errback(ZeroDivisionError())
+        self.successResultOf(closed)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_a_service_which_is_started_while_it_stops_begins_again_afterwards(self) -> None:
+        client = self.client()
+        client.stand()
+        closed = client.close()
+        client.startService()
+        client.startService()
+        self.assertEqual(client.begun, 1)
+        client.closing.callback(None)
+        self.successResultOf(closed)
+        self.assertEqual(client.begun, 2)
+        client.stand()
+        self.assertEqual(client.state, "up")
+
+    def test_a_session_which_comes_too_late_is_not_taken(self) -> None:
+        client = self.client()
+        closed = client.close()
+        client.stand()
+        self.successResultOf(closed)
+        self.assertIsNone(client.session)
+
+    def test_a_limit_which_does_not_exist_is_refused(self) -> None:
+        self.assertRaises(ConfigurationError, Client, self.clock, limits={"patience": 1})
+
+
+class BackoffTests(SynchronousTestCase):
+    def test_half_of_a_wait_is_chance(self) -> None:
+        backoff = Backoff(1.0, 60.0, lambda: 1.0)
+        self.assertEqual([backoff.next() for _ in range(3)], [0.5, 1.0, 2.0])
+
+    def test_it_never_exceeds_its_most(self) -> None:
+        backoff = Backoff(2.0, 300.0, lambda: 0.0)
+        self.assertEqual(max(backoff.next() for _ in range(2000)), 300.0)
+
+
+class RefusalsOfTLS(SynchronousTestCase):
+    def test_what_either_side_says_no_to_is_a_refusal(self) -> None:
+        """HO-11"""
+        for text in ("certificate verify failed", "tlsv1 alert unknown ca", "wrong version number"):
+            refusal = tls_refusal(Failure(TLSError([("SSL routines", "", text)])))
+            self.assertEqual(str(refusal), f"TLS: {text}")
+
+    def test_a_connection_which_is_lost_meanwhile_is_none(self) -> None:
+        for error in (
+            ConnectionLost(),
+            TLSError([("SSL routines", "", "unexpected eof while reading")]),
+            TLSError(),
+            SysCallError(-1, "Unexpected EOF"),
+        ):
+            self.assertIsNone(tls_refusal(Failure(error)), error)

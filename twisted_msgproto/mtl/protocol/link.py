@@ -1,0 +1,286 @@
+"""The broker's link: one machine over both ROUTER sockets, and a session for each client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from twisted.cred.error import LoginFailed
+from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from ...core.errors import ConnectionClosed
+from ...core.message import MessageBatch
+from ...net import sasl
+from ...net.delivery import tell_not_stored
+from ...net.link import Link
+from ...net.wires import Wire
+from ..machine import Arrival, Channel, Server, Session
+from ..machine.peers import Peer
+from ..terms.events import (
+    AuthenticationRequested,
+    ContentReceived,
+    ServerEvent,
+    SessionEnded,
+    SessionEstablished,
+    SessionOpened,
+)
+from ..zeromq.hooks import guarded
+
+if TYPE_CHECKING:
+    from .server import MtlServer, MtlServerFactory
+
+PROTOCOL: Final = "mtl"
+
+log = Logger(namespace="twisted_msgproto.mtl")
+
+
+@implementer(IAddress)
+class _AllPeers:
+    """The address at the other end of a ROUTER socket: there is none of its own."""
+
+
+class SocketPair(Wire):
+    """The wire of a broker: its control and its data socket, which may be the same.
+
+    Reading is paused where data comes; requests go on.
+    """
+
+    def __init__(self, sockets: Any, control: Any, data: Any, closed: Callable[[], Any]) -> None:
+        """``sockets`` made both; ``closed()`` is called when they are closed."""
+        self._sockets = sockets
+        self._control = control
+        self._data = data
+        self._closed = closed
+        self.pauseProducing = data.pauseProducing  # type: ignore[method-assign]
+        self.resumeProducing = data.resumeProducing  # type: ignore[method-assign]
+
+    def write(self, outputs: tuple[list[list[bytes]], list[list[bytes]]]) -> None:
+        """Send what is for control and what is for data connections."""
+        control, data = outputs
+        if control:
+            self._control.sendAll(control)
+        if data:
+            self._data.sendAll(data)
+
+    def close(self, fault: bool) -> None:
+        """Close the sockets; what was sent goes on being sent for a moment."""
+        self._closed()
+
+    def abort(self) -> None:
+        """As ``close``."""
+        self._closed()
+
+    def pauseProducing(self) -> None:
+        """Read no data for now."""
+
+    def resumeProducing(self) -> None:
+        """Read data again."""
+
+    def pauseRequests(self) -> None:
+        """Read no requests, either."""
+        self._control.pauseProducing()
+
+    def getPeer(self) -> IAddress:
+        """Return an address which stands for all peers."""
+        return _AllPeers()
+
+    getHost = getPeer
+
+    def established(self) -> None:
+        """Each client has a session of its own."""
+
+    def stop(self) -> None:
+        """The sockets are closed and gone."""
+        self._sockets.shutdown()
+
+
+class BrokerLink(Link):
+    """What the broker's machine says is done, and what its sockets bring is told to it.
+
+    A lost batch ends the flow which sent it and not the link, which is everybody's.
+    """
+
+    log: ClassVar[Logger] = log
+    factory: MtlServerFactory
+    machine: Server
+    wire: SocketPair
+    answers: ClassVar = frozenset({SessionEnded})
+
+    def makeMachine(self) -> Server:
+        """Return the factory's machine."""
+        return self.factory.machine
+
+    def counted(self) -> Mapping[str, int]:
+        """Return nothing: the machine counts at the factory."""
+        return {}
+
+    # ── from the sockets ────────────────────────────────────────────────────────────────────────
+
+    def arrived(
+        self, channel: Channel, messages: list[list[bytes]], peers: Mapping[bytes, Peer]
+    ) -> None:
+        """One read of a socket brought ``messages``."""
+        self.received(Arrival(channel, messages, peers))
+
+    def blocked(self, peer: bytes, full: bool) -> None:
+        """Much waits for a peer, or nothing any more."""
+        if full:
+            self.machine.blocked(peer)
+        else:
+            self.machine.unblocked(peer, self._now())
+            self._settle()
+
+    def peerLost(self, peer: bytes) -> None:
+        """A peer left too much unread.  This may be in the midst of sending."""
+        self.factory.counters["peers_lost"] += 1
+        self.factory.clock.callLater(0, self._givePeerUp, peer)
+
+    def _givePeerUp(self, peer: bytes) -> None:
+        if not self._gone:
+            self._follow(self.machine.peer_lost(peer, self._now()))
+
+    def peersLeft(self, peers: list[bytes]) -> None:
+        """Connections have ended, and all that they sent was read."""
+        if not self._gone:
+            self._follow(self.machine.left(peers, self._now()))
+
+    # ── the machine's events ────────────────────────────────────────────────────────────────────
+
+    def _sessionOpened(self, event: SessionOpened) -> None:
+        session, factory = event.session, self.factory
+        server = session.application = factory.protocol()
+        server.factory, server.machineSession, server.session = factory, session, session.name
+        server.peer = session.address or None
+        factory.connectionOpened(server, session.address)
+        guarded(server.connectionMade)
+
+    def _sessionEstablished(self, event: SessionEstablished) -> None:
+        guarded(event.session.application.sessionEstablished)
+
+    def _sessionEnded(self, event: SessionEnded) -> None:
+        server: MtlServer = event.session.application
+        self.factory.authenticator.forget(event.session)
+        self.factory.connectionClosed(server)
+        server.loggedIn(None)
+        text = f"the session ended: {event.reason}"
+        guarded(server.sessionLost, Failure(ConnectionClosed(text)))
+
+    def _contentReceived(self, event: ContentReceived) -> None:
+        flow = event.flow
+        session = flow.session
+        server: MtlServer = session.application
+        shared = {
+            "mtl-virtual-host": session.virtual_host,
+            "mtl-profile": flow.grant.profile.name,
+        }
+        batch = MessageBatch(
+            PROTOCOL,
+            "content",
+            self.factory.receivedAt(),
+            flow.address or None,
+            session.name,
+            server.clientId,
+            len(event.sequences),
+            event.octets,
+            message_id=event.sequences,
+            destination=event.resources,
+            fields=[shared if texts is None else {**texts, **shared} for texts in event.texts],
+            body=event.bodies,
+        )
+        self._delivery.deliver(server.batchReceived, batch, event.place)
+
+    # ── authentication ──────────────────────────────────────────────────────────────────────────
+
+    def _authenticationRequested(self, event: AuthenticationRequested) -> None:
+        session = event.session
+        asked = self.factory.authenticator.respond(
+            session, event.mechanism, event.response, event.first
+        )
+        asked.addCallbacks(
+            self._stepped, self._refused, callbackArgs=(session,), errbackArgs=(session,)
+        )
+
+    def _stepped(self, step: sasl.Challenge | sasl.Authenticated, session: Session) -> None:
+        now = self._now()
+        if isinstance(step, sasl.Challenge):
+            self.machine.challenge(session, step.octets, now)
+            self._settle()
+            return
+        self.factory.authenticator.forget(session)
+        events = self.machine.authorize(session, step.login.name, now)
+        if session.user != step.login.name or session.ended:
+            step.login.logout()  # it was too late
+        else:
+            session.application.loggedIn(step.login)
+        self._follow(events)
+
+    def _refused(self, failure: Failure, session: Session) -> None:
+        if failure.check(LoginFailed, sasl.SaslRefused, CancelledError) is None:
+            log.failure("{session}: a checker failed", failure, session=session.name)
+        if session.ended:
+            return
+        self.factory.authenticator.forget(session)
+        self.machine.refuse(session, self._now())
+        self._settle()
+
+    actions: ClassVar = {
+        ContentReceived: _contentReceived,
+        AuthenticationRequested: _authenticationRequested,
+        SessionOpened: _sessionOpened,
+        SessionEstablished: _sessionEstablished,
+        SessionEnded: _sessionEnded,
+    }
+
+    # ── what is not stored, what is not sent yet ────────────────────────────────────────────────
+
+    def _notSafe(self, place: Any, failure: Failure) -> None:
+        """Contents never will be safe: their flow breaks, in its turn; others go on."""
+        flow = place[0]
+        tell_not_stored(log, flow.session.name, failure, flow.lost_at is not None)
+        self.factory.counters["unsafe_batches"] += 1
+        if not self._gone:
+            self._follow(self.machine.not_safe(place, self._now()))
+
+    def settle(self, events: Iterable[ServerEvent]) -> None:
+        """Follow what the machine says to a call of the application's."""
+        self._follow(list(events))
+
+    def _settle(self) -> None:
+        machine = self.machine
+        if machine.profile_errors:
+            for error in machine.take_profile_errors():
+                text = "a profile failed, what it lost is rejected"
+                log.failure(text, Failure(error))
+        super()._settle()
+        if machine.more_to_send and self._resumption is None and not self._ended:
+            # In the next turn, when the sockets have taken what was.
+            self._resumption = self.factory.clock.callLater(0, self._refill)
+
+    def _refill(self) -> None:
+        self._resumption = None
+        self.machine.refill(self._now())
+        self._settle()
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def drain(self) -> None:
+        """Read no more; confirm what arrived once it is safe, then close the sockets."""
+        self.wire.pauseRequests()
+        super().drain()
+
+    def cut(self) -> None:
+        """The time to end in order is over."""
+        if not self._ended:
+            self._abort()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The sockets are closed: every session ends."""
+        for event in self.machine.lost(self._now()):
+            if isinstance(event, SessionEnded):
+                self._sessionEnded(event)
+        super().connectionLost(reason)

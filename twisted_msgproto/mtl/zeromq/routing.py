@@ -1,0 +1,171 @@
+"""What a ROUTER knows of its peers: each goes by the name of its connection (``MT-30``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import zmq
+
+from ..machine.peers import SERIAL_OCTETS, Peer, connection_name
+from .bounded import READ_OCTETS_PER_TURN, READS_PER_TURN, Backlog
+from .connections import DESCRIPTOR, PROPERTY, Connections
+from .hooks import guarded
+
+LAST_WORDS_SECONDS: Final = 0.1
+"""From the end of a connection to when the socket is read on to the end of what it sent.
+
+libzmq's thread tells of an end a moment before it hands over the last messages (after a reset).
+"""
+
+IPV4_MAPPED: Final = "::ffff:"
+"""What an address begins with where a socket listens for both kinds, and this is one of IPv4."""
+
+NO_SERIAL: Final = bytes(SERIAL_OCTETS)
+"""At the end of a name: the connection has no serial (inproc), so nobody tells of its end."""
+
+Routed = Callable[[list[list[bytes]], Mapping[bytes, Peer]], None]
+"""Takes the messages of one read, each behind the name of its connection, and what is known of
+connections by their names."""
+
+
+class Routing:
+    """What a ROUTER knows of who sent a message: the connection, its address, its key.
+
+    Its peers go by the names of their connections and not by their identities, both ways.  What is
+    to be sent to a connection which has ended is dropped: whoever has its identity by then is not
+    meant.
+    """
+
+    socket: Any
+    _received: Routed
+    _backlogs: dict[bytes, Backlog]
+    _lost: Callable[[bytes], None]
+    _readSoon: Callable[[], None]
+    factory: Any
+
+    def __init__(
+        self,
+        *arguments: Any,
+        connections: Connections,
+        leaving: Callable[[bytes], None] = lambda peer: None,
+        left: Callable[[list[bytes]], None] = lambda peers: None,
+        **options: Any,
+    ) -> None:
+        """As :class:`Bounded`, and how connections end.
+
+        ``leaving(peer)``: its connection has ended; what it sent before may still come.
+        ``left(peers)``: that was all.
+        """
+        self._connections = connections
+        self._leaving = leaving
+        self._left = left
+        self._names: dict[str, bytes] = {}  # by serial, of connections which stand
+        self._identities: dict[bytes, bytes] = {}  # by name, of connections which stand
+        self._peers: dict[bytes, Peer] = {}
+        self._ended: dict[bytes, None] = {}  # names of connections which have ended just now
+        self._silent: dict[bytes, None] = {}  # and of those which have when all was read
+        self._waiting: Any = None
+        super().__init__(*arguments, **options)
+
+    def _slice(self, messages: list[list[bytes]]) -> bool:
+        """Read some messages; whether there may be more."""
+        socket, names, flags, octets = self.socket, self._names, zmq.NOBLOCK, 0
+        receive, option = socket.recv, socket.getsockopt
+        try:
+            while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
+                identity = receive(flags)
+                # As a frame it knows its connection; the others are cheaper without.
+                frame = receive(flags, False)
+                parts = [identity, frame.bytes]
+                if frame.more:
+                    parts.append(receive(flags))
+                    while option(zmq.RCVMORE):
+                        octets += len(parts[-1])
+                        parts.append(receive(flags))
+                octets += len(parts[1]) + len(parts[-1])
+                serial = told(frame, PROPERTY)
+                parts[0] = names.get(serial) or self._first(identity, serial, frame)
+                messages.append(parts)
+        except zmq.Again:
+            return False
+        return True
+
+    def _first(self, identity: bytes, serial: str, frame: Any) -> bytes:
+        """The name of a connection which was not read from before, or which has ended."""
+        if not serial:
+            return identity + NO_SERIAL
+        number = int(serial)
+        name = connection_name(identity, number)
+        if name not in self._peers:
+            address = told(frame, "Peer-Address").removeprefix(IPV4_MAPPED)
+            self._peers[name] = Peer(address, told(frame, "User-Id").encode())
+            ended = partial(self._disconnected, name)
+            if self._connections.stands(number, int(told(frame, DESCRIPTOR)), ended):
+                self._names[serial] = name
+                self._identities[name] = identity
+            else:
+                self._end(name)
+        return name
+
+    def _disconnected(self, name: bytes, serial: int) -> None:
+        del self._names[str(serial)]
+        self._end(name)
+
+    def _end(self, name: bytes) -> None:
+        """Nothing can be sent there any more; what it sent is read still."""
+        self._identities.pop(name, None)
+        self._backlogs.pop(name, None)
+        self._ended[name] = None
+        guarded(self._leaving, name)
+        if self._waiting is None:
+            self._waiting = self.factory.reactor.callLater(LAST_WORDS_SECONDS, self._waited)
+
+    def _waited(self) -> None:
+        self._waiting = None
+        self._silent.update(self._ended)
+        self._ended.clear()
+        self._readSoon()
+
+    def _readOn(self) -> None:
+        """There was nothing more to read, so the connections which have ended will say no more."""
+        if self._silent:
+            left, self._silent = list(self._silent), {}
+            for name in left:
+                self._peers.pop(name, None)
+            guarded(self._left, left)
+
+    def _unreachable(self, peer: bytes) -> None:
+        if peer.endswith(NO_SERIAL):
+            self._lost(peer)
+        else:
+            self._end(peer)
+
+    def _sent(self, peer: bytes, parts: list[bytes]) -> bool:
+        identity = self._identities.get(peer)
+        if identity is None:
+            if not peer.endswith(NO_SERIAL):
+                return True
+            identity = peer[: -len(NO_SERIAL)]
+        sent: bool = super()._sent(peer, [identity, *parts[1:]])  # type: ignore[misc]
+        return sent
+
+    def _deliver(self, messages: list[list[bytes]]) -> None:
+        guarded(self._received, messages, self._peers)
+
+    def shutdown(self) -> None:
+        """Close the socket."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        super().shutdown()  # type: ignore[misc]
+
+
+def told(frame: Any, name: str) -> str:
+    """What the metadata of a message says; "" where it has none (inproc)."""
+    try:
+        text: str = frame.get(name)
+    except zmq.ZMQError:
+        return ""
+    return text

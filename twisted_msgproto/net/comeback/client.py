@@ -1,0 +1,127 @@
+"""Coming back on Twisted's transports, with Twisted's ``ClientService`` inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from OpenSSL.SSL import Error as TLSError
+from OpenSSL.SSL import SysCallError, ZeroReturnError
+from twisted.application.internet import ClientService
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from ...core.errors import Refused
+from ..factory import tls_text
+from .errand import S
+from .service import Comeback
+from .terms import DRAIN_SECONDS, ComebackState
+
+
+def tls_refusal(reason: Failure) -> Refused | None:
+    """Why TLS said no, or None if the connection ended for another reason.
+
+    Either side may have said it (a certificate which is missing, expired or not known, no TLS
+    there at all), and the next attempt will come to the same end.  A connection which was lost in
+    the middle of a hand-shake is no refusal.
+    """
+    if not reason.check(TLSError) or reason.check(SysCallError, ZeroReturnError):
+        return None
+    text = tls_text(reason.value)
+    return None if "unexpected eof" in text or "middle" in text else Refused(f"TLS: {text}")
+
+
+@implementer(IStreamClientEndpoint)
+class _Attempts:
+    """An endpoint which tells a service what becomes of each attempt."""
+
+    def __init__(self, endpoint: IStreamClientEndpoint, service: ClientComeback[Any]) -> None:
+        self._endpoint = endpoint
+        self._service = service
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        self._service._attempting()
+        connected: Deferred[Any] = self._endpoint.connect(protocolFactory)
+        return connected.addCallbacks(self._service._connected, self._service._unconnected)
+
+
+class ClientComeback(Comeback[S]):
+    """A client which comes back on Twisted transports, over Twisted's ``ClientService``.
+
+    What the factory builds is a session with ``whenEstablished()``, which fails with Refused where
+    the server refused it, or carries one as its ``session``.
+    """
+
+    def __init__(
+        self,
+        endpoint: IStreamClientEndpoint,
+        factory: Any,
+        *,
+        connecting: IProtocolFactory | None = None,
+        **options: Any,
+    ) -> None:
+        """``factory`` builds the sessions, or ``connecting`` does with it (WebSocket).
+
+        ``options`` go to :class:`Comeback`.
+        """
+        drain = factory.limits.get("drain", DRAIN_SECONDS)
+        super().__init__(factory.clock, **{"drain": drain, **options})
+        self.factory = factory
+        self._connection: Any = None  # the newest one
+        self._client = ClientService(
+            _Attempts(endpoint, self),
+            factory if connecting is None else connecting,
+            retryPolicy=self._between,
+            clock=factory.clock,
+        )
+        self._error: BaseException | None = None  # why the attempt at hand has failed
+
+    def _sessionIn(self, connection: Any) -> Any:
+        """The session of a connection: itself on a byte stream, what it carries on WebSocket."""
+        carried = getattr(connection, "session", None)
+        return carried if hasattr(carried, "whenEstablished") else connection
+
+    def _begin(self) -> None:
+        self._client.startService()
+
+    def _connected(self, connection: Any) -> Any:
+        """There is a connection: what matters is whether its session will stand."""
+        self._connection = connection
+        session = self._sessionIn(connection)
+        established: Deferred[S] = session.whenEstablished()
+        established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
+        return connection
+
+    def _unconnected(self, failure: Failure) -> Failure:
+        self._error = failure.value
+        return failure
+
+    def _unestablished(self, failure: Failure, session: Any) -> None:
+        """The connection has ended, for ``failure``, and ``session`` never stood."""
+        loss: Failure | None = getattr(session, "loss", None)
+        self._error = (None if loss is None else tls_refusal(loss)) or failure.value
+
+    def _between(self, attempts: int) -> float:
+        """ClientService asks when to connect again: a connection was lost, or there was none."""
+        error, self._error = self._error, None
+        self._connection = None
+        self._failed(error)
+        seconds = self._delay()
+        if self._stopWhenRefused and self.state is ComebackState.REFUSED:
+            self.clock.callLater(0, self._giveUp)
+        return seconds
+
+    def _giveUp(self) -> None:
+        if self.state is ComebackState.REFUSED and not self._closing:
+            self._client.stopService()
+
+    def _leave(self) -> Deferred[Any]:
+        left: Deferred[Any] = self._client.stopService()
+        return left
+
+    def _cutOff(self) -> None:
+        connection = self._connection
+        transport = None if connection is None else getattr(connection, "transport", None)
+        if transport is not None:
+            transport.abortConnection()

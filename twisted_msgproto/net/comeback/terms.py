@@ -1,0 +1,83 @@
+"""What all clients which come back share: limits, states, intervals.  No Twisted here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+from ...core.limits import Limit
+
+COMEBACK_LIMITS: Final = (
+    Limit("retry-first", 1.0, "s", "from a lost connection to the next attempt", 0.001),
+    Limit("retry-most", 60.0, "s", "between two attempts, however many have failed", 0.001),
+    Limit("refused-first", 2.0, "s", "from a refusal to the next attempt", 0.001),
+    Limit("refused-most", 300.0, "s", "between two attempts, however many were refused", 0.001),
+    Limit("steady-seconds", 10.0, "s", "a session which stood so long begins the intervals anew"),
+    Limit("waiting-seconds", 60.0, "s", "a verb waits for a session, then TimedOut", 0.001),
+    Limit("waiting-verbs", 10_000, "verbs", "wait for a session; one more gets LimitExceeded", 1),
+    Limit("waiting-octets", 64 << 20, "octets", "of what waits for a session", 1),
+)
+"""What a client which comes back bounds, beside the limits of its protocol."""
+
+DRAIN_SECONDS: Final = 4.0
+"""For what is in flight when a service stops, where the factory has no limit ``drain``."""
+
+BACKOFF_FACTOR: Final = 2.0
+"""Each attempt which fails makes the next wait so much longer."""
+
+BACKOFF_JITTER: Final = 0.5
+"""So much of a wait is left to chance, lest all clients come back at the same moment."""
+
+DOUBLINGS_MOST: Final = 64
+"""The exponent is bounded, since a float has an end after a thousand attempts."""
+
+
+class ComebackState(StrEnum):
+    """Where a client which comes back stands; each member equals its name in small letters."""
+
+    CONNECTING = "connecting"
+    """An attempt is under way."""
+
+    UP = "up"
+    """The session stands."""
+
+    DOWN = "down"
+    """There is no connection: not started, stopped, or the next attempt is yet to come."""
+
+    REFUSED = "refused"
+    """The server said no.  It stays so during further attempts, until one ends otherwise."""
+
+
+class Backoff:
+    """How long to wait before the next attempt: longer each time, and never the same for all.
+
+    Attributes:
+        attempts: attempts which have failed since :meth:`reset`.
+    """
+
+    __slots__ = ("_first", "_jitter", "_most", "_random", "attempts")
+
+    def __init__(
+        self,
+        first: float,
+        most: float,
+        random: Callable[[], float],
+        jitter: float = BACKOFF_JITTER,
+    ) -> None:
+        """``first`` and ``most`` are in seconds; ``random`` gives numbers from 0 to 1."""
+        self._first = first
+        self._most = most
+        self._random = random
+        self._jitter = jitter
+        self.attempts = 0
+
+    def next(self) -> float:
+        """Seconds to wait now; one attempt more has failed."""
+        doubled = self._first * BACKOFF_FACTOR ** min(self.attempts, DOUBLINGS_MOST)
+        self.attempts += 1
+        return min(self._most, doubled) * (1 - self._jitter * self._random())
+
+    def reset(self) -> None:
+        """It works again."""
+        self.attempts = 0

@@ -1,0 +1,52 @@
+"""The server of ``twistd umq``: it stores calls, and answers its hub's methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...core.errors import Refused
+from ...core.message import Message
+from ..protocol.exchange import Stored
+from ..protocol.sides import UmqServer, UmqServerFactory
+from ..terms.events import CallbackReceived, CallReceived
+from ..wire import Code
+from .hub import Hub
+from .methods import MethodRegistry
+
+
+class StockServer(UmqServer):
+    """Stores every call, or those which ``ingest`` names, and says so in its answer (``UM-17``)."""
+
+    factory: StockServerFactory
+
+    def admit(self, message: CallReceived | CallbackReceived) -> None:
+        """Refuse what is neither a method of ours nor one which is to be stored."""
+        names, methods = self.factory.ingest, self.factory.methods
+        if names and isinstance(message, CallReceived) and not methods.answers(message.payload):
+            name = methods.nameIn(message.payload)
+            if name not in names:
+                raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
+
+    def requestReceived(self, message: Message) -> str | None:
+        """It is stored; a call which names a method hears that nobody has carried it out."""
+        if message.destination is None or message.kind != "call":
+            return None
+        return str(Stored(self.factory.sink is not None))
+
+
+class StockServerFactory(UmqServerFactory):
+    """Builds a :class:`StockServer` for each client which connects.
+
+    Attributes:
+        ingest: the methods whose calls are stored; empty: all, and other text too.
+    """
+
+    protocol = StockServer
+    methods: MethodRegistry
+
+    def __init__(self, *arguments: Any, ingest: Iterable[str] = (), **options: Any) -> None:
+        """``arguments`` and ``options`` as :class:`.UmqServerFactory` has them."""
+        options.setdefault("methods", Hub().methods)
+        super().__init__(*arguments, **options)
+        self.ingest = frozenset(ingest)

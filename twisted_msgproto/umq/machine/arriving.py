@@ -1,0 +1,165 @@
+"""What the peer's messages wait for: their attachments, and each other.
+
+:class:`Arriving` stands between :class:`.sending.Speaker` and :class:`.receiving.Peer`.
+"""
+
+from __future__ import annotations
+
+from ...core.limits import Limits
+from ...core.machine import State
+from ..terms.events import STREAMABLE, Attachment, AttachmentsAnnounced, Event, Message
+from ..terms.states import Counters, Faulted
+from ..wire import Fatal, Frame, UmqFault, encode
+from .attachments import Announcement, Filled, Key, Ordered
+from .sending import Speaker
+
+
+class Arriving(Speaker):
+    """The attachments of the peer's messages, and the order in which messages are given out.
+
+    Serves ``UM-04`` and ``UM-19``.
+    """
+
+    def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
+        super().__init__(initial, limits, now)
+        self._attachment_seconds = self._limits["attachment-seconds"]
+        self.counters = Counters()
+        self.fault = None
+        self._paused = False
+        self._incoming_since = now  # of the last announcement or filled slot
+        self._barrier: list[Event] | None = None  # what waits for W's attachments
+
+    @property
+    def held(self) -> int:
+        """Octets of messages which wait for attachments, with those which are there."""
+        return self._incoming.octets
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing waits for attachments."""
+        return not self._incoming.waiting
+
+    def _fail(self, fault: UmqFault, events: list[Event]) -> None:
+        """The peer broke the protocol: say ``F`` as the last command (``UM-08``, ``UM-18``)."""
+        self._machine.step(Faulted)
+        self._out.append(encode(Fatal("0", f"{fault.code.value} {fault.text}")))
+        self._end()
+        self.fault = fault
+        events.append(fault)
+
+    def _end(self) -> None:
+        super()._end()
+        self._barrier = None
+
+    def _give(self, event: Event, events: list[Event]) -> None:
+        """To the caller, unless W's attachments are still on their way (``UM-07``)."""
+        (events if self._barrier is None else self._barrier).append(event)
+
+    def _emit(self, message: Ordered, events: list[Event]) -> None:
+        """``message`` is complete and its turn has come: do what it says, and give it out."""
+        raise NotImplementedError
+
+    # ── attachments in ──────────────────────────────────────────────────────────────────────────
+
+    def _deliver(
+        self, message: Message, count: int, key: Key | None, events: list[Event]
+    ) -> Announcement | None:
+        """Give ``message`` out: now, or when ``count`` attachments are there and its turn comes."""
+        if count:
+            announcement = self._announce(message, count, key, events)
+            if announcement is not None and isinstance(message, STREAMABLE):
+                self._give(AttachmentsAnnounced(message, count), events)
+            return announcement
+        if key is None or not self._behind(message, key, events):
+            self._emit(message, events)
+        return None
+
+    def _behind(self, message: Ordered, key: Key, events: list[Event]) -> bool:
+        """Does ``message`` have to wait for an earlier one's attachments (``UM-04``)?"""
+        incoming = self._incoming
+        if not incoming.waiting or not incoming.queued(message, key):
+            return False
+        if incoming.waiting > self._limits["waiting-messages"]:
+            text = "too many messages wait for attachments"
+            self._fail(UmqFault("waiting-messages", text), events)
+        else:
+            self._too_much_waits(events)
+        return True
+
+    def _too_much_waits(self, events: list[Event]) -> bool:
+        """Attachments, and the payloads which wait for them, are limited in all (``UM-19``)."""
+        if self._incoming.octets <= self._limits["attachments-octets"]:
+            return False
+        text = "what waits for attachments is above its limit"
+        self._fail(UmqFault("attachments-octets", text), events)
+        return True
+
+    def _announce(
+        self, message: Message | None, count: int, key: Key | None, events: list[Event]
+    ) -> Announcement | None:
+        if len(self._incoming) >= self._limits["announcements"]:
+            text = "too many messages with attachments to come"
+            self._fail(UmqFault("announcements", text), events)
+            return None
+        if not len(self._incoming):
+            self._incoming_since = self.clock
+            self.deadlines.no_later("attachment", self.clock + self._attachment_seconds)
+        announcement = self._incoming.announce(message, count, key)
+        return None if self._too_much_waits(events) else announcement
+
+    def _discard(self, frame: Frame, events: list[Event]) -> None:
+        """A message which nobody gets still owns its slots (``UM-04``)."""
+        if frame.attachments:
+            self._announce(None, frame.attachments, None, events)
+
+    def _fill(self, attachment: Attachment, events: list[Event]) -> None:
+        incoming = self._incoming
+        if not len(incoming):
+            self._fail(UmqFault("stray", "an attachment which no message announced"), events)
+            return
+        self._incoming_since = self.clock
+        self.counters.attachments += 1
+        filled = incoming.fill(attachment)
+        if not self._too_much_waits(events):
+            self._give_filled(filled, events)
+
+    def _give_filled(self, filled: Filled, events: list[Event]) -> None:
+        for message in filled.ready:
+            self._emit(message, events)
+        for arrived in filled.arrived:
+            self._give(arrived, events)
+
+    def stream(self, message: Message) -> list[Event]:
+        """Have ``message`` now and its attachments one by one (``UM-19``).
+
+        For a message which an AttachmentsAnnounced brought; nothing happens if it is complete.
+        Returns the events which this brings.
+        """
+        events: list[Event] = []
+        self._give_filled(self._incoming.stream(message), events)
+        return events
+
+    # ── while the peer is not read, and when nothing comes ──────────────────────────────────────
+
+    def paused(self, now: float) -> list[Event]:
+        """The peer is not read: that its attachments do not come means nothing."""
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[Event]:
+        """The peer is read again: it has all its time from now on."""
+        self._paused = False
+        if len(self._incoming) and not self.closed:
+            self._incoming_since = now
+            self.deadlines.no_later("attachment", now + self._attachment_seconds)
+        return []
+
+    def _attachment_expired(self, now: float, events: list[Event]) -> None:
+        if self._paused or not len(self._incoming):
+            return
+        deadline = self._incoming_since + self._attachment_seconds
+        if now < deadline:
+            self.deadlines.set("attachment", deadline)
+        else:
+            text = f"no attachment for {self._attachment_seconds:g} s"
+            self._fail(UmqFault("attachment-seconds", text), events)

@@ -1,0 +1,145 @@
+"""A UMQ client which comes back: subscriptions and attributes are renewed with each session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...core.errors import ConnectionClosed, LimitExceeded
+from ...net.comeback import ClientComeback
+from .exchange import Reply, Update
+from .sides import UmqClient, UmqClientFactory
+from .topics import Subscription
+
+log = Logger(namespace="twisted_msgproto.umq")
+
+
+class Renewed:
+    """A subscription which is renewed with every session; :meth:`end` it when it is enough."""
+
+    def __init__(
+        self,
+        service: UmqClientService,
+        request: Callable[[str], str],
+        hook: Callable[[Update], object],
+    ) -> None:
+        self._service = service
+        self._request = request
+        self._hook = hook
+        self._subscription: Subscription | None = None
+
+    def end(self) -> None:
+        """Unsubscribe, now and for all sessions to come."""
+        self._service._renewed.pop(self, None)
+        if self._subscription is not None:
+            self._subscription.unsubscribe()
+
+    def _renew(self, session: UmqClient) -> None:
+        try:
+            self._subscription = session.subscribe(self._request, self._hook)
+        except Exception:
+            self._refused(Failure())
+        else:
+            self._subscription.whenStarted().addErrback(self._refused)
+
+    def _refused(self, failure: Failure) -> None:
+        if not failure.check(ConnectionClosed):
+            log.info("a subscription was not renewed: {error}", error=failure.getErrorMessage())
+
+
+class UmqClientService(ClientComeback[UmqClient]):
+    """Keeps one session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+
+    A call which was not sent waits for the next session.  One which was on its way when the
+    session ended fails with ConnectionClosed, because nobody knows whether the server did it; a
+    caller who knows that doing it twice does no harm says ``safe=True``, and it is repeated.
+    Subscriptions and attributes are renewed with every new session.
+    """
+
+    factory: UmqClientFactory
+
+    def __init__(
+        self, endpoint: IStreamClientEndpoint, factory: UmqClientFactory, **options: Any
+    ) -> None:
+        """``options`` as :class:`~twisted_msgproto.net.comeback.Comeback` has them."""
+        super().__init__(endpoint, factory, **options)
+        self._renewed: dict[Renewed, None] = {}
+        self._attributes: dict[str, tuple[str, Sequence[Any]]] = {}
+
+    def call(
+        self,
+        payload: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+        *,
+        safe: bool = False,
+    ) -> Deferred[Reply]:
+        """Call the server in the session which stands, or in the next one (``UM-09``).
+
+        ``timeout`` (None: the limit ``call-seconds``) is for all of it, waiting for a session
+        included.  ``safe``: it may be repeated when a session ends before its answer; its
+        attachments then are octets, since a Deferred is sent once only (ValueError).  Fails as
+        :meth:`UmqClient.call` does, with Refused when the server refuses the session, and with
+        LimitExceeded when too many wait for one.
+        """
+        if safe and any(isinstance(one, Deferred) for one in attachments):
+            return fail(ValueError("a Deferred cannot be sent twice"))
+        limits = self.factory.limits
+        if self.session is None and self.waiting >= limits.integer("own-calls"):
+            return fail(LimitExceeded("too many calls wait for a session"))
+        seconds = limits["call-seconds"] if timeout is None else timeout
+
+        def call(session: UmqClient, left: float) -> Deferred[Reply]:
+            # Without a time-out of its own, and without a wait, its time runs as in a session.
+            given = None if timeout is None and left >= seconds else left
+            return session.call(payload, attachments, given, streamed)
+
+        return self.perform(
+            call,
+            seconds=seconds,
+            octets=len(payload) + sum(len(one) for one in attachments if isinstance(one, bytes)),
+            safe=safe,
+        )
+
+    def subscribe(self, request: Callable[[str], str], hook: Callable[[Update], object]) -> Renewed:
+        """Subscribe, now and in every session to come; ``request`` is asked anew each time."""
+        renewed = Renewed(self, request, hook)
+        self._renewed[renewed] = None
+        if self.session is not None:
+            renewed._renew(self.session)
+        return renewed
+
+    def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:
+        """Set an attribute, now and in every session to come; attachments are octets here.
+
+        ValueError for a name which no attribute has.
+        """
+        if "=" in name:
+            raise ValueError(f"an attribute's name has no '=': {name!r}")
+        self._attributes[name] = value, attachments
+        if self.session is not None:
+            with suppress(ConnectionClosed):  # the next session will have it
+                self.session.setAttribute(name, value, attachments)
+
+    def unsetAttribute(self, name: str) -> None:
+        """Unset an attribute, now and in every session to come."""
+        self._attributes.pop(name, None)
+        if self.session is not None:
+            with suppress(ConnectionClosed):
+                self.session.unsetAttribute(name)
+
+    def _renew(self, session: UmqClient) -> None:
+        for name, (value, attachments) in self._attributes.items():
+            session.setAttribute(name, value, attachments)
+        for renewed in list(self._renewed):
+            renewed._renew(session)
+
+    def _closeSession(self, session: UmqClient) -> Deferred[None]:
+        return session.close()
