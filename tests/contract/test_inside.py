@@ -134,7 +134,7 @@ class MessageHook:
 class SessionHooks:
     """``sessionEstablished`` and ``sessionLost``, both sides."""
 
-    @only("lumberjack", "micromsg2", "sabc", "sabc-ws")
+    @only(*CONNECTED)
     def test_a_loss_hook_that_raises_leaves_nobody_waiting(self: Any) -> None:
         def sessionLost(session: Any, reason: Any) -> None:
             raise Boom("lost")
