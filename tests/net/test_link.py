@@ -259,6 +259,24 @@ class Links(SynchronousTestCase):
         self.assertEqual(transport.producerState, "producing")
         self.lose()
 
+    def test_what_fails_in_a_later_turn_ends_the_connection_too(self) -> None:
+        server, transport = self.link()
+        deliver = server.deliver
+
+        def fails(batch: MessageBatch, place: Any) -> None:
+            if batch.body == [b"e"]:
+                raise RuntimeError("in a later turn")
+            deliver(batch, place)
+
+        server.deliver = fails
+        server.dataReceived(b"a\nb\nc\nd\ne\nf\n")
+        self.assertFalse(transport.aborted)
+        self.clock.advance(0)
+        self.assertTrue(transport.aborted)
+        self.assertEqual(self.tracebacks, 1)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.lose()
+
     def test_a_half_closed_connection_is_read_to_its_end_and_answered(self) -> None:
         """HO-06"""
         sink = Sink(held=True)

@@ -252,6 +252,18 @@ class Reading(TestCase):
         self.assertEqual(connection.session.messages(), [str(number) for number in range(50)])
         self.assertEqual(transport.producerState, "producing")
 
+    def test_an_empty_message_behind_a_pause_waits_for_nothing_more(self):
+        connection, _, _ = server(alone=True)
+        session = connection.session
+        session.on_message = lambda session: session.wire.pauseProducing()
+        ping = b"\x89\x80" + bytes(4)
+        connection.dataReceived(ping + client_frame(b"x") + client_frame(b""))
+        self.assertEqual(session.messages(), ["x"])
+        session.on_message = None
+        session.wire.resumeProducing()
+        self.assertEqual(session.messages(), ["x", ""])
+        lose(connection)
+
     def test_a_message_above_the_limit_closes_with_1009(self):
         """UM-20: nothing of it is delivered, whatever its length field says."""
         for octets in (

@@ -77,6 +77,8 @@ class Delivery:
         """Give ``batch`` to ``hook``; ``place`` is where it stands in what the peer sent."""
         try:
             result = hook(batch)
+            if result is not None and not isinstance(result, Deferred):
+                raise TypeError(f"a Deferred or None is wanted, not {type(result).__name__}")
         except Exception:
             self._failed(place, Failure())
             return

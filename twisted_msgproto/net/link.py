@@ -72,6 +72,10 @@ class Link(Protocol):
     readsWhileDraining: ClassVar[bool] = False
     """The peer's answers are still wanted when this side ends."""
 
+    readsWhileUnread: ClassVar[bool] = False
+    """What we write does not answer the peer: it is read although it does not read us, or both
+    sides could wait for each other."""
+
     factory: SessionFactory
     machine: Connection[Any, Any, Any]
     wire: Wire
@@ -101,9 +105,20 @@ class Link(Protocol):
         counters = self.machine.counters
         return {name: getattr(counters, name) for name in counters.__slots__}
 
+    def _guarded(self, hook: Callable[..., object], *arguments: object) -> None:
+        """Call a hook whose exception is logged, and ends nothing and harms nobody else."""
+        try:
+            hook(*arguments)
+        except Exception:
+            name = getattr(hook, "__name__", "a hook")
+            self.log.failure("{peer}: {hook} failed", peer=self.peer, hook=name)
+
     def outputChanged(self, paused: bool) -> None:
         """The peer does not read what we write (True), or reads again."""
-        (self._control.pause if paused else self._control.resume)("unread-output")
+        if not paused:
+            self._control.resume("unread-output")
+        elif not self.readsWhileUnread:
+            self._control.pause("unread-output")
 
     def outputDrained(self) -> None:
         """The peer has read all that waited for it."""
@@ -147,7 +162,7 @@ class Link(Protocol):
             self._notSafe,
         )
         self.machine = self.makeMachine()
-        self._timer = MachineTimer(clock, self.machine, self._follow)
+        self._timer = MachineTimer(clock, self.machine, self._followAlone)
         factory.connectionOpened(self, self.address)
         factory.counters.join(self, self.counted)
         self._follow(self.machine.connection_made(self._now()))
@@ -227,6 +242,14 @@ class Link(Protocol):
         if not within:
             self._settle()
 
+    def _followAlone(self, events: list[Any]) -> None:
+        """As ``_follow`` in a call of the clock: no transport ends the connection if that fails."""
+        try:
+            self._follow(events)
+        except Exception:
+            self.log.failure("{peer}: closed: it cannot be served", peer=self.peer)
+            self._abort()
+
     def _settle(self) -> None:
         """Write what the machine has to say, arm the timer, and end when the machine has."""
         if self._ended or self._following:
@@ -257,7 +280,7 @@ class Link(Protocol):
         self._resumption = None
         if self._ended or self._control.reasons != {"decoding"}:
             return
-        self._follow(self.machine.receive(self.nothing, self._now()))
+        self._followAlone(self.machine.receive(self.nothing, self._now()))
         if not self._ended and not self.machine.unfinished:
             self._control.resume("decoding")
             if self._inputEnded:
@@ -291,7 +314,7 @@ class Link(Protocol):
 
         To go on would leave a gap in what is stored of this session, so the machine ends it.
         """
-        tell_not_stored(self.log, self.peer, failure, self._lossTold or self._ended)
+        tell_not_stored(self.log, self.peer, failure, self._lossTold)
         self._lossTold = self._deaf = True
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:

@@ -78,7 +78,7 @@ class Session(SessionHooks, Link):
         """The session stands: the wire and the application are told."""
         self._established = True
         self.wire.established()
-        self.sessionEstablished()
+        self._guarded(self.sessionEstablished)
 
     def deliver(self, batch: MessageBatch, place: Any) -> None:
         """Hand on a batch; the machine is told when what stood at ``place`` is safe, or lost."""
@@ -91,7 +91,7 @@ class Session(SessionHooks, Link):
         """The connection is gone: the application is told of a session which stood."""
         if self._established:
             self._established = False
-            self.sessionLost(reason)
+            self._guarded(self.sessionLost, reason)
 
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
         """Return where the session stands, as plain values without secrets."""

@@ -326,7 +326,7 @@ class LumberjackClient(Link):
         if ttl:
             self._ttl = self.factory.clock.callLater(ttl, self._expired)
         with self._gathering():
-            self.sessionEstablished()
+            self._guarded(self.sessionEstablished)
             for waiting in list(self._standing):
                 if waiting in self._standing:
                     del self._standing[waiting]
@@ -364,7 +364,7 @@ class LumberjackClient(Link):
                 parcel.token.failed(error)
         self._producers.stop()
         if self.established:
-            self.sessionLost(reason)
+            self._guarded(self.sessionLost, reason)
         self._tellStopped()
 
     # ── what the reader says ────────────────────────────────────────────────────────────────────

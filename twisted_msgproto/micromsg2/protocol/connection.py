@@ -126,16 +126,16 @@ class MicroMsg2Protocol(Sending):
         self.establish()
 
     def _commanded(self, event: CommandReceived) -> None:
-        self.commandReceived(event.name, event.parameters)
+        self._guarded(self.commandReceived, event.name, event.parameters)
 
     def _extended(self, event: ExtensionReceived) -> None:
-        self.extensionReceived(event.name, event.content)
+        self._guarded(self.extensionReceived, event.name, event.content)
 
     def _toldError(self, event: ErrorReceived) -> None:
         self._lastError = event
         self.factory.counters["errors_received"] += 1
         self._refused(event)
-        self.errorReceived(event.code, event.text)
+        self._guarded(self.errorReceived, event.code, event.text)
 
     def _acknowledge(self, event: MessagesAcknowledged) -> None:
         self._acknowledged(event.sequences)
@@ -181,7 +181,9 @@ class MicroMsg2Protocol(Sending):
             result = self.batchReceived(batch)
         except Exception:
             result = fail()
-        if result is None or (result.called and not result.paused and result.result is None):
+        if not isinstance(result, Deferred):
+            return result
+        if result.called and not result.paused and result.result is None:
             return result  # a callback which has nothing to do costs more than all this
         return result.addErrback(self._hookFailed, arrived)
 

@@ -51,6 +51,7 @@ class Output:
         "_clock",
         "_drained",
         "_ending",
+        "_lose",
         "_most",
         "_over",
         "_queue",
@@ -82,6 +83,7 @@ class Output:
         that waited has been taken.
         """
         self._transport = transport
+        self._lose = transport.loseConnection
         self._clock = clock
         self._seconds = seconds
         self._stalled = stalled
@@ -177,13 +179,14 @@ class Output:
     def _finish(self) -> None:
         """All is in the transport.  With a producer it would wait for that for ever (on TLS)."""
         self._transport.unregisterProducer()
-        self._transport.loseConnection()
+        self._lose()
         self.moved_at = self._clock.seconds()
         if self._timer is None:
             self._timer = self._clock.callLater(self._seconds, self._expired)
 
     def stop(self) -> None:
         """The connection is lost."""
+        self._ending = True
         self._queue = None
         self.octets = 0
         self._cancel()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from twisted.internet.interfaces import IAddress, ITCPTransport
+from twisted.internet.interfaces import IAddress, ISSLTransport, ITCPTransport
 
 from ..prompt import prompt_write
 from . import Wire
@@ -36,6 +37,12 @@ class StreamWire(Wire):
         self.output = Output(transport, clock, unread_seconds, stalled, changed=changed)
         self.write = prompt_write(transport, self.output.write)
         transport.bufferSize = read_octets
+        if ISSLTransport.providedBy(transport):
+            # TLS does not end before its producer has gone, and ours stays as long as the
+            # connection: an application which asks the transport for the end asks us.  What its
+            # hook leads to is written first, as on TCP.
+            closing = partial(clock.callLater, 0, self.output.close)
+            transport.loseConnection = closing  # type: ignore[method-assign]
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
 

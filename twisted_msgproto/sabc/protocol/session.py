@@ -6,7 +6,6 @@ which method follows which event, the hooks, and how requests are answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from inspect import iscoroutine
 from typing import Any, ClassVar, Final
 
@@ -160,19 +159,6 @@ class SabcSession(Verbs):
     def _left(self, reason: Failure) -> Exception:
         """The role tidies up; returns what those are told who still wait for answers."""
         return ConnectionClosed(f"the session ended: {reason.getErrorMessage()}")
-
-    def _guarded(self, hook: Callable[..., object], *arguments: object) -> None:
-        """Call a hook whose failure harms nobody else."""
-        try:
-            hook(*arguments)
-        except Exception:
-            log.failure("{peer}: {hook} failed", peer=self.peer, hook=hook.__name__)
-
-    def establish(self) -> None:
-        """The session stands; the application's hook may fail."""
-        self._established = True
-        self.wire.established()
-        self._guarded(self.sessionEstablished)
 
     # ── what the peer gets wrong, and how it ends ───────────────────────────────────────────────
 

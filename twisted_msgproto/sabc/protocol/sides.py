@@ -248,6 +248,7 @@ class SabcClient(SabcSession):
 
     factory: SabcClientFactory
     machine: Client
+    readsWhileUnread = True  # it writes requests, and reads their answers
 
     def __init__(self) -> None:
         self._standing: list[Deferred[SabcClient]] = []

@@ -194,7 +194,9 @@ class UmqSession(Answering):
         finally:
             self._following = within
         self._settle()
-        if self._over and (self._inbox or self.wire.waiting > waiting):
+        if self._over and (
+            self._inbox or (not self.readsWhileUnread and self.wire.waiting > waiting)
+        ):
             self._control.pause("unread-output")
 
     def oversized(self) -> None:
@@ -208,6 +210,8 @@ class UmqSession(Answering):
             self._following = True  # what is safe at once leaves with the same write
             try:
                 for kind, events, calls in self._gathered.take():
+                    if self._lossTold:  # of what came before: a session has no gap
+                        break
                     self.deliver(batch_of(self, kind, events), calls)
             finally:
                 self._following = False
@@ -248,7 +252,7 @@ class UmqSession(Answering):
         subscription = self.subscriptions.get(event.topic)
         if subscription is not None:
             update = Update(event.payload, event.attachments, self._streamOf(event))
-            self._guard(subscription._arrived, update)
+            self._guarded(subscription._arrived, update)
 
     def _onTopicClosed(self, event: TopicClosed) -> None:
         subscription = self.subscriptions.get(event.topic)
@@ -264,7 +268,7 @@ class UmqSession(Answering):
         if self._stores:
             self._gathered.add("attribute", event)
         value = event.value if isinstance(event, AttributeSet) else None
-        self._guard(self.attributeChanged, event.name, value)
+        self._guarded(self.attributeChanged, event.name, value)
 
     def _onFatal(self, event: FatalReceived) -> None:
         self._tally["fatals"] += 1
@@ -283,13 +287,6 @@ class UmqSession(Answering):
         self._tell(told, f"closed with F {fault.code.value}")
         broken = fault.code in _REPLY_CODES
         self._leave(ConnectionClosed(f"the peer broke the protocol: {fault.text}"), broken)
-
-    def _guard(self, hook: Callable[..., object], *args: object) -> None:
-        """Call an application's hook; its error is logged and ends nothing."""
-        try:
-            hook(*args)
-        except Exception:
-            self.log.failure("{peer}: a hook failed", peer=self.peer)
 
     actions: ClassVar = {
         CallReceived: _onCall,

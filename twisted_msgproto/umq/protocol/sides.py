@@ -178,7 +178,7 @@ class UmqServer(UmqSession):
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
         self._time()
         self.machine.welcome(reply.payload, self._bodies(reply.attachments))
-        self._guard(self.establish)
+        self.establish()
         self._settle()
 
     def _rejected(self, failure: Failure) -> None:
@@ -270,6 +270,7 @@ class UmqClient(UmqSession):
     """The client's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Client
+    readsWhileUnread = True  # it writes calls, and reads their answers
     readsWhileDraining = True  # an end in order waits for answers
 
     def __init__(self) -> None:
@@ -353,7 +354,7 @@ class UmqClient(UmqSession):
         if self.machine.closed:
             return
         self._control.resume("authorising")
-        self._guard(self.establish)
+        self.establish()
         standing, self._standing = self._standing, []
         for waiting in standing:
             waiting.callback(self)

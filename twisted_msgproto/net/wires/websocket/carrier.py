@@ -216,7 +216,7 @@ class Carrier(_Mixin):
                 if self.current_frame is None and not self.inside_message:
                     if self.data:
                         self.data = self._takeWhole(self.data)
-                    if not self.data:
+                    if not self.data or self._reading_paused:  # by the session, just now
                         break
                 if self._arrived:
                     self._handOn()

@@ -1,0 +1,305 @@
+"""Hooks which end things from inside: the session, the connection, the whole server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.contract.cases import CONNECTED
+from tests.contract.test_storing import Boom
+from tests.contract.world import only, over_all
+from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.core.errors import QueueError
+
+
+class BatchHook:
+    """``batchReceived`` of an application."""
+
+    @only(*CONNECTED)
+    def test_what_is_no_deferred_is_an_error_of_this_session_alone(self: Any) -> None:
+        seen = []
+
+        def odd(server: Any, batch: Any) -> Any:
+            seen.append(batch)
+            return 7 if len(seen) == 1 else None
+
+        world = self.world(SafeSink(), hooks={"batchReceived": odd})
+        bad, good = world.join(), world.join()
+        sent = bad.send(b"bad")
+        world.wait(5)
+        self.failureResultOf(sent)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+        self.assertEqual(world.factory.counters["unsafe_batches"], 1)
+        kept = good.send(b"good")
+        world.wait(1)
+        self.successResultOf(kept)
+
+    def test_one_that_drains_the_server_is_still_answered(self: Any) -> None:
+        drained = []
+
+        def drains(server: Any, batch: Any) -> Any:
+            drained.append(server.factory.drain())
+
+        world = self.world(SafeSink(), hooks={"batchReceived": drains})
+        one, other = world.join(), world.join()
+        sent = one.send(b"one")
+        world.wait(10)
+        self.successResultOf(sent)
+        self.successResultOf(drained[0])
+        if other.line is not None:
+            self.assertTrue(one.gone and other.gone)
+        self.assertEqual(world.tracebacks, [])
+
+    def test_one_that_raises_after_draining_the_server(self: Any) -> None:
+        drained = []
+
+        def drains(server: Any, batch: Any) -> Any:
+            drained.append(server.factory.drain())
+            raise Boom("after that")
+
+        world = self.world(SafeSink(), hooks={"batchReceived": drains})
+        sent = world.join().send(b"one")
+        world.wait(10)
+        self.failureResultOf(sent)
+        self.successResultOf(drained[0])
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
+
+
+class MessageHook:
+    """``messageReceived``, ``requestReceived``."""
+
+    def ends(self: Any, end: Callable[[Any], Any]) -> None:
+        def hook(server: Any, message: Any) -> Any:
+            end(server)
+
+        world = self.world(SafeSink(), hooks={"message": hook})
+        one = world.join()
+        sent = one.send(b"one")
+        world.wait(20)
+        self.assertTrue(sent.called)
+        self.ignore(sent)
+        self.assertEqual(world.tracebacks, [])
+
+    def test_one_that_drains_the_server(self: Any) -> None:
+        MessageHook.ends(self, lambda server: server.factory.drain())
+
+    def test_one_that_drains_its_session(self: Any) -> None:
+        MessageHook.ends(self, lambda server: getattr(server, "drain", lambda: None)())
+
+    @only("sabc", "sabc-ws")
+    def test_one_that_ends_the_session_and_answers(self: Any) -> None:
+        def hook(server: Any, message: Any) -> bytes:
+            server.loseSession()
+            return b"late"
+
+        world = self.world(SafeSink(), hooks={"message": hook})
+        one = world.join()
+        sent = [one.send(b"one"), one.send(b"two")]
+        one.client.sendOnly(b"three")
+        world.wait(20)
+        for each in sent:
+            self.assertTrue(each.called)
+            self.ignore(each)
+        self.assertEqual(world.tracebacks, [])
+
+    @only("sabc", "sabc-ws")
+    def test_a_send_only_hook_that_ends_the_session(self: Any) -> None:
+        def hook(server: Any, message: Any) -> None:
+            server.loseSession()
+
+        world = self.world(SafeSink(), hooks={"messageReceived": hook})
+        one = world.join()
+        one.client.sendOnly(b"three")
+        one.client.sendOnly(b"three")
+        world.wait(20)
+        self.assertTrue(one.gone)
+        self.assertEqual(world.tracebacks, [])
+
+    @only("umq")
+    def test_one_that_ends_the_session_and_answers_umq(self: Any) -> None:
+        def hook(server: Any, message: Any) -> str:
+            server.closeSession()
+            return "late"
+
+        world = self.world(SafeSink(), hooks={"message": hook})
+        one = world.join()
+        sent = [one.send(b"one"), one.send(b"two")]
+        world.wait(20)
+        for each in sent:
+            self.assertTrue(each.called)
+            self.ignore(each)
+        self.assertEqual(world.tracebacks, [])
+
+
+class SessionHooks:
+    """``sessionEstablished`` and ``sessionLost``, both sides."""
+
+    @only(*CONNECTED)
+    def test_a_loss_hook_that_raises_leaves_nobody_waiting(self: Any) -> None:
+        def sessionLost(session: Any, reason: Any) -> None:
+            raise Boom("lost")
+
+        hooks = {"sessionLost": sessionLost}
+        world = self.world(HeldSink(), hooks=hooks)
+        peer = world.join(hooks=hooks)
+        sent = peer.send()
+        world.pump()
+        peer.line.server.deaf = True
+        ended = self.case.end(peer.client)
+        peer.cut()
+        world.wait(1)
+        self.failureResultOf(sent)
+        self.successResultOf(ended)
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 2)
+        self.assertEqual(len(world.factory.liveConnections), 0)
+
+    @only(*CONNECTED)
+    def test_a_loss_hook_may_drain_the_server(self: Any) -> None:
+        drained = []
+
+        def sessionLost(session: Any, reason: Any) -> None:
+            drained.append(session.factory.drain())
+
+        world = self.world(SafeSink(), hooks={"sessionLost": sessionLost})
+        peer, _ = world.join(), world.join()
+        peer.cut()
+        world.wait(10)
+        self.successResultOf(drained[0])
+        self.assertEqual(world.tracebacks, [])
+
+    @only(*CONNECTED)
+    def test_a_session_hook_may_end_everything(self: Any) -> None:
+        for end in (
+            lambda session: session.transport.loseConnection(),
+            lambda session: session.transport.abortConnection(),
+            lambda session: session.drain(),
+        ):
+            for side in ("server", "client"):
+
+                def sessionEstablished(session: Any, end: Any = end) -> None:
+                    end(session)
+
+                hooks = {"sessionEstablished": sessionEstablished}
+                world = self.world(SafeSink(), hooks=hooks if side == "server" else {})
+                peer = world.meet(hooks=hooks if side == "client" else {})
+                world.wait(70)
+                self.assertTrue(peer.gone)
+                self.assertEqual(world.tracebacks, [])
+
+    @only(*CONNECTED)
+    def test_a_clients_session_hook_that_raises_is_logged(self: Any) -> None:
+        def sessionEstablished(session: Any) -> None:
+            raise Boom("established")
+
+        world = self.world(SafeSink())
+        peer = world.meet(hooks={"sessionEstablished": sessionEstablished})
+        world.pump()
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
+        sent = peer.send(b"x")
+        world.wait(2)
+        self.successResultOf(sent)
+
+    @only(*CONNECTED)
+    def test_a_servers_session_hook_that_raises_is_logged(self: Any) -> None:
+        def sessionEstablished(session: Any) -> None:
+            raise Boom("established")
+
+        world = self.world(SafeSink(), hooks={"sessionEstablished": sessionEstablished})
+        peer = world.meet()
+        world.pump()
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
+        sent = peer.send(b"x")
+        world.wait(2)
+        self.successResultOf(sent)
+
+
+class LateSink:
+    """A sink which answers when the connection is gone."""
+
+    @only(*CONNECTED)
+    def test_a_disk_that_fails_after_the_loss_is_one_line_and_nothing_more(self: Any) -> None:
+        for fault in (True, False):
+            sink = HeldSink()
+            world = self.world(sink)
+            peer = world.join()
+            sent = peer.send()
+            world.pump()
+            peer.cut()
+            self.ignore(sent)
+            if fault:
+                sink.fail(QueueError("no space left"))
+                self.assertEqual(len([t for t in world.lines() if "no space" in t]), 1)
+            else:
+                sink.safe()
+            world.wait(1)
+            self.assertEqual(world.factory.budget.waiting, 0)
+            self.assertEqual(world.factory.budget.held.held, 0)
+            self.assertEqual(world.tracebacks, [])
+
+    @only(*CONNECTED)
+    def test_counters_after_the_loss_are_those_before_it(self: Any) -> None:
+        sink = HeldSink()
+        world = self.world(sink)
+        world.case = self.case.wide()
+        peer = world.join()
+        sent = [peer.send(b"%d" % number) for number in range(3)]
+        world.pump()
+        sink.safe(1)
+        world.pump()
+        before = dict(world.factory.counters.items())
+        peer.cut()
+        after = dict(world.factory.counters.items())
+        for one in sent:
+            self.ignore(one)
+        for name, count in before.items():
+            self.assertEqual(after[name], count, name)
+        sink.safe()
+        world.wait(1)
+        self.assertEqual(dict(world.factory.counters.items()), after)
+
+
+class HalfClosed:
+    @only("lumberjack", "micromsg2", "sabc")
+    def test_a_half_close_may_be_told_twice(self: Any) -> None:
+        sink = HeldSink()
+        world = self.world(sink)
+        peer = world.join()
+        sent = peer.send()
+        peer.line.client.shut = True
+        world.pump()
+        peer.server.readConnectionLost()  # Twisted's, whenever reading goes on
+        world.pump()
+        sink.safe()
+        world.wait(1)
+        self.successResultOf(sent)
+        world.wait(5)
+        self.assertTrue(peer.line.server.gone)
+        self.assertEqual(world.tracebacks, [])
+        self.assertEqual(world.lines(), [])
+
+    @only("lumberjack", "micromsg2", "sabc")
+    def test_a_half_close_before_anything(self: Any) -> None:
+        world = self.world(HeldSink())
+        peer = world.meet()
+        peer.line.client.buffer.clear()
+        peer.line.client.shut = True
+        world.wait(15)
+        self.assertTrue(peer.line.server.gone)
+        self.assertEqual(world.tracebacks, [])
+
+    @only("lumberjack", "micromsg2", "sabc")
+    def test_a_half_close_with_a_sink_that_fails(self: Any) -> None:
+        sink = HeldSink()
+        world = self.world(sink)
+        peer = world.join()
+        sent = peer.send()
+        peer.line.client.shut = True
+        world.pump()
+        sink.fail(QueueError("no space left"))
+        world.wait(5)
+        self.failureResultOf(sent)
+        self.assertTrue(peer.line.server.gone)
+        self.assertEqual(world.tracebacks, [])
+
+
+over_all(globals(), BatchHook, MessageHook, SessionHooks, LateSink, HalfClosed)
