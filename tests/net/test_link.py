@@ -138,7 +138,7 @@ class LineServer(Session):
         self.answers_seen: list[bytes] = []
         return LineMachine()
 
-    def secured(self) -> None:
+    def transportSecured(self) -> None:
         self.establish()
 
     def workLost(self, work: list[Any], reason: Any) -> None:
@@ -158,9 +158,9 @@ class LineServer(Session):
     def _answered(self, event: Answered) -> None:
         self.answers_seen.append(event.body)
 
-    answers = frozenset({Answered})
+    answerEvents = frozenset({Answered})
     actions: ClassVar[Mapping[type, Any]] = {
-        Fault: Session.faulted,
+        Fault: Session.peerFaulted,
         LineReceived: _deliver,
         Answered: _answered,
     }

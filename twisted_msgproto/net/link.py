@@ -60,7 +60,7 @@ class Link(Protocol):
     actions: ClassVar[Actions] = {}
     """Event class → the method which follows it; every event of the machine stands here."""
 
-    answers: ClassVar[frozenset[type]] = frozenset()
+    answerEvents: ClassVar[frozenset[type]] = frozenset()
     """Events which answer our own calls: they are followed after our own end as well."""
 
     readOctets: ClassVar[int] = 64 << 10
@@ -91,16 +91,16 @@ class Link(Protocol):
         """Return a new machine for this side."""
         raise NotImplementedError
 
-    def secured(self) -> None:
+    def transportSecured(self) -> None:
         """The connection can be used: on TLS its hand-shake is done.  Called once."""
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
         """The connection is gone, and ``work`` of ours was not answered."""
 
-    def ending(self, reason: Failure) -> None:
+    def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone; called once, after the machine was told."""
 
-    def counted(self) -> Mapping[str, int]:
+    def connectionCounters(self) -> Mapping[str, int]:
         """Return what this connection has counted so far, by name."""
         counters = self.machine.counters
         return {name: getattr(counters, name) for name in counters.__slots__}
@@ -164,7 +164,7 @@ class Link(Protocol):
         self.machine = self.makeMachine()
         self._timer = MachineTimer(clock, self.machine, self._followAlone)
         factory.connectionOpened(self, self.address)
-        factory.counters.join(self, self.counted)
+        factory.counters.join(self, self.connectionCounters)
         self._follow(self.machine.connection_made(self._now()))
         if ISSLTransport.providedBy(transport) and not isinstance(transport, Wire):
             self._handshake = clock.callLater(factory.limits["handshake"], self._handshakeExpired)
@@ -192,7 +192,7 @@ class Link(Protocol):
     def _secure(self) -> None:
         if isinstance(self.wire, StreamWire):
             self.wire.watch()
-        self.secured()
+        self.transportSecured()
 
     def _handshakeExpired(self) -> None:
         self._handshake = None
@@ -235,7 +235,7 @@ class Link(Protocol):
         try:
             for event in events:
                 kind = type(event)
-                if not self._deaf or kind in self.answers:
+                if not self._deaf or kind in self.answerEvents:
                     actions[kind](self, event)
         finally:
             self._following = within
@@ -280,13 +280,13 @@ class Link(Protocol):
         self._resumption = None
         if self._ended or self._control.reasons != {"decoding"}:
             return
-        self._followAlone(self.machine.receive(self.nothing, self._now()))
+        self._followAlone(self.machine.receive(self.noInputs, self._now()))
         if not self._ended and not self.machine.unfinished:
             self._control.resume("decoding")
             if self._inputEnded:
                 self._follow(self.machine.ended(self._now()))
 
-    nothing: ClassVar[Any] = b""
+    noInputs: ClassVar[Any] = b""
     """What a machine receives to go on with what it has; frames come in lists."""
 
     def _readingChanged(self, paused: bool) -> None:
@@ -330,7 +330,7 @@ class Link(Protocol):
                 self._control.pause("draining")
             self._follow(self.machine.drain(self._now()))
 
-    def faulted(self, fault: Fault) -> None:
+    def peerFaulted(self, fault: Fault) -> None:
         """The peer broke the protocol: one line, a counter, the machine's last words, the end."""
         self._tell(fault, self.faultEnds)
         outputs = self.machine.outputs()
@@ -402,13 +402,13 @@ class Link(Protocol):
         for event in events:
             if isinstance(event, WorkLost):
                 self.workLost(event.work, reason)
-        self.ending(reason)
+        self.sessionEnding(reason)
 
     def snapshot(self) -> dict[str, object]:
         """Return where the connection stands, as plain values without secrets."""
         return {"session": self.session, "peer": self.peer, **self.machine.snapshot()}
 
 
-Link.actions = {Fault: Link.faulted}
+Link.actions = {Fault: Link.peerFaulted}
 
 __all__ = ["Actions", "Link", "SteadyLogger"]

@@ -87,7 +87,7 @@ class Session(SessionHooks, Link):
         tally["octets"] += batch.octets
         self._delivery.deliver(self.batchReceived, batch, place)
 
-    def ending(self, reason: Failure) -> None:
+    def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: the application is told of a session which stood."""
         if self._established:
             self._established = False

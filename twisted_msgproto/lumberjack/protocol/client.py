@@ -35,7 +35,7 @@ from ...core.limits import Limit, Limits
 from ...core.machine import IllegalTransition
 from ...net.comeback import tls_refusal
 from ...net.factory import COMMON_LIMITS, SessionFactory
-from ...net.link import Link
+from ...net.link import Link, SteadyLogger
 from ..machine import Packer, Writer
 from ..terms import (
     COMPRESS_DEFAULT,
@@ -59,7 +59,7 @@ CLIENT_LIMITS: Final = (
 )
 """What a client bounds."""
 
-log: Final = Logger(namespace="twisted_msgproto.lumberjack")
+log: Final = SteadyLogger(namespace="twisted_msgproto.lumberjack")
 
 
 class Ticket:
@@ -319,7 +319,7 @@ class LumberjackClient(Link):
         self._unanswered = []
         super().connectionMade()
 
-    def secured(self) -> None:
+    def transportSecured(self) -> None:
         """The connection can be used."""
         self.established = True
         ttl = self.factory.limits["ttl"]
@@ -346,7 +346,7 @@ class LumberjackClient(Link):
         """These parcels were not acknowledged."""
         self._unanswered = work
 
-    def ending(self, reason: Failure) -> None:
+    def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: its parcels go back, or those who wait for them are told."""
         for call in (self._ttl, self._deadline):
             if call is not None:
@@ -377,7 +377,7 @@ class LumberjackClient(Link):
     def _keptAlive(self, event: KeptAlive) -> None:
         self._progress = max(self._progress, 0)
 
-    def faulted(self, fault: Fault) -> None:
+    def peerFaulted(self, fault: Fault) -> None:
         """The reader broke the protocol or fell silent: one line, a counter, and the end."""
         kind = TimedOut if fault.reason == "timeout" else ProtocolViolation
         self._error = self._error or kind(fault.text)
@@ -433,7 +433,7 @@ class LumberjackClient(Link):
             self._end(fault=False)
 
     actions: ClassVar = {
-        Fault: faulted,
+        Fault: peerFaulted,
         KeptAlive: _keptAlive,
         PartAcknowledged: _acknowledged,
         WindowAcknowledged: _acknowledged,

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from ...core.errors import Fault
 from ...core.message import Fields, MessageBatch
 from ...net.factory import MsgprotoServerFactory
+from ...net.link import SteadyLogger
 from ...net.session import Session
 from ..machine import Reader
 from ..terms import READER_LIMITS, DataReceived, JsonReceived
@@ -43,7 +44,7 @@ class LumberjackServer(Session):
         clientId: the subject of the writer's certificate, or None.
     """
 
-    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.lumberjack")
+    log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.lumberjack")
     factory: LumberjackServerFactory
     machine: Reader
     readOctets = READ_OCTETS
@@ -58,14 +59,14 @@ class LumberjackServer(Session):
         """Return a reader with the factory's limits."""
         return Reader(self.factory.limits)
 
-    def secured(self) -> None:
+    def transportSecured(self) -> None:
         """The connection stands; on TLS the writer's certificate, if it has one, names it."""
         certificate = getattr(self.transport, "getPeerCertificate", lambda: None)()
         if certificate is not None:
             self.clientId = _subject(certificate)
         self.establish()
 
-    def counted(self) -> Mapping[str, int]:
+    def connectionCounters(self) -> Mapping[str, int]:
         """Return what this connection has counted so far; its events are the factory's already."""
         counters, decoder = self.machine.counters, self.machine.decoder
         return {
@@ -99,7 +100,7 @@ class LumberjackServer(Session):
         )
         self.deliver(batch, event.place)
 
-    actions: ClassVar = {Fault: Session.faulted, JsonReceived: _deliver, DataReceived: _deliver}
+    actions: ClassVar = {Fault: Session.peerFaulted, JsonReceived: _deliver, DataReceived: _deliver}
 
 
 class LumberjackServerFactory(MsgprotoServerFactory):

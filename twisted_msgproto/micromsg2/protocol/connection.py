@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, shown
 from ...core.message import MessageBatch
+from ...net.link import SteadyLogger
 from ...net.session import SessionHooks
 from ..machine import (
     CommandReceived,
@@ -76,10 +77,10 @@ class MicroMsg2Protocol(Sending):
         clientId: what the peer announced in its handshake; None before.
     """
 
-    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.micromsg2")
+    log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.micromsg2")
     factory: MicroMsg2Factory
     readOctets = READ_OCTETS
-    answers = frozenset({MessagesAcknowledged, ErrorReceived})
+    answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ──────────
 
@@ -106,9 +107,9 @@ class MicroMsg2Protocol(Sending):
         self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
         super().connectionMade()
 
-    def counted(self) -> Mapping[str, int]:
+    def connectionCounters(self) -> Mapping[str, int]:
         """Return what this connection has counted so far."""
-        return {**super().counted(), "replaced_texts": self.machine.decoder.replaced}
+        return {**super().connectionCounters(), "replaced_texts": self.machine.decoder.replaced}
 
     def _closedError(self, reason: Failure) -> Exception:
         fault = self.machine.fault
@@ -164,7 +165,7 @@ class MicroMsg2Protocol(Sending):
         self._delivery.deliver(self._hooked, batch, arrived)
 
     actions: ClassVar = {
-        Fault: Sending.faulted,
+        Fault: Sending.peerFaulted,
         SessionEstablished: _begun,
         MessagesReceived: _arrive,
         MessagesAcknowledged: _acknowledge,
@@ -272,10 +273,10 @@ class MicroMsg2Protocol(Sending):
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
-    def ending(self, reason: Failure) -> None:
+    def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for something of it is told."""
         self._endSending(self._closedError(reason))
-        super().ending(reason)
+        super().sessionEnding(reason)
         self._tellGone()
 
 

@@ -74,12 +74,12 @@ class MicroMsg2Server(MicroMsg2Protocol):
         self._subscribed = False  # the broker was told of subscriptions, and has not looked yet
         super().connectionMade()
 
-    def ending(self, reason: Failure) -> None:
+    def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: what the broker handed to it goes back."""
         if self.factory.broker is not None:
             self.factory.broker.lost(self)
         self.factory.withheld.forget(self._control)
-        super().ending(reason)
+        super().sessionEnding(reason)
 
     def outputChanged(self, paused: bool) -> None:
         """The transport is full, and nothing is read then; or it has room again."""
@@ -182,7 +182,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         if not self._ended:
             self.machine.break_off(SLOW_CONSUMER, "too many messages wait for this subscriber")
             assert self.machine.fault is not None
-            self.faulted(self.machine.fault)
+            self.peerFaulted(self.machine.fault)
 
 
 NO_NOTES: Final[Mapping[str, str]] = {}
@@ -261,12 +261,12 @@ class MicroMsg2Client(MicroMsg2Protocol):
         while self._awaiting:  # one by one: a callback may cancel another
             self._awaiting.pop(0).callback(self)
 
-    def ending(self, reason: Failure) -> None:
+    def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for a session gets none."""
         self._unfit = self._closedError(reason)
         if not self._established and self._lastError is not None:
             self._unfit = Refused(self._lastError.text, self._lastError.code)
-        super().ending(reason)
+        super().sessionEnding(reason)
         while self._awaiting:
             self._awaiting.pop(0).errback(Failure(self._unfit))
 

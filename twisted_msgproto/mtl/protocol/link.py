@@ -17,7 +17,7 @@ from ...core.errors import ConnectionClosed
 from ...core.message import MessageBatch
 from ...net import sasl
 from ...net.delivery import tell_not_stored
-from ...net.link import Link
+from ...net.link import Link, SteadyLogger
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server, Session
 from ..machine.peers import Peer
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PROTOCOL: Final = "mtl"
 
-log = Logger(namespace="twisted_msgproto.mtl")
+log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 
 @implementer(IAddress)
@@ -109,13 +109,13 @@ class BrokerLink(Link):
     factory: MtlServerFactory
     machine: Server
     wire: SocketPair
-    answers: ClassVar = frozenset({SessionEnded})
+    answerEvents: ClassVar = frozenset({SessionEnded})
 
     def makeMachine(self) -> Server:
         """Return the factory's machine."""
         return self.factory.machine
 
-    def counted(self) -> Mapping[str, int]:
+    def connectionCounters(self) -> Mapping[str, int]:
         """Return nothing: the machine counts at the factory."""
         return {}
 

@@ -29,6 +29,7 @@ from ...core.errors import ConfigurationError
 from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.factory import MsgprotoServerFactory
+from ...net.link import SteadyLogger
 from ...net.session import SessionHooks
 from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
@@ -55,7 +56,7 @@ CONTROL_OCTETS_OVER_JSON: Final = 1024
 CONTROL_MESSAGES: Final = 16
 """What libzmq holds of one client's requests, of which one is out at a time, and of its replies."""
 
-log = Logger(namespace="twisted_msgproto.mtl")
+log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 
 class MtlServer(SessionHooks):

@@ -103,7 +103,10 @@ class Output:
         self._transport.registerProducer(self, True)
 
     def write(self, octets: bytes) -> None:
-        """Give ``octets`` to the transport, in slices as it has room."""
+        """Give ``octets`` to the transport, in slices as it has room.
+
+        From then on one read takes a slice at the most, since transports have one size for both.
+        """
         self._transport.bufferSize = SLICE_OCTETS - 1  # one slice fills it
         if not self.full and not self._queue and len(octets) <= SLICE_OCTETS:
             self._transport.write(octets)

@@ -72,7 +72,7 @@ class SabcSession(Verbs):
 
     log: ClassVar[Logger] = log
     readsWhileDraining = True
-    answers = frozenset({ResponsesReceived, RequestFailed, RequestsTimedOut, MessagesSafe})
+    answerEvents = frozenset({ResponsesReceived, RequestFailed, RequestsTimedOut, MessagesSafe})
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -142,7 +142,7 @@ class SabcSession(Verbs):
         """Requests of ours will not be answered."""
         self._unanswered = [waiter for _, waiter in work]
 
-    def ending(self, reason: Failure) -> None:
+    def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: first the role knows, then whoever waits, then the hook."""
         error = self._left(reason)
         streams, self._streams = self._streams, {}
@@ -154,7 +154,7 @@ class SabcSession(Verbs):
         unanswered, self._unanswered = self._unanswered, []
         for waiter in unanswered:
             self._fail(waiter, error)
-        super().ending(reason)
+        super().sessionEnding(reason)
 
     def _left(self, reason: Failure) -> Exception:
         """The role tidies up; returns what those are told who still wait for answers."""
@@ -354,7 +354,7 @@ class SabcSession(Verbs):
                 stream.go()
 
     actions: ClassVar = {
-        Fault: Verbs.faulted,
+        Fault: Verbs.peerFaulted,
         MessagesReceived: _deliver,
         MessagesSafe: _nowSafe,
         ResponsesReceived: _answered,

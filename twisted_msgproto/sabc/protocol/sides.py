@@ -306,7 +306,7 @@ class SabcClient(SabcSession):
             factory.limits, framed=self.framed, lenient=factory.lenient, unhooked=self.unhooked
         )
 
-    def secured(self) -> None:
+    def transportSecured(self) -> None:
         """The connection can be used: ask for a session."""
         factory = self.factory
         self.machine.connect(
@@ -326,11 +326,11 @@ class SabcClient(SabcSession):
         self._refusal = Refused(f"the server refused the session: {event.text}", event.code)
         self.loseSession()
 
-    def faulted(self, fault: Fault) -> None:
+    def peerFaulted(self, fault: Fault) -> None:
         """The server broke the protocol, or gave no session in time: whoever waits is told why."""
         kind = TimedOut if fault.reason == "connect-seconds" else ProtocolViolation
         self._refusal = kind(fault.text)
-        super().faulted(fault)
+        super().peerFaulted(fault)
 
     def neverConnected(self, error: Exception) -> None:
         """The WebSocket connection ended before the session could begin."""
@@ -353,7 +353,7 @@ class SabcClient(SabcSession):
 
     actions: ClassVar = {
         **SabcSession.actions,
-        Fault: faulted,
+        Fault: peerFaulted,
         SessionGranted: _granted,
         ConnectRefused: _refused,
     }

@@ -92,8 +92,8 @@ class UmqSession(Answering):
         subscriptions: the topics which we subscribed, by number.
     """
 
-    answers = frozenset({ResultReceived, ErrorReceived, CallExpired})
-    nothing: ClassVar[Any] = ()
+    answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
+    noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls which came, and answers to ours
     _established = False
 
@@ -142,10 +142,10 @@ class UmqSession(Answering):
         for waiter in work:
             _fire(waiter, Failure(error))
 
-    def ending(self, reason: Failure) -> None:
+    def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: all that is pending fails, then the application is told."""
         self._failAll(reason)
-        super().ending(reason)
+        super().sessionEnding(reason)
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
@@ -278,7 +278,7 @@ class UmqSession(Answering):
         refused = SessionRefused(f"{code} {shown(event.text)[1:-1]}", event.code)
         self._leave(refused)
 
-    def faulted(self, fault: Fault) -> None:
+    def peerFaulted(self, fault: Fault) -> None:
         """The peer broke the protocol: a line, a counter, ``F`` with its code, the end."""
         assert isinstance(fault, UmqFault)
         told: Fault = fault
@@ -303,7 +303,7 @@ class UmqSession(Answering):
         AttachmentsAnnounced: Answering._onAnnounced,
         AttachmentArrived: Answering._onArrived,
         FatalReceived: _onFatal,
-        UmqFault: faulted,
+        UmqFault: peerFaulted,
     }
 
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────

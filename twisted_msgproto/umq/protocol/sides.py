@@ -161,10 +161,10 @@ class UmqServer(UmqSession):
                 lambda failure: self.log.failure("{peer}: logout failed", failure, peer=self.peer)
             )
 
-    def faulted(self, fault: Fault) -> None:
+    def peerFaulted(self, fault: Fault) -> None:
         """The peer broke the protocol, or our own application let it wait too long (HO-07)."""
         if fault.reason != UNDECIDED:
-            super().faulted(fault)
+            super().peerFaulted(fault)
             return
         self._tally["authorisations_timed_out"] += 1
         self.log.warn("{peer}: nobody has decided in time who it is", peer=self.peer)
@@ -196,7 +196,7 @@ class UmqServer(UmqSession):
             self.log.failure("{peer}: authorisation failed", failure, peer=self.peer)
         self.closeSession(code, text)
 
-    actions: ClassVar = {**UmqSession.actions, HelloReceived: _onHello, UmqFault: faulted}
+    actions: ClassVar = {**UmqSession.actions, HelloReceived: _onHello, UmqFault: peerFaulted}
 
 
 class UmqServerFactory(MsgprotoServerFactory):
@@ -339,7 +339,7 @@ class UmqClient(UmqSession):
         """A machine with the factory's limits; it tells nothing before we accept the server."""
         return Client(self.factory.limits, self._now(), decides=True)
 
-    def secured(self) -> None:
+    def transportSecured(self) -> None:
         """The connection stands: say ``H``."""
         self.machine.hello(self.hello(), self._bodies(self.helloAttachments()))
         self._settle()
@@ -373,7 +373,7 @@ class UmqClient(UmqSession):
         self._fallen(error)
         self._left()
 
-    def ending(self, reason: Failure) -> None:
+    def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for the session hears why."""
         text = (
             "the session has ended"
@@ -381,7 +381,7 @@ class UmqClient(UmqSession):
             else f"the connection ended: {reason.getErrorMessage()}"
         )
         self._fallen(self._reason or ConnectionClosed(text))
-        super().ending(reason)
+        super().sessionEnding(reason)
         self._left()
 
     def _left(self) -> None:

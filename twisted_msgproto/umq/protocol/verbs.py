@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, shown
 from ...core.limits import Limits
+from ...net.link import SteadyLogger
 from ...net.session import Session
 from ...net.wires.websocket import WebSocketWire
 from ..machine import Client, Server
@@ -38,7 +39,7 @@ class Answer(Deferred[Reply]):
 class Verbs(Session):
     """The part of a session which an application calls."""
 
-    log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.umq")
+    log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.umq")
     factory: Any
     machine: Server | Client
     wire: WebSocketWire
