@@ -185,7 +185,7 @@ class HandShake(TestCase):
         def begin(self):
             self.wire.write(["h1:alice:secret"])
 
-        both = pair(client=type("Typo", (UmqClient,), {"secured": begin}))
+        both = pair(client=type("Typo", (UmqClient,), {"transportSecured": begin}))
         self.failureResultOf(self.established(both), SessionRefused)
         told = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]
         self.assertIn("closed with F 3: ", told[0])
@@ -276,7 +276,7 @@ class HandShake(TestCase):
 
     def test_no_hello_in_time(self):
         """UM-20: hello time-out, F and close."""
-        mute = type("Mute", (UmqClient,), {"secured": lambda self: None})
+        mute = type("Mute", (UmqClient,), {"transportSecured": lambda self: None})
         both = pair(connect=False, client=mute, client_limits={"hello-seconds": 60})
         both.pump()
         both.advance(10.1)
@@ -369,7 +369,8 @@ class Faults(TestCase):
     def test_text_before_hello_is_fatal(self):
         """UM-07, the issue: text before H."""
         both = pair(
-            connect=False, client=type("Rude", (UmqClient,), {"secured": lambda self: None})
+            connect=False,
+            client=type("Rude", (UmqClient,), {"transportSecured": lambda self: None}),
         )
         both.pump()
         self.raw(both, "C1:x")
