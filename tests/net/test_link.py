@@ -277,6 +277,21 @@ class Links(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.lose()
 
+    def test_what_fails_when_the_sink_answers_later_ends_the_connection_too(self) -> None:
+        sink = Sink(held=True)
+        server, transport = self.link(sink)
+        server.dataReceived(b"a\n")
+
+        def fails(octets: bytes) -> None:
+            raise RuntimeError("when the sink has answered")
+
+        server._write = fails
+        sink.waiting[0].callback(None)
+        self.assertTrue(transport.aborted)
+        self.assertEqual(self.tracebacks, 1)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.lose()
+
     def test_a_half_closed_connection_is_read_to_its_end_and_answered(self) -> None:
         """HO-06"""
         sink = Sink(held=True)

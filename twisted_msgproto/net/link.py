@@ -243,7 +243,9 @@ class Link(Protocol):
             self._settle()
 
     def _followAlone(self, events: list[Any]) -> None:
-        """As ``_follow`` in a call of the clock: no transport ends the connection if that fails."""
+        """As ``_follow`` in a call of the clock or of the sink, where no transport ends the connection
+        if that fails.
+        """
         try:
             self._follow(events)
         except Exception:
@@ -284,7 +286,7 @@ class Link(Protocol):
         if not self._ended and not self.machine.unfinished:
             self._control.resume("decoding")
             if self._inputEnded:
-                self._follow(self.machine.ended(self._now()))
+                self._followAlone(self.machine.ended(self._now()))
 
     noInputs: ClassVar[Any] = b""
     """What a machine receives to go on with what it has; frames come in lists."""
@@ -306,7 +308,9 @@ class Link(Protocol):
         """What stood at ``place`` is safe."""
         if not self._gone:
             events = self.machine.made_safe(place, self._now())
-            if events or not self._following:
+            if not self._following:
+                self._followAlone(events)
+            elif events:
                 self._follow(events)
 
     def _notSafe(self, place: Any, failure: Failure) -> None:
@@ -319,7 +323,8 @@ class Link(Protocol):
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:
             self._control.pause("draining")
-            self._follow(self.machine.not_safe(place, self._now()))
+            follow = self._follow if self._following else self._followAlone
+            follow(self.machine.not_safe(place, self._now()))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 

@@ -238,6 +238,17 @@ class BrokerLink(Link):
 
     # ── what is not stored, what is not sent yet ────────────────────────────────────────────────
 
+    def _followAlone(self, events: list[Any]) -> None:
+        """As ``_follow`` in a call of the clock or of the sink.
+
+        What fails is logged and ends nothing: these sockets are those of all clients.
+        """
+        try:
+            self._follow(events)
+        except Exception:
+            self.log.failure("a client's event was not followed")
+            self._settle()
+
     def _notSafe(self, place: Any, failure: Failure) -> None:
         """Contents never will be safe: their flow breaks, in its turn; others go on."""
         flow = place[0]
