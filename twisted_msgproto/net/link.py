@@ -243,8 +243,9 @@ class Link(Protocol):
             self._settle()
 
     def _followAlone(self, events: list[Any]) -> None:
-        """As ``_follow`` in a call of the clock or of the sink, where no transport ends the connection
-        if that fails.
+        """As ``_follow``, in a call of the clock or of the sink.
+
+        No transport looks whether that fails, so the connection is ended here.
         """
         try:
             self._follow(events)
