@@ -7,6 +7,7 @@ can be kept out of the operator's way, and its end can be waited for.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -141,6 +142,7 @@ def spark_context(
 
     # When Java is killed this one prints a traceback, where one line is said by others.
     AccumulatorTCPServer.handle_error = _nothing  # type: ignore[method-assign, assignment]
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # so does this, for a call under way
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     reader, writer = os.pipe()
     java_says = JavaErrors(os.fdopen(reader, "rb"), scratch / "java.log")
