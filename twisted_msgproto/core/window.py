@@ -12,6 +12,7 @@ restart or run backwards as the peer likes.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 M = TypeVar("M")
@@ -57,6 +58,15 @@ class SendWindow(Generic[M]):
         if sequence in self._flights:
             raise ValueError(f"sequence {sequence} is in flight already")
         self._flights[sequence] = message
+
+    def sent_run(self, sequences: Sequence[int], messages: Sequence[M]) -> None:
+        """As :meth:`sent` for messages in a row: all of them come into the window, or none."""
+        flights = self._flights
+        if len(flights) + len(sequences) > self.limit:
+            raise ValueError(f"the window of {self.limit} is full")
+        if not flights.keys().isdisjoint(sequences):
+            raise ValueError("one of the sequences is in flight already")
+        flights.update(zip(sequences, messages, strict=True))
 
     def acknowledge_up_to(self, sequence: int) -> list[M] | None:
         """Release every message up to and including ``sequence``, oldest first.

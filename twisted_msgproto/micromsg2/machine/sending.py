@@ -6,7 +6,7 @@ application asks; it decides nothing about what arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ...core.connection import Connection
@@ -25,12 +25,14 @@ from ..wire import (
     Error,
     ExtensionFrame,
     Messages,
+    Unnumbered,
     Writable,
     encode_address,
     encode_command,
     encode_error,
     encode_extension,
-    encode_message,
+    encode_numbered,
+    encode_unnumbered,
     write_properties,
 )
 from .extensions import Extension
@@ -162,24 +164,47 @@ class Sending(Connection[bytes, bytes, Event]):
         by :meth:`check` alone.  The time in which the peer has to acknowledge runs from ``now``
         (None: from the call before).
         """
+        return self.send_encoded(
+            [encode_unnumbered(address, payload) for payload in payloads], notes, now=now
+        )
+
+    def send_encoded(
+        self,
+        messages: Sequence[tuple[Unnumbered, ...]],
+        notes: Mapping[str, str] = _NOTHING,
+        *,
+        now: float | None = None,
+    ) -> list[int]:
+        """As :meth:`send_run`, for messages from ``encode_unnumbered``; many may share them."""
         if not self.established:
             raise IllegalTransition(self.state, Messages)
-        window, out = self.sending, self._out
-        numbers = []
-        sequence = self._last_sent
-        for payload in payloads:
-            if self._annotating:
+        numbers: list[int] = []
+        if not self._annotating:
+            self._number(messages, numbers)
+        else:
+            for message in messages:
                 self._write_notes(notes)
-            sequence = SPACE.after(sequence)
-            if window is not None:
-                window.sent(sequence, sequence)
-            self._last_sent = sequence
-            self.counters.sent += 1
-            numbers.append(sequence)
-            out += encode_message(sequence, address, payload)
-        if window is not None and self._no_ack_since is None and numbers:
+                self._number((message,), numbers)
+        if self.sending is not None and self._no_ack_since is None and numbers:
             self._await_ack(self._now if now is None else now)
+        if len(numbers) < len(messages):
+            raise ValueError("the window is full")
         return numbers
+
+    def _number(self, messages: Sequence[tuple[Unnumbered, ...]], numbers: list[int]) -> None:
+        """Send these, as far as the window has room, and add their ``numbers``."""
+        window = self.sending
+        if window is not None:
+            messages = messages[: window.room]
+        if not messages:
+            return
+        given = SPACE.following(self._last_sent, len(messages))
+        if window is not None:
+            window.sent_run(given, given)
+        self._last_sent = given[-1]
+        self.counters.sent += len(given)
+        numbers += given
+        self._out += encode_numbered(given, messages)
 
     def _await_ack(self, now: float) -> None:
         """The peer has to acknowledge something from now on."""

@@ -23,6 +23,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 from ...core.errors import Fault, shown
@@ -214,29 +215,57 @@ _ALIKE_MIN: Final = 8
 _ALIKE_TRIED: Final = 64
 """So many are unpacked together at first, four times as many each time that all were alike."""
 
-_SHORT_LENGTHS: Final = tuple(bytes((size,)) for size in range(SHORT_MAX + 1))
 _START: Final = struct.Struct(">BH")
 _LONG: Final = struct.Struct(">I")
 
 
-def encode_message(
-    sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
-) -> Sequence[bytes]:
-    """The frames of one payload, all under the same number (``MM-14``, ``MM-31``).
+Unnumbered = tuple[int, bytes]
+"""A MESSAGE frame without its number: the flags, and all that stands behind the number."""
+
+
+def encode_unnumbered(
+    address: bytes, payload: bytes, part_octets: int = MIB
+) -> tuple[Unnumbered, ...]:
+    """The frames of one payload, for any number of receivers (``MM-14``, ``MM-31``).
 
     ``address`` comes from :func:`encode_address`.  Payloads above ``part_octets`` are split.
     """
-    if len(payload) <= SHORT_MAX and len(payload) <= part_octets:
-        start = _START.pack(0, sequence)
-        return (start + address + _SHORT_LENGTHS[len(payload)] + payload,)
+    if len(payload) <= part_octets:
+        flag, length = _sized(payload)
+        return ((flag, address + length + payload),)
     frames = []
     for offset in range(0, len(payload), part_octets):
         part = payload[offset : offset + part_octets]
         flag, length = _sized(part)
         if offset + part_octets < len(payload):
             flag |= CONTINUED
-        frames.append(b"".join((_START.pack(flag, sequence), address, length, part)))
-    return frames
+        frames.append((flag, b"".join((address, length, part))))
+    return tuple(frames)
+
+
+def encode_numbered(
+    numbers: Sequence[int], messages: Sequence[tuple[Unnumbered, ...]]
+) -> list[bytes]:
+    """Octets of messages in a row, each with its number; the frames of one share theirs.
+
+    What is sent to many costs each receiver little: the numbers are its own, all else is there.
+    """
+    flags, contents = zip(*chain.from_iterable(messages), strict=True)
+    if len(flags) != len(messages):  # some have several parts
+        pairs = zip(numbers, messages, strict=True)
+        numbers = [number for number, frames in pairs for _ in frames]
+    octets = [b""] * (2 * len(flags))
+    octets[::2] = map(_START.pack, flags, numbers)
+    octets[1::2] = contents
+    return octets
+
+
+def encode_message(
+    sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
+) -> Sequence[bytes]:
+    """The frames of one payload, all under the same number; see :func:`encode_unnumbered`."""
+    frames = encode_unnumbered(address, payload, part_octets)
+    return [_START.pack(flags, sequence) + content for flags, content in frames]
 
 
 # Decoding ---------------------------------------------------------------------------------------
