@@ -183,7 +183,7 @@ class ReceiveWindow(Generic[A]):
         while ahead and opened[0] in ahead:  # what is ahead is open
             self.safe = opened.popleft()
             ahead.discard(self.safe)
-        return self.due()
+        return self.due() if self.waiting else []
 
     def due(self) -> list[A]:
         """Take the acknowledgements whose messages are all safe, oldest first."""

@@ -190,20 +190,18 @@ class Inbox:
             batch.bodies, batch.texts = run.payloads, run.properties
         batch.octets += run.octets
         if reads is _ALL_EMPTY:
-            reads = [_EMPTY] * len(run.sequences)
-            batch.properties += [NO_PROPERTIES] * len(reads)
+            batch.properties += [NO_PROPERTIES] * len(run.sequences)
+            fields = [_NOTHING] * len(run.sequences)
         else:
             self._counters.untyped += sum([read.untyped for read in reads])
             batch.properties += [read.properties for read in reads]
+            fields = [read.fields for read in reads]
         if self.annotating:
             # Asked for each message: what an extension says may hold for one only.
-            said = [self._say() for _ in reads]
-            batch.fields += [
-                _with(*row) for row in zip([r.fields for r in reads], said, strict=True)
-            ]
+            said = [self._say() for _ in fields]
+            fields = [_with(*row) for row in zip(fields, said, strict=True)]
             batch.notes += [each.notes for each in said]
-        else:
-            batch.fields += [read.fields for read in reads]
+        batch.fields += fields
 
     def _all_good(self, bodies: list[bytes]) -> bool:
         """Whether all these can be judged now, and no extension refuses one."""
@@ -298,11 +296,12 @@ class Inbox:
             self._take(message, read, self._say(), 1)
 
     def _receive(self, numbers: int, messages: int | None = None) -> None:
-        self.window.receive(numbers)
+        window = self.window
+        window.received += numbers
         self._counters.received += numbers if messages is None else messages
-        if self.count is not None:
-            over = self.window.unacknowledged - self.count
-            self._counters.over_window += max(0, min(numbers, over))
+        if self.count is not None and window.received - window.acknowledged > self.count:
+            over = window.unacknowledged - self.count
+            self._counters.over_window += min(numbers, over)
 
     def _take(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
         """A new and whole payload, which extensions may want to inspect."""

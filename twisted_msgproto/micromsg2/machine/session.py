@@ -116,7 +116,7 @@ class Session(Sending):
 
         # What the agreed extensions mean for the session.
         self._acks: Acknowledging | None = None
-        self._ack_index = 0
+        self._ack_start = b""  # an acknowledgement up to its number
         self._commands: dict[str, Extension] = {}
 
         self._inbox = Inbox(limits, self.counters, self._annotating, self._body_refused)
@@ -300,7 +300,8 @@ class Session(Sending):
             if extension.objects:
                 self._inbox.objecting.append(extension)
             if extension is acks and isinstance(extension, Acknowledging):
-                self._acks, self._ack_index = extension, index
+                self._acks = extension
+                self._ack_start = encode_extension(index, b"\0\0")[:-2]
                 self._inbox.count = extension.count
                 self.sending = SendWindow(extension.count)
         self.deadlines.clear("handshake")
@@ -425,7 +426,7 @@ class Session(Sending):
             self.deadlines.clear("ack")
         self.counters.acks += 1
         number = SPACE.first + (window.safe - 1) % SPACE_SIZE
-        self._out.append(encode_extension(self._ack_index, number.to_bytes(2, "big")))
+        self._out.append(self._ack_start + number.to_bytes(2, "big"))
 
     def _break(self, reason: str, text: str, octets: bytes = b"") -> Fault:
         """Say ERROR and stop; what is safe is acknowledged before that."""
