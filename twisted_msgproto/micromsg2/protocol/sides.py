@@ -126,8 +126,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
                 withheld.remove(event.octets)
             self.settled(arrived)
 
-        columns: tuple[list[Any], ...]
-        columns = (event.destinations, event.properties, event.texts, event.bodies, event.notes)
+        columns: Any = (event.destinations, event.properties, event.texts, event.bodies, event.notes)
         if arrived.refused:
             numbers = event.sequences
             kept = [row for row, number in enumerate(numbers) if number not in arrived.refused]
