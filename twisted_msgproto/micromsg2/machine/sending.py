@@ -11,7 +11,7 @@ from typing import Final
 
 from ...core.connection import Connection
 from ...core.deadlines import Deadlines
-from ...core.errors import LimitExceeded
+from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, Table
 from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
@@ -50,17 +50,38 @@ class Sending(Connection[bytes, bytes, Event]):
         sending: numbers in flight; None unless acknowledgements were agreed (``MM-18``, ``MM-19``).
     """
 
+    # There may be ten thousand sessions: without slots each has a dict of more than a KiB.
+    __slots__ = (
+        "_ack_wait_seconds",
+        "_annotating",
+        "_last_sent",
+        "_machine",
+        "_no_ack_since",
+        "_now",
+        "_out",
+        "_paused",
+        "_payload_octets_max",
+        "counters",
+        "deadlines",
+        "extensions",
+        "fault",
+        "limits",
+        "sending",
+    )
+
     counters: Counters
     deadlines: Deadlines
+    fault: Fault | None
 
     def __init__(self, table: Table[Side], initial: Side, limits: Limits | None) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self.limits = limits
         self.counters = Counters()
         self.deadlines = Deadlines()
-        self.extensions: list[Extension] = []
+        self.fault = None
+        self.extensions: Sequence[Extension] = ()
         self.sending: SendWindow[int] | None = None
-        self._annotating: list[tuple[int, Extension]] = []
+        self._annotating: Sequence[tuple[int, Extension]] = ()
         self._machine = Machine(table, initial)
         self._out: list[bytes] = []
         self._last_sent = 0  # number of our newest message

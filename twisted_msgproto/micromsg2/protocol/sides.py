@@ -126,12 +126,14 @@ class MicroMsg2Server(MicroMsg2Protocol):
                 withheld.remove(event.octets)
             self.settled(arrived)
 
-        columns: Any = (event.destinations, event.properties, event.texts, event.bodies, event.notes)
+        columns: list[list[Any]]
+        columns = [event.destinations, event.properties, event.texts, event.bodies, event.notes]
         if arrived.refused:
             numbers = event.sequences
             kept = [row for row, number in enumerate(numbers) if number not in arrived.refused]
-            columns = tuple([column[row] for row in kept] if column else [] for column in columns)
-        broker.publish(*columns, accepted)
+            columns = [[column[row] for row in kept] if column else [] for column in columns]
+        destinations, properties, texts, bodies, notes = columns
+        broker.publish(destinations, properties, texts, bodies, notes, accepted)
         if not state["accepted"]:
             state["withheld"] = True
             withheld.add(event.octets, self._control)
