@@ -1,5 +1,1 @@
-"""What the clients of all protocols share: :mod:`.client` is what a person touches."""
-
-from .client import GOODBYE_SECONDS, ClientLink
-
-__all__ = ["GOODBYE_SECONDS", "ClientLink"]
+"""What the clients of all protocols share."""
