@@ -257,10 +257,7 @@ class SabcClient(ClientLink, SabcSession):
     readsWhileUnread = True  # it writes requests, and reads their answers
     timeFaults = frozenset({"connect-seconds"})
 
-    def __init__(self) -> None:
-        """A subclass which overrides this calls it."""
-        super().__init__()
-        self.connectedHeaders: Mapping[str, str] = {}
+    connectedHeaders: Mapping[str, str] = {}
 
     def disconnect(self) -> Deferred[None]:
         """End the session in order (``SA-12``): no more requests; answers still come.
@@ -272,10 +269,6 @@ class SabcClient(ClientLink, SabcSession):
         left = self._leaving.wait()
         self._beginEnd()
         return left
-
-    def endNow(self) -> None:
-        """The server is told that the session ends."""
-        self.loseSession()
 
     def loseSession(self) -> None:
         """End the session at once; before the WebSocket upgrade there is none yet."""

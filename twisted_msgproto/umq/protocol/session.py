@@ -145,6 +145,15 @@ class UmqSession(Answering):
         self._failAll(reason)
         super().sessionEnding(reason)
 
+    def endInOrder(self) -> None:
+        """No more calls are made; those in flight, and the peer's, are finished."""
+        self._closing = True
+        self.drain()
+
+    def endNow(self) -> None:
+        """What is in flight fails."""
+        self.closeSession()
+
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
         self.because(ConnectionClosed("the session has ended"))

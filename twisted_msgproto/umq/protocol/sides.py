@@ -274,15 +274,6 @@ class UmqClient(ClientLink, UmqSession):
     readsWhileUnread = True  # it writes calls, and reads their answers
     readsWhileDraining = True  # an end in order waits for answers
 
-    def endInOrder(self) -> None:
-        """No more calls are made; those in flight, and the server's, are finished."""
-        self._closing = True
-        self.drain()
-
-    def endNow(self) -> None:
-        """What is in flight fails."""
-        self.closeSession()
-
     def hello(self) -> str:
         """The payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
         hello: str = self.factory.hello

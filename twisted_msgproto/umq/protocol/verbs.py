@@ -223,6 +223,7 @@ class Verbs(Session):
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:
         """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
+        self.because(ConnectionClosed("the session was closed"))
         if self.transport is None:  # no upgrade yet
             self._abort()
         elif not self._ended:
