@@ -203,11 +203,7 @@ class MtlClientService(Comeback[MtlClient]):
     def whenEstablished(self) -> Deferred[MtlClient]:
         """As :meth:`Comeback.whenEstablished`; it waits while the server is away."""
         if self.session is not None and self.state is not ComebackState.UP:
-            waiting: Deferred[MtlClient] = Deferred(
-                lambda cancelled: self._standing.pop(cancelled, None)
-            )
-            self._standing[waiting] = None
-            return waiting
+            return self._standing.wait()
         return super().whenEstablished()
 
     def _begin(self) -> None:
