@@ -72,12 +72,10 @@ class Session(SessionHooks, Link):
     """
 
     protocolName: ClassVar[str]
-    _established = False
 
     def establish(self) -> None:
         """The session stands: the wire and the application are told."""
-        self._established = True
-        self.wire.established()
+        super().establish()
         self._guarded(self.sessionEstablished)
 
     def deliver(self, batch: MessageBatch, place: Any) -> None:

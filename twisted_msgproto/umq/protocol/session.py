@@ -15,6 +15,7 @@ from ...core.connection import WorkLost
 from ...core.errors import ConnectionClosed, Fault, TimedOut, shown
 from ...core.limits import Limit
 from ...net.authentication import LOGIN_LIMITS
+from ...net.outbox import fail_all
 from ...net.session import SessionHooks
 from ...net.wires.websocket import WEBSOCKET_LIMITS
 from ..terms import states
@@ -95,7 +96,7 @@ class UmqSession(Answering):
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
     noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls which came, and answers to ours
-    _established = False
+    timeFaults = frozenset({"hello-seconds"})
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -123,7 +124,6 @@ class UmqSession(Answering):
         self._over = False  # more is unread than unread-octets
         self._inbox: list[CallReceived | CallbackReceived] = []  # calls which wait for that
         self._gathered = Gathered()
-        self._reason = None
         self._selective = kind.admit is not Answering.admit
         self._stores = (
             factory.sink is not None
@@ -138,9 +138,7 @@ class UmqSession(Answering):
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
         """Our calls which were not answered: nobody knows whether the peer did them."""
-        error = self._reason or ConnectionClosed("the connection was lost")
-        for waiter in work:
-            _fire(waiter, Failure(error))
+        fail_all(work, self.ending or ConnectionClosed("the session has ended"))
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: all that is pending fails, then the application is told."""
@@ -149,13 +147,12 @@ class UmqSession(Answering):
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
-        self._failAll(Failure(ConnectionClosed("the session has ended")))
+        self.because(ConnectionClosed("the session has ended"))
+        self._failAll(Failure(self.ending))
         super()._end(fault)
 
     def _failAll(self, reason: Failure) -> None:
         """The session is over: all that is pending fails (UM-08, UM-19)."""
-        if self._reason is None:
-            self._reason = ConnectionClosed("the connection was lost")
         for event in self.machine.lost(self._now()):
             if isinstance(event, WorkLost):
                 self.workLost(event.work, reason)
@@ -241,10 +238,12 @@ class UmqSession(Answering):
             waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
 
     def _onError(self, event: ErrorReceived) -> None:
-        _fire(event.waiter, Failure(CallFailed(event.payload)))
+        waiter: Any = event.waiter
+        waiter.fail(CallFailed(event.payload))
 
     def _onExpired(self, event: CallExpired) -> None:
-        _fire(event.waiter, Failure(TimedOut("the call was not answered in time")))
+        waiter: Any = event.waiter
+        waiter.fail(TimedOut("the call was not answered in time"))
 
     def _onUpdate(self, event: TopicUpdated) -> None:
         if self._stores:
@@ -286,7 +285,7 @@ class UmqSession(Answering):
             told = Fault(fault.reason, fault.reason)
         self._tell(told, f"closed with F {fault.code.value}")
         broken = fault.code in _REPLY_CODES
-        self._leave(ConnectionClosed(f"the peer broke the protocol: {fault.text}"), broken)
+        self._leave(self.peerError(fault), broken)
 
     actions: ClassVar = {
         CallReceived: _onCall,
@@ -325,9 +324,3 @@ class UmqSession(Answering):
     def _backlogChanged(self, count: int) -> None:
         self._backlog += count
         self._lookBacklog()
-
-
-def _fire(waiter: Any, failure: Failure) -> None:
-    """A call has failed, unless its caller has cancelled it meanwhile: each fires once."""
-    if not waiter.called:
-        waiter.errback(failure)

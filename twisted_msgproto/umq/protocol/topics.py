@@ -229,6 +229,13 @@ class Subscription:
         else:  # nobody will publish to it
             self._refused(Failure(NoSuchMethod(stored)))
 
+    def _never(self, error: Exception) -> Subscription:
+        """It could not even be asked for."""
+        self.ended = True
+        self._failure = error
+        self._started(Failure(error))
+        return self
+
     def _refused(self, failure: Failure) -> None:
         if not self.ended:
             self._drop(failure.value)  # type: ignore[arg-type]
