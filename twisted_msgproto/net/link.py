@@ -13,7 +13,7 @@ A protocol says in ``actions`` which method follows which event::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
@@ -224,7 +224,7 @@ class Link(Protocol):
 
     # ── events, and what they led to ────────────────────────────────────────────────────────────
 
-    def _follow(self, events: list[Any]) -> None:
+    def _follow(self, events: Iterable[Any]) -> None:
         """Follow events in order, then settle once.
 
         After our own end, or the loss of a batch, no further arrival is followed: what is stored of

@@ -32,6 +32,7 @@ from ..wire import (
     UnsetAttribute,
     Unsubscribe,
     base36,
+    command_text,
     encode,
     is_id,
 )
@@ -165,11 +166,11 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self, kind: type[Frame], id: str, payload: str, attachments: Sequence[bytes | Slot]
     ) -> None:
         """Queue a command and its attachments, or raise what ``check`` raises."""
-        self.check(payload, attachments)
+        if attachments or len(payload) > self._characters_max or not payload.isascii():
+            self.check(payload, attachments)
+        self._out.append(command_text(kind, id, payload, len(attachments)))
         if not attachments:
-            self._out.append(encode(kind(id, payload)))
             return
-        self._out.append(encode(kind(id, payload, len(attachments))))
         if not len(self._outgoing):
             self._outgoing_since = self.clock
         self._outgoing.add(attachments)
@@ -219,7 +220,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         ``deadline`` is when CallExpired comes instead; with ``seconds`` not before so many have
         passed in which the peer took nothing of ours (HO-04).  Returns the call's number.
         """
-        return self._own_call(Call, payload, attachments, waiter, deadline, seconds)
+        return self.own_call(Call, payload, attachments, waiter, deadline, seconds)
 
     def callback(
         self,
@@ -233,9 +234,9 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     ) -> int:
         """Call what the peer registered as ``callback``; otherwise like ``call`` (``UM-11``)."""
         payload = f"{base36(callback)}:{argument}"
-        return self._own_call(Callback, payload, attachments, waiter, deadline, seconds)
+        return self.own_call(Callback, payload, attachments, waiter, deadline, seconds)
 
-    def _own_call(
+    def own_call(
         self,
         kind: type[Frame],
         payload: str,
@@ -244,12 +245,17 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         deadline: float | None,
         seconds: float,
     ) -> int:
-        self._sending()
+        """As ``call`` and ``callback``, which is its ``kind``, with the payload as it is sent."""
+        if self._machine.state is not self.open_state:
+            raise IllegalTransition(self._machine.state, CommandSent)
         number = self._last_call + 1
-        if self._pending.full:
-            raise LimitExceeded(f"{self._pending.limit} calls are pending already")
-        self._send(kind, base36(number), payload, attachments)
-        self._pending.add(number, OwnCall(waiter, seconds=seconds), deadline)
+        pending = self._pending
+        pending.add(number, OwnCall(waiter, None, seconds), deadline)
+        try:
+            self._send(kind, base36(number), payload, attachments)
+        except BaseException:
+            pending.resolve(number)
+            raise
         if deadline is not None:
             self.deadlines.no_later("call", deadline)
         self._last_call = number
@@ -275,7 +281,8 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     def _answer(
         self, id: str, kind: type[Frame], payload: str, attachments: Sequence[bytes | Slot]
     ) -> None:
-        self._sending()
+        if self._machine.state is not self.open_state:
+            raise IllegalTransition(self._machine.state, CommandSent)
         number = wire.number(id)
         served = self._serving.get(number)
         if served is None:

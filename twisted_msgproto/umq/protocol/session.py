@@ -186,14 +186,7 @@ class UmqSession(Answering):
         if self._ended:
             return
         waiting = self.wire.waiting if self._over else 0
-        receive, now = self.machine.receive, self._now()
-        within, self._following = self._following, True
-        try:
-            for message in inputs:
-                self._follow(receive((message,), now))
-        finally:
-            self._following = within
-        self._settle()
+        self._follow(self.machine.receive_each(inputs, self._now()))
         if self._over and (
             self._inbox or (not self.readsWhileUnread and self.wire.waiting > waiting)
         ):
@@ -206,7 +199,9 @@ class UmqSession(Answering):
 
     def _settle(self) -> None:
         """As a link's; before it all that was gathered goes to the sink."""
-        if self._gathered.runs and not self._following:
+        if self._following:
+            return
+        if self._gathered.runs:
             self._following = True  # what is safe at once leaves with the same write
             try:
                 for kind, events, calls in self._gathered.take():
@@ -238,7 +233,8 @@ class UmqSession(Answering):
     def _onResult(self, event: ResultReceived) -> None:
         waiter: Any = event.waiter
         if not waiter.called:  # the callback of another answer may have cancelled it
-            waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
+            stream = self._streamOf(event) if self._streams else None
+            waiter.callback(Reply(event.payload, event.attachments, stream))
 
     def _onError(self, event: ErrorReceived) -> None:
         _fire(event.waiter, Failure(CallFailed(event.payload)))
@@ -251,7 +247,8 @@ class UmqSession(Answering):
             self._gathered.add("topic", event)
         subscription = self.subscriptions.get(event.topic)
         if subscription is not None:
-            update = Update(event.payload, event.attachments, self._streamOf(event))
+            stream = self._streamOf(event) if self._streams else None
+            update = Update(event.payload, event.attachments, stream)
             self._guarded(subscription._arrived, update)
 
     def _onTopicClosed(self, event: TopicClosed) -> None:

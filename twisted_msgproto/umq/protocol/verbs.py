@@ -16,7 +16,7 @@ from ...net.session import Session
 from ...net.wires.websocket import WebSocketWire
 from ..machine import Client, Server
 from ..machine.attachments import Slot
-from ..wire import base36, number
+from ..wire import Call, Callback, base36, number
 from .exchange import Reply, Request, Update
 from .topics import Subscription, Topic
 
@@ -68,7 +68,7 @@ class Verbs(Session):
         (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored.
         LimitExceeded is raised above our own limits.
         """
-        return self._own(None, payload, attachments, timeout, streamed)
+        return self._own(Call, payload, attachments, timeout, streamed)
 
     def callback(
         self,
@@ -79,18 +79,19 @@ class Verbs(Session):
         streamed: bool = False,
     ) -> Deferred[Reply]:
         """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
-        return self._own(number(callback), argument, attachments, timeout, streamed)
+        argument = f"{base36(number(callback))}:{argument}"
+        return self._own(Callback, argument, attachments, timeout, streamed)
 
     def _own(
         self,
-        callback: int | None,
+        kind: type[Call | Callback],
         payload: str,
         attachments: Sequence[Any],
         timeout: float | None,
         streamed: bool,
     ) -> Deferred[Reply]:
         machine = self.machine
-        now = self._time()
+        machine.clock = now = self._now()
         if not machine.opened or self._closing:
             raise ConnectionClosed("the session does not stand")
         answer = Answer(self._cancelled)
@@ -98,17 +99,11 @@ class Verbs(Session):
         seconds = self._call_seconds if timeout is None else 0.0
         deadline = now + (seconds or timeout or 0.0)
         bodies = self._bodies(attachments) if attachments else ()
-        if callback is None:
-            answer.number = machine.call(
-                payload, bodies, waiter=answer, deadline=deadline, seconds=seconds
-            )
-        else:
-            answer.number = machine.callback(
-                callback, payload, bodies, waiter=answer, deadline=deadline, seconds=seconds
-            )
+        answer.number = machine.own_call(kind, payload, bodies, answer, deadline, seconds)
         if self._own_paused:
             self._lookBacklog()
-        self._settle()
+        if not self._following:
+            self._settle()
         return answer
 
     def _cancelled(self, answer: Deferred[Reply]) -> None:
