@@ -83,7 +83,13 @@ class Link(Protocol):
     peer: str
     address: str
     loss: Failure | None = None
+
+    # What most connections never change stands here: an idle one weighs less.
     _gone = False  # the connection is lost
+    _inputEnded = False  # the peer has shut its sending side
+    _lossTold = False  # it was logged that something is not stored
+    _resumption: Any = None  # the call which goes on with what is unfinished
+    _handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -144,13 +150,8 @@ class Link(Protocol):
         self._tally = factory.counters.settled
         self._ended = False  # the wire was asked to end, or has
         self._deaf = False  # no further arrival is followed
-        self._gone = False
         self._following = False  # what happens meanwhile is settled at the end
-        self._inputEnded = False  # the peer has shut its sending side
-        self._lossTold = False  # it was logged that something is not stored
         self._held = 0  # octets of what is not whole yet
-        self._resumption: Any = None  # the call which goes on with what is unfinished
-        self._handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
         self._control = ReadControl(self.wire, self._readingChanged)

@@ -84,7 +84,8 @@ class Peer(Arriving):
             ``now``.  The time of a call without a time-out of its own runs from there.
     """
 
-    taken_at: Callable[[float], float]
+    taken_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
+    _attributes_octets = 0
 
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
@@ -96,9 +97,6 @@ class Peer(Arriving):
         self._decode = Decoder(limits).decode
 
         self.attributes: dict[str, PeerAttribute] = {}
-        self.taken_at = lambda now: 0.0
-
-        self._attributes_octets = 0
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -343,7 +341,7 @@ class Peer(Arriving):
         topic = message.topic
         if topic in self._subscriptions:
             if isinstance(message, TopicClosed):
-                self._subscriptions.discard(topic)
+                del self._subscriptions[topic]
             return True
         if isinstance(message, TopicClosed):
             self._closing.pop(topic, None)

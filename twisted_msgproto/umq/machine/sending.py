@@ -72,6 +72,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     counters: Counters
     deadlines: Deadlines
 
+    # What most connections never change stands here: an idle one weighs less.
+    _draining = False
+    _last_call = 0
+    _last_callback = 0
+    _last_topic = 0
+
     def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
@@ -83,18 +89,14 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._characters_max = limits.integer("payload-characters")
         self._attachments_max = limits.integer("attachments")
         self._fill_seconds = limits["attachment-fill-seconds"]
-        self._draining = False
         self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, octets
         self._serving_octets = 0
         self._pending: Pending[int, OwnCall] = Pending(limits.integer("own-calls"))
-        self._last_call = 0
         self._incoming = Incoming()
         self._outgoing = Outgoing()
         self._outgoing_since = now  # of the last message with slots, or the last slot sent
-        self._callbacks: set[int] = set()
-        self._last_callback = 0
-        self._subscriptions: set[int] = set()
-        self._last_topic = 0
+        self._callbacks: dict[int, None] = {}
+        self._subscriptions: dict[int, None] = {}
         self._closing: dict[int, float] = {}  # topics which ended here → when to forget them
         self._published: dict[int, str] = {}  # value of the topic's id → id as it came
 
@@ -296,12 +298,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         if len(self._callbacks) >= self._limits["callbacks"]:
             raise LimitExceeded(f"{len(self._callbacks)} callbacks are registered already")
         self._last_callback += 1
-        self._callbacks.add(self._last_callback)
+        self._callbacks[self._last_callback] = None
         return self._last_callback
 
     def unregister_callback(self, callback: int) -> None:
         """The peer is told ``E`` 2 from now on (``UM-11``)."""
-        self._callbacks.discard(callback)
+        self._callbacks.pop(callback, None)
 
     def subscribe(self) -> int:
         """A new topic, known before the call which asks the peer to publish to it (``UM-14``)."""
@@ -309,14 +311,14 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         if len(self._subscriptions) >= self._limits["subscriptions"]:
             raise LimitExceeded(f"{len(self._subscriptions)} topics are subscribed already")
         self._last_topic += 1
-        self._subscriptions.add(self._last_topic)
+        self._subscriptions[self._last_topic] = None
         return self._last_topic
 
     def unsubscribe(self, topic: int) -> None:
         """Say ``U``; what still comes is dropped silently (``UM-14``).  Nothing if it has ended."""
         self._sending()
         if topic in self._subscriptions:
-            self._subscriptions.discard(topic)
+            del self._subscriptions[topic]
             self._close_topic_here(topic)
             self._out.append(encode(Unsubscribe(base36(topic))))
 

@@ -102,7 +102,7 @@ class Answering(Verbs):
     # ── attachments one by one ──────────────────────────────────────────────────────────────────
 
     _streams: dict[int, tuple[object, AttachmentStream]]
-    _stream_octets: int
+    _stream_octets = 0
 
     def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
         message = event.message

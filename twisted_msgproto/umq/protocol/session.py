@@ -39,6 +39,7 @@ from ..wire import Code, UmqFault
 from .answering import Answering
 from .exchange import CallFailed, Reply, Request, SessionRefused, Update
 from .storing import Gathered, batch_of
+from .subscriptions import Subscription
 from .topics import Topic
 
 SUBPROTOCOL: Final = "umq"
@@ -87,7 +88,6 @@ class UmqSession(Answering):
         peer: the peer's transport address as text.
         address: its host alone; "" where there is none.
         clientId: the identity which was accepted at ``H``, or None (``UM-06``).
-        attributes: the peer's attributes as a mapping.
         topics: the topics which the peer subscribed here, by number.
         subscriptions: the topics which we subscribed, by number.
     """
@@ -95,12 +95,25 @@ class UmqSession(Answering):
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
     noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls which came, and answers to ours
+
+    # What most sessions never change stands here: an idle one weighs less.
     _established = False
+    _reason: Exception | None = None
+    _backlog = 0
+    _own_paused = False
+    _over = False  # more is unread than unread-octets
+    _inbox: list[CallReceived | CallbackReceived] | None = None  # calls which wait for that
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
     def attributeChanged(self, name: str, value: str | None) -> None:
         """The peer set an attribute, or unset it (None) (``UM-15``, ``UM-16``)."""
+
+    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
+        """A topic which we subscribed brings no more updates (``UM-13``, ``UM-14``).
+
+        ``reason`` is one of those which :class:`~.subscriptions.Subscription` has.
+        """
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
@@ -108,22 +121,13 @@ class UmqSession(Answering):
         """The upgrade is done: begin; a subclass which overrides this calls it first."""
         factory = self.factory
         kind = type(self)
-        self.limits = factory.limits
-        self.clientId = None
-        self.attributes = PeerAttributes(self)
         self.topics = {}
         self.subscriptions = {}
         self._callbacks: dict[int, Callable[[Request], Any]] = {}
         self._call_seconds = factory.limits["call-seconds"]
         self._slowTopics: dict[Topic, None] = {}
         self._streams = {}
-        self._stream_octets = 0
-        self._backlog = 0
-        self._own_paused = False
-        self._over = False  # more is unread than unread-octets
-        self._inbox: list[CallReceived | CallbackReceived] = []  # calls which wait for that
         self._gathered = Gathered()
-        self._reason = None
         self._selective = kind.admit is not Answering.admit
         self._stores = (
             factory.sink is not None
@@ -132,6 +136,11 @@ class UmqSession(Answering):
         )
         super().connectionMade()
         self.machine.taken_at = self._takenAt
+
+    @property
+    def attributes(self) -> PeerAttributes:
+        """The peer's attributes as a mapping, as they are now (``UM-15``, ``UM-16``)."""
+        return PeerAttributes(self)
 
     def _takenAt(self, now: float) -> float:
         return now if self.wire.unread else self.wire.moved_at
@@ -166,7 +175,7 @@ class UmqSession(Answering):
         streams, self._streams = self._streams, {}
         for _, stream in streams.values():
             stream.lost()
-        self._inbox.clear()
+        self._inbox = None
 
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
         """Where the session stands, as plain values without secrets; empty before the upgrade."""
@@ -214,6 +223,8 @@ class UmqSession(Answering):
 
     def _onCall(self, event: CallReceived | CallbackReceived) -> None:
         if self._over:
+            if self._inbox is None:
+                self._inbox = []
             self._inbox.append(event)
         elif self._selective and not self._admitted(event):
             return
@@ -254,7 +265,7 @@ class UmqSession(Answering):
     def _onTopicClosed(self, event: TopicClosed) -> None:
         subscription = self.subscriptions.get(event.topic)
         if subscription is not None:
-            subscription._end()
+            subscription._end("closed")
 
     def _onUnsubscribed(self, event: TopicUnsubscribed) -> None:
         topic = self.topics.get(event.topic)
@@ -309,8 +320,8 @@ class UmqSession(Answering):
         """Too much is unread: calls wait until the peer has read its answers."""
         self._over = paused
         if not paused:
-            waiting, self._inbox = self._inbox, []
-            self._follow(waiting)
+            waiting, self._inbox = self._inbox, None
+            self._follow(waiting or ())
             if not self._over:
                 self._control.resume("unread-output")
 

@@ -18,7 +18,8 @@ from ..machine import Client, Server
 from ..machine.attachments import Slot
 from ..wire import Call, Callback, base36, number
 from .exchange import Reply, Request, Update
-from .topics import Subscription, Topic
+from .subscriptions import Subscription
+from .topics import Topic
 
 if TYPE_CHECKING:
     from .session import UmqSession
@@ -43,7 +44,6 @@ class Verbs(Session):
     factory: Any
     machine: Server | Client
     wire: WebSocketWire
-    limits: Limits
     topics: dict[int, Topic]
     subscriptions: dict[int, Subscription]
     _callbacks: dict[int, Callable[[Request], Any]]
@@ -53,6 +53,12 @@ class Verbs(Session):
     _backlog: int  # updates which nobody has taken yet
     _own_paused: bool
     _closing = False  # an orderly end of ours, which waits for the answers to our calls
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of all sessions of this factory."""
+        limits: Limits = self.factory.limits
+        return limits
 
     def call(
         self,
@@ -135,7 +141,8 @@ class Verbs(Session):
 
         ``request(id)`` gives the payload of the call which asks the peer to publish to topic
         ``id``.  Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
-        call fails, the subscription ends; its ``whenStarted()`` says why.
+        call fails, the subscription ends; its ``whenStarted()`` says why.  Its ``whenEnded()``
+        tells that there are no more updates, and why.
         """
         self._time()
         if not self.machine.opened:
