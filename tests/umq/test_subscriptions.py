@@ -142,7 +142,7 @@ class Ends(TestCase):
         both.close()
 
     def test_a_hook_which_fails_harms_nobody__HO_08(self):
-        both, subscription, ended = self.subscribed()
+        both, _, ended = self.subscribed()
         both.client.subscriptionEnded = lambda subscription, reason: 1 / 0
         both.server.topic.close()
         both.pump()
