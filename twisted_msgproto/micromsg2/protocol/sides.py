@@ -108,7 +108,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True
 
-    def _follow(self, events: list[Any]) -> None:
+    def _follow(self, events: Iterable[Any]) -> None:
         super()._follow(events)
         if self._subscribed and not self._following:
             self._subscribed = False

@@ -7,7 +7,7 @@ while no flow waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
@@ -218,7 +218,8 @@ class _Watched(MtlClient):
 
     service: MtlClientService
 
-    def _follow(self, events: list[ClientEvent]) -> None:
+    def _follow(self, events: Iterable[ClientEvent]) -> None:
+        events = list(events)
         super()._follow(events)
         for event in events:
             self.service.happened(self, event)

@@ -174,7 +174,8 @@ class UmqServer(UmqSession):
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
             return
-        self.clientId = identity
+        if identity is not None:
+            self.clientId = identity
         welcome = self.welcome(hello)
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
         self._time()
