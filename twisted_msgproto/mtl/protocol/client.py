@@ -20,15 +20,17 @@ least once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, fail
 from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
+from ...net.clients.client import ClientLink
 from ...net.factory import SessionFactory
 from ...net.link import Link, SteadyLogger
+from ...net.outbox import Tickets
 from ..machine.client import Client, Credentials
 from ..terms.events import (
     Answered,
@@ -39,6 +41,7 @@ from ..terms.events import (
 )
 from ..terms.limits import CLIENT_LIMITS
 from ..terms.states import ClientState
+from ..wire.control import Reply
 from ..zeromq import Bounds, CurveClient, Sockets, check_address, with_port
 from .dealer import DealerWire
 from .flows import MtlFlow, MtlReader, MtlWriter, Received
@@ -47,14 +50,14 @@ from .link import PROTOCOL
 RENEWAL_SECONDS = 1.0
 """After a lease could not be renewed: how long until the client tries again."""
 
-REQUESTS_MAX = 10_000
-"""Requests of one client which wait for their answers; of those one at a time is out."""
+FLOWS_MAX = 10_000
+"""Data flows of one client, each with a socket of its own."""
 
 NOT_AUTHORIZED = 401
 """The server's answer to who is not, or no more, who it says it is."""
 
 
-class MtlClient(Link):
+class MtlClient(ClientLink):
     """A client: one control flow, and any number of data flows, each with a link of its own.
 
     Attributes:
@@ -90,6 +93,7 @@ class MtlClient(Link):
         the sockets.  ``factory``: limits, keys, clock and sockets are its own.  Raises
         ConfigurationError for what is no address.
         """
+        super().__init__()
         check_address(endpoint)
         if factory is None:
             factory = MtlClientFactory(limits=limits, curve=curve, clock=clock, sockets=sockets)
@@ -99,11 +103,8 @@ class MtlClient(Link):
         self.flows: dict[int, MtlFlow] = {}
         self._endpoint = endpoint
         self._persistent = persistent
-        self._waiting: dict[int, Deferred[Any]] = {}
-        self._entering: dict[Deferred[MtlClient], None] = {}  # who waits in whenEstablished
+        self._requests: Tickets[Reply] = Tickets()
         self._renewals: dict[MtlFlow, Any] = {}
-        self._closing: list[Deferred[None]] = []
-        self._deadline: Any = None  # of the orderly end
         self._trouble = ""  # of the control socket which was dropped last
         self._bounds = Bounds(
             self.limits.integer("content-octets"),
@@ -147,23 +148,14 @@ class MtlClient(Link):
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
-    def whenEstablished(self) -> Deferred[MtlClient]:
-        """Fires with this client when the server has let it in: when ``open`` was answered with
-        the profiles, or else ``authorize``.
+    def whenEstablished(self) -> Deferred[Self]:
+        """Return a Deferred which fires with this client when the server has let it in.
 
-        Fails with the error of the request which should have let it in, and with ConnectionClosed
-        when the client is closed first.  A session which the server has forgotten is opened again
-        by the next verb, and stands meanwhile.
+        That is when ``open`` was answered with the profiles, or else ``authorize``.  It fails with
+        what that request fails with, and with ConnectionClosed when the client is closed before.
+        A session which the server has forgotten stands meanwhile: the next verb opens it again.
         """
-        if over := self._over():
-            return over
-        if self._established:
-            return succeed(self)
-        waiting: Deferred[MtlClient] = Deferred(lambda gone: self._entering.pop(gone, None))
-        self._entering[waiting] = None
-        return waiting
-
-    _established = False
+        return super().whenEstablished()
 
     def open(self, virtualHost: str) -> Deferred[Sequence[str]]:
         """Open a session: the profiles, or nothing when the client has to authorize first.
@@ -175,41 +167,34 @@ class MtlClient(Link):
         for flow in list(self.flows.values()):
             flow.close()
         self._established = False
-        opened = self._request(lambda now: self.machine.open(virtualHost, now))
-        return opened.addCallbacks(self._opened, self._notEntered)
+        opened = self._request(self.machine.open, virtualHost)
+        return opened.addCallbacks(self._opened, self._notLetIn)
 
-    def _opened(self, reply: Any) -> Sequence[str]:
+    def _opened(self, reply: Reply) -> Sequence[str]:
         if reply.code != 201:
             return []
-        self._entered()
+        self._letIn()
         return list(self.machine.profiles)
 
     def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
         """Authenticate (see :func:`.net.sasl.credentials`): the profiles; fails with Refused."""
         if over := self._over():
             return over
-        authorized = self._request(lambda now: self.machine.authorize(credentials, now))
-        return authorized.addCallbacks(self._authorized, self._notEntered)
+        authorized = self._request(self.machine.authorize, credentials)
+        return authorized.addCallbacks(self._authorized, self._notLetIn)
 
-    def _authorized(self, reply: Any) -> Sequence[str]:
-        self._entered()
+    def _authorized(self, reply: Reply) -> Sequence[str]:
+        self._letIn()
         return list(self.machine.profiles)
 
-    def _entered(self) -> None:
-        self._established = self.machine.state in (ClientState.READY, ClientState.PROFILED)
-        if self._established:
-            self._tellEntering(lambda waiting: waiting.callback(self))
+    def _letIn(self) -> None:
+        if self.machine.state in (ClientState.READY, ClientState.PROFILED):
+            self.establish()
 
-    def _notEntered(self, failure: Failure) -> Failure:
+    def _notLetIn(self, failure: Failure) -> Failure:
         if failure.check(Refused, TimedOut) is not None:
-            self._tellEntering(lambda waiting: waiting.errback(failure.value))
+            self._standing.fail(failure)
         return failure
-
-    def _tellEntering(self, tell: Callable[[Deferred[MtlClient]], None]) -> None:
-        for waiting in list(self._entering):
-            if waiting in self._entering:  # a callback of another may have cancelled it
-                del self._entering[waiting]
-                tell(waiting)
 
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""
@@ -220,7 +205,7 @@ class MtlClient(Link):
 
         if over := self._over():
             return over
-        asked = self._request(lambda now: self.machine.profile(name, now))
+        asked = self._request(self.machine.profile, name)
         return asked.addCallback(selected)
 
     def reader(
@@ -237,20 +222,20 @@ class MtlClient(Link):
         if over := self._over():
             return over
         flow = MtlReader(self, confirm == "full", received)
-        return self._lease(flow, lambda now: self.machine.reader(resources, confirm, now))
+        return self._lease(flow, self.machine.reader, resources, confirm)
 
     def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
         """A data flow which writes; fires when the server has accepted its lease."""
         if over := self._over():
             return over
         flow = MtlWriter(self, confirm == "full")
-        return self._lease(flow, lambda now: self.machine.writer(resources, confirm, now))
+        return self._lease(flow, self.machine.writer, resources, confirm)
 
-    def _lease(self, flow: Any, verb: Callable[[float], int]) -> Deferred[Any]:
-        if len(self.flows) >= REQUESTS_MAX:
-            return fail(LimitExceeded(f"{REQUESTS_MAX} flows stand already"))
+    def _lease(self, flow: Any, verb: Callable[..., int], *arguments: Any) -> Deferred[Any]:
+        if len(self.flows) >= FLOWS_MAX:
+            return fail(LimitExceeded(f"{FLOWS_MAX} flows stand already; nothing was sent"))
         try:
-            number = verb(self._now())
+            number = verb(*arguments, self._now())
         except ValueError as error:
             return fail(error)
         self.flows[number] = flow
@@ -260,24 +245,18 @@ class MtlClient(Link):
 
     def _over(self) -> Deferred[Any] | None:
         """What a verb gives when the client was closed, or ends."""
-        over = self._ended or self._closing
+        over = self._ended or self.closing
         return fail(ConnectionClosed("the client was closed")) if over else None
 
-    def _request(self, verb: Callable[[float], int]) -> Deferred[Any]:
-        if len(self._waiting) >= REQUESTS_MAX:
-            return fail(LimitExceeded(f"{REQUESTS_MAX} requests wait already"))
+    def _request(self, verb: Callable[..., int], argument: Any) -> Deferred[Reply]:
         try:
-            number = verb(self._now())
+            self._requests.check()
+            number = verb(argument, self._now())
         except ValueError as error:
             return fail(error)
-        waiter: Deferred[Any] = Deferred(lambda _: self._forget(number))
-        self._waiting[number] = waiter
+        ticket = self._requests.issue(number)
         self._takeUp()
-        return waiter
-
-    def _forget(self, number: int) -> None:
-        """Nobody wants to know any more; what was asked stays asked."""
-        self._waiting.pop(number, None)
+        return ticket
 
     def _takeUp(self) -> None:
         """A verb was called: send what it asks for, or follow what has failed at once."""
@@ -301,51 +280,36 @@ class MtlClient(Link):
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
-    def close(self) -> Deferred[None]:
-        """End in order: fires when what is in flight was answered, or after ``drain`` seconds.
-
-        Further verbs fail with ConnectionClosed, and so does what is not answered by then.
-        """
-        if self._gone:
-            return succeed(None)
-        closed: Deferred[None] = Deferred()
-        self._closing.append(closed)
-        if self._deadline is None:
-            self._deadline = self.clock.callLater(self.limits["drain"], self._expired)
-            for flow in list(self.flows.values()):
-                flow.drain()
-            self.endIfAlone()
-        return closed
+    def endInOrder(self) -> None:
+        """Let every flow finish what is in flight; requests are still answered."""
+        for flow in list(self.flows.values()):
+            flow.drain()
+        self.endIfAlone()
 
     def endIfAlone(self) -> None:
-        """End in order, if that is wanted and no flow is left; requests are still answered."""
-        if self._closing and not self.flows:
+        """End in order, if that is wanted and no flow is left."""
+        if self.closing and not self.flows:
             self.drain()
 
-    def _expired(self) -> None:
-        self._deadline = None
-        self.abort()
+    def endNow(self) -> None:
+        """Close all flows and sockets, whatever is in flight."""
+        self._abort()
+
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait for something of this client."""
+        return self.ending or ConnectionClosed("the client was closed")
 
     def workLost(self, work: list[int], reason: Failure) -> None:
         """The requests with these numbers will not be answered."""
         for number in work:
-            waiter = self._waiting.pop(number, None)
-            if waiter is not None:
-                waiter.errback(ConnectionClosed("the client was closed"))
+            self._requests.fail(number, self.whyLost(reason))
 
     def sessionEnding(self, reason: Failure) -> None:
         """The client is closed, and all its flows are with it."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
         for flow in list(self.flows.values()):
             flow.close()
         self._sockets.shutdown()
-        error = ConnectionClosed("the client was closed")
-        self._tellEntering(lambda waiting: waiting.errback(error))
-        closing, self._closing = self._closing, []
-        for closed in closing:
-            closed.callback(None)
+        super().sessionEnding(reason)
 
     # ── the machine's events ────────────────────────────────────────────────────────────────────
 
@@ -355,9 +319,7 @@ class MtlClient(Link):
         self.wire.use(self._socket(self.received, self._endpoint))
 
     def _answered(self, event: Answered) -> None:
-        waiter = self._waiting.pop(event.number, None)
-        if waiter is not None:
-            waiter.callback(event.reply)
+        self._requests.done(event.number, event.reply)
 
     def _leaseGranted(self, event: LeaseGranted) -> None:
         flow = self.flows.get(event.number)
@@ -383,13 +345,10 @@ class MtlClient(Link):
     }
 
     def _failed(self, number: int, error: Exception) -> None:
-        waiter = self._waiting.pop(number, None)
         flow = self.flows.get(number)
-        if waiter is not None:
-            waiter.errback(error)
-        elif flow is None:
+        if self._requests.fail(number, error) or flow is None:
             return
-        elif self._persistent and flow.opened and isinstance(error, TimedOut):
+        if self._persistent and flow.opened and isinstance(error, TimedOut):
             # It stood once: go on trying, the server may come back.
             later = self.clock.callLater(RENEWAL_SECONDS, self._renewAgain, flow)
             self._renewals[flow] = later

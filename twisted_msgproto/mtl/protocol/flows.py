@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...net.link import Link, SteadyLogger
+from ...net.outbox import Tickets, Waiters
 from ..machine.client_flow import ClientFlow
 from ..terms.events import (
     LEASE_UNANSWERED,
@@ -76,11 +77,11 @@ class MtlFlow(Link):
         self._confirm = confirm
         self._port = 0
         self._draining = False
-        self._waiting: dict[int, Deferred[None]] = {}
+        self._tickets: Tickets[None] = Tickets()
         self._opening: Deferred[Any] | None = Deferred(self._cancelled)
         self._unanswered: list[int] = []
-        self._error: Exception | None = None  # what the flow has ended with
-        self._ending: dict[Deferred[Exception], None] = {}  # who waits in whenEnded
+        self._failed = False  # it has ended otherwise than by ``close`` or ``drain``
+        self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
         self._sending: Any = None  # the call which writes what verbs have queued
 
         wire = DealerWire(client.clock, client.peer, self.connectionLost)
@@ -153,16 +154,18 @@ class MtlFlow(Link):
             opening.callback(self)
 
     def _responded(self, event: Responded) -> None:
-        error = None
-        if event.code != 200:
+        if event.code == 200:
+            self._tickets.done(event.number, None)
+        else:
             error = Refused("the server says no to the command", event.code)
-        self._fire([event.number], error)
+            self._tickets.fail(event.number, error)
 
     def _confirmed(self, event: ContentsConfirmed) -> None:
-        self._fire(event.numbers, None)
+        for number in event.numbers:
+            self._tickets.done(number, None)
 
     def _refused(self, event: ContentsRefused) -> None:
-        self._fire(event.numbers, Refused("the server does not take the content", event.code))
+        self._fail(event.numbers, Refused("the server does not take the content", event.code))
 
     def _suspended(self, event: FlowSuspended) -> None:
         trouble = self.wire.trouble
@@ -200,24 +203,9 @@ class MtlFlow(Link):
         over = self._ended or self._draining
         return fail(ConnectionClosed("the flow has ended")) if over else None
 
-    def _fire(self, numbers: Iterable[int], error: Exception | None) -> None:
+    def _fail(self, numbers: Iterable[int], error: Exception) -> None:
         for number in numbers:
-            waiter = self._waiting.pop(number, None)
-            if waiter is None:
-                continue
-            if error is None:
-                waiter.callback(None)
-            else:
-                waiter.errback(error)
-
-    def _wait(self, number: int) -> Deferred[None]:
-        waiter: Deferred[None] = Deferred(lambda _: self._forget(number))
-        self._waiting[number] = waiter
-        return waiter
-
-    def _forget(self, number: int) -> None:
-        """Nobody wants to know any more; what was sent stays sent."""
-        self._waiting.pop(number, None)
+            self._tickets.fail(number, error)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -232,26 +220,26 @@ class MtlFlow(Link):
         return not self._ended
 
     def whenEnded(self) -> Deferred[Exception]:
-        """Fires when the flow is over, with what has ended it: ConnectionClosed after ``close``,
-        ``drain`` or the end of the client, else the error which ``lost`` is called with.
+        """Return a Deferred which fires when the flow is over, with what has ended it.
+
+        That is ConnectionClosed after ``close``, ``drain`` or the end of the client, else the error
+        which ``lost`` is called with.
         """
         if self._gone:
-            return succeed(self._reason())
-        waiting: Deferred[Exception] = Deferred(lambda gone: self._ending.pop(gone, None))
-        self._ending[waiting] = None
-        return waiting
-
-    def _reason(self) -> Exception:
-        return self._error or ConnectionClosed("the flow was closed")
+            assert self.ending is not None
+            return succeed(self.ending)
+        return self._leaving.wait()
 
     def close(self) -> None:
         """No more of this flow; what nobody has answered fails with ConnectionClosed."""
+        self.because(ConnectionClosed("the flow was closed"))
         self.abort()
 
     def fail(self, error: Exception) -> None:
         """No more of this flow; what nobody has answered fails with ``error``."""
         if not self._gone:
-            self._error = error
+            self._failed = True
+            self.because(error)
             self.abort()
 
     def drain(self) -> None:
@@ -261,6 +249,10 @@ class MtlFlow(Link):
         else:
             self._draining = True
             super().drain()
+
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait for something of this flow."""
+        return self.ending or ConnectionClosed("the flow was closed")
 
     def workLost(self, work: list[int], reason: Failure) -> None:
         """The commands and contents with these numbers will not be answered."""
@@ -272,17 +264,14 @@ class MtlFlow(Link):
             self._sending.cancel()
             self._sending = None
         self._client.flowEnded(self)
-        error = self._reason()
-        self._fire(self._unanswered, error)
+        error = self.whyLost(reason)
+        self._fail(self._unanswered, error)
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.errback(error)
-        elif self._error is not None:
+        elif self._failed:
             guarded(self.lost, error)
-        for waiting in list(self._ending):
-            if waiting in self._ending:  # a callback of another may have cancelled it
-                del self._ending[waiting]
-                waiting.callback(error)
+        self._leaving.fire(error)
         self._client.endIfAlone()
 
 
@@ -319,7 +308,7 @@ class MtlReader(MtlFlow):
         self._hook = received
         self._backlog: deque[Received] = deque()
         self._backlog_max = self.factory.limits.integer("backlog")
-        self._takers: dict[Deferred[None], None] = {}  # who waits for content
+        self._takers: Waiters[None] = Waiters()
 
     def summon(self, resource: str) -> Deferred[None]:
         """Ask for this resource's content; fails with Refused (400: summoned already, …)."""
@@ -333,11 +322,11 @@ class MtlReader(MtlFlow):
         if over := self._over():
             return over
         try:
-            waiter = self._wait(verb(resource, self._now()))
+            ticket = self._tickets.issue(verb(resource, self._now()))
         except ValueError as error:
             return fail(error)
         self._settle()
-        return waiter
+        return ticket
 
     def confirm(self, sequence: int, multiple: bool = False) -> None:
         """This content (or all up to it) is safe.
@@ -365,7 +354,7 @@ class MtlReader(MtlFlow):
         if self._backlog:
             if len(self._backlog) >= self._backlog_max:
                 self._control.pause("backlog")
-            self._wake()
+            self._takers.fire(None)
 
     # ── iteration ───────────────────────────────────────────────────────────────────────────────
 
@@ -377,28 +366,19 @@ class MtlReader(MtlFlow):
         """Return the next content; raise what has ended the flow unless it was closed."""
         while not self._backlog:
             if self._gone:
-                if self._error is not None:
-                    raise self._error
+                if self._failed and self.ending is not None:
+                    raise self.ending
                 raise StopAsyncIteration
-            taker: Deferred[None] = Deferred(lambda gone: self._takers.pop(gone, None))
-            self._takers[taker] = None
-            await taker
+            await self._takers.wait()
         content = self._backlog.popleft()
         if len(self._backlog) <= self._backlog_max // 2 and not self._gone:
             self._control.resume("backlog")
         return content
 
-    def _wake(self) -> None:
-        """There is content, or never will be: whoever waits looks again."""
-        for taker in list(self._takers):
-            if taker in self._takers:
-                del self._takers[taker]
-                taker.callback(None)
-
     def sessionEnding(self, reason: Failure) -> None:
         """The flow is over; who iterates hears of it."""
         super().sessionEnding(reason)
-        self._wake()
+        self._takers.fire(None)
 
 
 class MtlWriter(MtlFlow):
@@ -439,7 +419,7 @@ class MtlWriter(MtlFlow):
             (number,) = self._hand([(resource, table, body)])
         except ValueError as error:
             return fail(error)
-        return self._wait(number) if self.machine.confirms else succeed(None)
+        return self._tickets.issue(number) if self.machine.confirms else succeed(None)
 
     def _hand(self, contents: list[tuple[str, bytes, bytes]]) -> list[int]:
         """Give contents to the machine: their numbers; raises LimitExceeded."""
@@ -463,6 +443,6 @@ class MtlWriter(MtlFlow):
             return fail(error)
         if not self.machine.confirms:
             return succeed(None)
-        waiters = [self._wait(number) for number in numbers]
-        gathered: Deferred[list[None]] = gatherResults(waiters, consumeErrors=True)
+        tickets = [self._tickets.issue(number) for number in numbers]
+        gathered: Deferred[list[None]] = gatherResults(tickets, consumeErrors=True)
         return gathered.addCallbacks(lambda results: None, lambda failure: failure.value.subFailure)
