@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 M = TypeVar("M")
 A = TypeVar("A")
 
+_NO_FLIGHTS: Final[OrderedDict[int, Any]] = OrderedDict()
 _NONE_AHEAD: Final[frozenset[int]] = frozenset()
 
 
@@ -34,7 +35,7 @@ class SendWindow(Generic[M]):
         if limit < 1:
             raise ValueError(f"a window holds at least 1 message, not {limit}")
         self.limit = limit
-        self._flights: OrderedDict[int, M] = OrderedDict()
+        self._flights: OrderedDict[int, M] = _NO_FLIGHTS  # till the first is sent
 
     def __len__(self) -> int:
         """How many messages are in flight."""
@@ -59,6 +60,8 @@ class SendWindow(Generic[M]):
             raise ValueError(f"the window of {self.limit} is full")
         if sequence in self._flights:
             raise ValueError(f"sequence {sequence} is in flight already")
+        if self._flights is _NO_FLIGHTS:
+            self._flights = OrderedDict()
         self._flights[sequence] = message
 
     def sent_run(self, sequences: Sequence[int], messages: Sequence[M]) -> None:
@@ -67,7 +70,10 @@ class SendWindow(Generic[M]):
         if len(flights) + len(sequences) > self.limit:
             raise ValueError(f"the window of {self.limit} is full")
         if not flights.keys().isdisjoint(sequences):
-            raise ValueError("one of the sequences is in flight already")
+            known = next(number for number in sequences if number in flights)
+            raise ValueError(f"sequence {known} is in flight already")
+        if flights is _NO_FLIGHTS:
+            flights = self._flights = OrderedDict()
         flights.update(zip(sequences, messages, strict=True))
 
     def acknowledge_up_to(self, sequence: int) -> list[M] | None:

@@ -62,7 +62,7 @@ from ..wire import (
     encode_extension,
 )
 from . import negotiation
-from .extensions import Ack, Acknowledging, BatchAck, Extension
+from .extensions import Ack, Acknowledging, BatchAck
 from .negotiation import Disagreement, Proposal
 from .receiving import INSPECTION_STEPS, Broken, Inbox
 from .sending import Sending

@@ -7,7 +7,6 @@ overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -29,6 +28,7 @@ from ..machine import (
     Session,
     SessionEstablished,
 )
+from ..terms import ACK_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT
 from .sending import Sending
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ class MicroMsg2Protocol(Sending):
     factory: MicroMsg2Factory
     readOctets = READ_OCTETS
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
+    _lastError: ErrorReceived | None = None
+    _offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
+    timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ──────────
 
@@ -102,22 +105,18 @@ class MicroMsg2Protocol(Sending):
 
     def connectionMade(self) -> None:
         """Begin; a subclass which overrides this calls it."""
-        self._lastError: ErrorReceived | None = None
-        self._arrived: deque[Arrived] = deque()  # oldest first
-        self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
+        self._arrived: list[Arrived] = []  # oldest first
         super().connectionMade()
 
     def connectionCounters(self) -> Mapping[str, int]:
         """Return what this connection has counted so far."""
         return {**super().connectionCounters(), "replaced_texts": self.machine.decoder.replaced}
 
-    def _closedError(self, reason: Failure) -> Exception:
-        fault = self.machine.fault
-        if self._lastError is not None:
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait; what the peer said at the end is part of it."""
+        if self.ending is None and self._lastError is not None:
             return ConnectionClosed(f"the peer said {shown(self._lastError.text)} and it ended")
-        if fault is not None:
-            return ConnectionClosed(f"the connection ended: {fault.text}")
-        return ConnectionClosed(f"the connection ended: {reason.getErrorMessage()}")
+        return super().whyLost(reason)
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
 
@@ -225,7 +224,7 @@ class MicroMsg2Protocol(Sending):
         """This batch is in the sink: publish what is in order, then acknowledge."""
         place.stored = True
         while self._arrived and self._arrived[0].stored:
-            self.publish(self._arrived.popleft())
+            self.publish(self._arrived.pop(0))
 
     def publish(self, arrived: Arrived) -> None:
         """Everything but the acknowledgement is done; the server has a broker to tell."""
@@ -261,9 +260,8 @@ class MicroMsg2Protocol(Sending):
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for something of it is told."""
-        self._endSending(self._closedError(reason))
+        self._endSending(self.ending or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)
-        self._tellGone()
 
 
 def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
