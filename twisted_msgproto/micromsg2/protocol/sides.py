@@ -76,6 +76,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         """The connection is gone: what the broker handed to it goes back."""
         if self.factory.broker is not None:
             self.factory.broker.lost(self)
+            self.factory.lookBroker()
         self.factory.withheld.forget(self._control)
         super().sessionEnding(reason)
 
@@ -88,6 +89,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         super().outputChanged(paused)
         if not paused and self.factory.broker is not None:
             self.factory.broker.ready(self)
+            self.factory.lookBroker()
 
     # ── the broker ──────────────────────────────────────────────────────────────────────────────
 
@@ -109,6 +111,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self._subscribed = False
             if self.factory.broker is not None:
                 self.factory.broker.look()
+                self.factory.lookBroker()
 
     def publish(self, arrived: Arrived) -> None:
         """What is safe goes to subscribers; the ack waits until their queues take it."""
@@ -123,6 +126,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             state["accepted"] = True
             if state["withheld"]:
                 withheld.remove(event.octets)
+                self._control.resume("fan-out")
             self.settled(arrived)
 
         columns: list[list[Any]]
@@ -136,11 +140,15 @@ class MicroMsg2Server(MicroMsg2Protocol):
         if not state["accepted"]:
             state["withheld"] = True
             withheld.add(event.octets, self._control)
+            if broker.unfinished:
+                self._control.pause("fan-out")
+        self.factory.lookBroker()
 
     def _acknowledge(self, event: MessagesAcknowledged) -> None:
         super()._acknowledge(event)
         if self.factory.broker is not None:
             self.factory.broker.acknowledged(self, event.sequences)
+            self.factory.lookBroker()
 
     actions: ClassVar = {
         **MicroMsg2Protocol.actions,
@@ -215,6 +223,20 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             )
         self.broker = Broker(self.limits, brokerQueues) if broker else None
         self.withheld = OctetBudget(self.limits.integer("withheld-octets"), "broker-queues")
+        self._brokerWork: Any = None  # the call in which the broker goes on
+
+    def lookBroker(self) -> None:
+        """The broker was asked for something: it goes on in the next turn if that is much."""
+        if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
+            self._brokerWork = self.clock.callLater(0, self._goOn)
+
+    def _goOn(self) -> None:
+        self._brokerWork = None
+        assert self.broker is not None
+        try:
+            self.broker.go_on()
+        finally:
+            self.lookBroker()
 
 
 DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EXTENSION_MISMATCH})
