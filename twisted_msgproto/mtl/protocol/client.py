@@ -199,8 +199,10 @@ class MtlClient(ClientLink):
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""
 
+        before = list(self.flows.values())  # a flow which is asked for meanwhile is of the new one
+
         def selected(reply: Any) -> None:
-            for flow in list(self.flows.values()):
+            for flow in before:
                 flow.close()
 
         if over := self._over():
