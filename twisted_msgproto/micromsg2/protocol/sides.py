@@ -36,7 +36,7 @@ from ..application import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
 from ..machine import Client, CommandReceived, MessagesAcknowledged, Proposal, PubSub, Server
 from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
 from ..terms import REFUSED_BY_PEER
-from ..wire import Filter, Offer
+from ..wire import NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
 
@@ -225,6 +225,21 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             )
         self.broker = Broker(self.limits, brokerQueues) if broker else None
         self.withheld = OctetBudget(self.limits.integer("withheld-octets"), "broker-queues")
+
+    def push(
+        self,
+        clientId: str,
+        destination: str,
+        payload: Any,
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+    ) -> Deferred[None]:
+        """Send a message to the newest session of a client, subscribed or not (``MM-12``).
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`MicroMsg2Server.send`.
+        """
+        return self.toNewest(
+            clientId, lambda session: session.send(destination, payload, properties)
+        )
 
 
 DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EXTENSION_MISMATCH})
