@@ -19,7 +19,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred
@@ -67,20 +66,17 @@ class MicroMsg2Server(MicroMsg2Protocol):
     """The side which accepts: it takes messages in and serves subscriptions."""
 
     factory: MicroMsg2ServerFactory
+    _subscribed = False  # the broker was told of subscriptions, and has not looked yet
 
     def makeMachine(self) -> Server:
         """A server's machine."""
         return Server(self.factory.proposal, self.factory.limits)
 
-    def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
-        self._subscribed = False  # the broker was told of subscriptions, and has not looked yet
-        super().connectionMade()
-
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: what the broker handed to it goes back."""
         if self.factory.broker is not None:
             self.factory.broker.lost(self)
+            self.factory.lookBroker()
         self.factory.withheld.forget(self._control)
         super().sessionEnding(reason)
 
@@ -93,6 +89,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         super().outputChanged(paused)
         if not paused and self.factory.broker is not None:
             self.factory.broker.ready(self)
+            self.factory.lookBroker()
 
     # ── the broker ──────────────────────────────────────────────────────────────────────────────
 
@@ -114,6 +111,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self._subscribed = False
             if self.factory.broker is not None:
                 self.factory.broker.look()
+                self.factory.lookBroker()
 
     def publish(self, arrived: Arrived) -> None:
         """What is safe goes to subscribers; the ack waits until their queues take it."""
@@ -121,7 +119,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
         if broker is None or not broker.concerns(event.destinations):
             self.settled(arrived)
             return
-        rows = [row for row, number in enumerate(event.sequences) if number not in arrived.refused]
         withheld = self.factory.withheld
         state = {"accepted": False, "withheld": False}
 
@@ -129,24 +126,29 @@ class MicroMsg2Server(MicroMsg2Protocol):
             state["accepted"] = True
             if state["withheld"]:
                 withheld.remove(event.octets)
+                self._control.resume("fan-out")
             self.settled(arrived)
 
-        broker.publish(
-            [event.destinations[row] for row in rows],
-            [event.properties[row] for row in rows],
-            [event.texts[row] for row in rows],
-            [event.bodies[row] for row in rows],
-            [event.notes[row] for row in rows] if event.notes else [NO_NOTES] * len(rows),
-            accepted,
-        )
+        columns: list[list[Any]]
+        columns = [event.destinations, event.properties, event.texts, event.bodies, event.notes]
+        if arrived.refused:
+            numbers = event.sequences
+            kept = [row for row, number in enumerate(numbers) if number not in arrived.refused]
+            columns = [[column[row] for row in kept] if column else [] for column in columns]
+        destinations, properties, texts, bodies, notes = columns
+        broker.publish(destinations, properties, texts, bodies, notes, accepted)
         if not state["accepted"]:
             state["withheld"] = True
             withheld.add(event.octets, self._control)
+            if broker.unfinished:
+                self._control.pause("fan-out")
+        self.factory.lookBroker()
 
     def _acknowledge(self, event: MessagesAcknowledged) -> None:
         super()._acknowledge(event)
         if self.factory.broker is not None:
             self.factory.broker.acknowledged(self, event.sequences)
+            self.factory.lookBroker()
 
     actions: ClassVar = {
         **MicroMsg2Protocol.actions,
@@ -165,20 +167,19 @@ class MicroMsg2Server(MicroMsg2Protocol):
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages of the broker."""
+        machine, now = self.machine, self.factory.clock.seconds()
+        annotating = [one.name for one in machine.extensions if one.annotates]
+        # What this server took in it may pass on, whatever the limits for sending say.
         numbers: list[int] = []
-        annotating = [one.name for one in self.machine.extensions if one.annotates]
-        now = self.factory.clock.seconds()
-        # Neighbours mostly have the same address: they are encoded as one run.
-        for (address, _), run in groupby(messages, lambda m: (m.address, id(m.notes))):
-            routed = list(run)
-            payloads = [message.payload for message in routed]
-            notes = routed[0].notes
-            if annotating:  # what is not said of this message was said of another sender's (MM-29)
-                notes = {name: notes.get(name, "") for name in annotating}
-            # What this server took in it may pass on, whatever the limits for sending say.
-            numbers += self.machine.send_run(address, payloads, notes, now=now)
+        if not annotating:
+            numbers = machine.send_encoded([one.frames for one in messages], now=now)
+        else:
+            for one in messages:
+                # What is not said of this message was said of another sender's (MM-29).
+                notes = {name: one.notes.get(name, "") for name in annotating}
+                numbers += machine.send_encoded((one.frames,), notes, now=now)
         self._settle()
-        return None if self.machine.sending is None else numbers
+        return None if machine.sending is None else numbers
 
     def too_slow(self) -> None:
         """More waits for this subscriber than may (MM-32)."""
@@ -186,9 +187,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.machine.break_off(SLOW_CONSUMER, "too many messages wait for this subscriber")
             assert self.machine.fault is not None
             self.peerFaulted(self.machine.fault)
-
-
-NO_NOTES: Final[Mapping[str, str]] = {}
 
 
 class MicroMsg2ServerFactory(MicroMsg2Factory):
@@ -225,6 +223,20 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             )
         self.broker = Broker(self.limits, brokerQueues) if broker else None
         self.withheld = OctetBudget(self.limits.integer("withheld-octets"), "broker-queues")
+        self._brokerWork: Any = None  # the call in which the broker goes on
+
+    def lookBroker(self) -> None:
+        """The broker was asked for something: it goes on in the next turn if that is much."""
+        if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
+            self._brokerWork = self.clock.callLater(0, self._goOn)
+
+    def _goOn(self) -> None:
+        self._brokerWork = None
+        assert self.broker is not None
+        try:
+            self.broker.go_on()
+        finally:
+            self.lookBroker()
 
     def push(
         self,
