@@ -94,7 +94,8 @@ class Topics(TestCase):
 
     def test_a_request_which_cannot_be_sent_leaves_no_subscription(self):
         both = pair()
-        self.assertRaises(LimitExceeded, both.client.subscribe, lambda id: "x" * (1 << 21))
+        subscription = both.client.subscribe(lambda id: "x" * (1 << 21))
+        self.failureResultOf(subscription.whenStarted(), LimitExceeded)
         self.assertEqual(both.client.subscriptions, {})
         both.close()
 

@@ -143,7 +143,7 @@ class Receiver(UmqClient):
         if reason.check(ConnectionDone):
             self.ended.callback(None)
         else:
-            self.ended.errback(self._reason or ConnectionClosed("the connection was lost"))
+            self.ended.errback(self.ending or ConnectionClosed("the connection was lost"))
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, shown
 from ...net.comeback import ClientComeback
@@ -167,30 +167,49 @@ class UmqClientService(ClientComeback[UmqClient]):
             renewed._renew(self.session)
         return renewed
 
-    def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:
+    def setAttribute(
+        self, name: str, value: str, attachments: Sequence[Any] = ()
+    ) -> Deferred[None]:
         """Set an attribute, now and in every session to come; attachments are octets here.
 
-        ValueError for a name which no attribute has.
+        The Deferred fires when it is written in the session which stands, or at once where none
+        does.  It fails with ValueError for a name which no attribute has, and with LimitExceeded;
+        then no session has it.
         """
         if "=" in name:
-            raise ValueError(f"an attribute's name has no '=': {name!r}")
+            return fail(ValueError(f"an attribute's name has no '=': {name!r}"))
         self._attributes[name] = value, attachments
-        if self.session is not None:
-            with suppress(ConnectionClosed):  # the next session will have it
-                self.session.setAttribute(name, value, attachments)
+        if self.session is None:
+            return succeed(None)
 
-    def unsetAttribute(self, name: str) -> None:
-        """Unset an attribute, now and in every session to come."""
+        def refused(failure: Failure) -> None:
+            if not failure.check(ConnectionClosed):  # else the next session will have it
+                self._attributes.pop(name, None)
+                failure.raiseException()
+
+        return self.session.setAttribute(name, value, attachments).addErrback(refused)
+
+    def unsetAttribute(self, name: str) -> Deferred[None]:
+        """Unset an attribute, now and in every session to come; as :meth:`setAttribute`."""
         self._attributes.pop(name, None)
-        if self.session is not None:
-            with suppress(ConnectionClosed):
-                self.session.unsetAttribute(name)
+        if self.session is None:
+            return succeed(None)
+
+        def refused(failure: Failure) -> None:
+            failure.trap(ConnectionClosed)  # then the next session will not have it
+
+        return self.session.unsetAttribute(name).addErrback(refused)
 
     def _renew(self, session: UmqClient) -> None:
         for name, (value, attachments) in self._attributes.items():
-            session.setAttribute(name, value, attachments)
+            session.setAttribute(name, value, attachments).addErrback(self._notRenewed, name)
         for renewed in list(self._renewed):
             renewed._renew(session)
+
+    def _notRenewed(self, failure: Failure, name: str) -> None:
+        if not failure.check(ConnectionClosed):
+            text = failure.getErrorMessage()
+            log.warn("attribute {name} was not set again: {text}", name=name, text=text)
 
     def _closeSession(self, session: UmqClient) -> Deferred[None]:
         return session.close()

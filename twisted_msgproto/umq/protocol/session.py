@@ -15,6 +15,7 @@ from ...core.connection import WorkLost
 from ...core.errors import ConnectionClosed, Fault, TimedOut, shown
 from ...core.limits import Limit
 from ...net.authentication import LOGIN_LIMITS
+from ...net.outbox import fail_all
 from ...net.session import SessionHooks
 from ...net.wires.websocket import WEBSOCKET_LIMITS
 from ..terms import states
@@ -95,10 +96,9 @@ class UmqSession(Answering):
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
     noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls which came, and answers to ours
+    timeFaults = frozenset({"hello-seconds"})
 
     # What most sessions never change stands here: an idle one weighs less.
-    _established = False
-    _reason: Exception | None = None
     _backlog = 0
     _own_paused = False
     _over = False  # more is unread than unread-octets
@@ -147,24 +147,30 @@ class UmqSession(Answering):
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
         """Our calls which were not answered: nobody knows whether the peer did them."""
-        error = self._reason or ConnectionClosed("the connection was lost")
-        for waiter in work:
-            _fire(waiter, Failure(error))
+        fail_all(work, self.ending or ConnectionClosed("the session has ended"))
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: all that is pending fails, then the application is told."""
         self._failAll(reason)
         super().sessionEnding(reason)
 
+    def endInOrder(self) -> None:
+        """No more calls are made; those in flight, and the peer's, are finished."""
+        self._closing = True
+        self.drain()
+
+    def endNow(self) -> None:
+        """What is in flight fails."""
+        self.closeSession()
+
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
-        self._failAll(Failure(ConnectionClosed("the session has ended")))
+        self.because(ConnectionClosed("the session has ended"))
+        self._failAll(Failure(self.ending))
         super()._end(fault)
 
     def _failAll(self, reason: Failure) -> None:
         """The session is over: all that is pending fails (UM-08, UM-19)."""
-        if self._reason is None:
-            self._reason = ConnectionClosed("the connection was lost")
         for event in self.machine.lost(self._now()):
             if isinstance(event, WorkLost):
                 self.workLost(event.work, reason)
@@ -248,10 +254,12 @@ class UmqSession(Answering):
             waiter.callback(Reply(event.payload, event.attachments, stream))
 
     def _onError(self, event: ErrorReceived) -> None:
-        _fire(event.waiter, Failure(CallFailed(event.payload)))
+        waiter: Any = event.waiter
+        waiter.fail(CallFailed(event.payload))
 
     def _onExpired(self, event: CallExpired) -> None:
-        _fire(event.waiter, Failure(TimedOut("the call was not answered in time")))
+        waiter: Any = event.waiter
+        waiter.fail(TimedOut("the call was not answered in time"))
 
     def _onUpdate(self, event: TopicUpdated) -> None:
         if self._stores:
@@ -294,7 +302,7 @@ class UmqSession(Answering):
             told = Fault(fault.reason, fault.reason)
         self._tell(told, f"closed with F {fault.code.value}")
         broken = fault.code in _REPLY_CODES
-        self._leave(ConnectionClosed(f"the peer broke the protocol: {fault.text}"), broken)
+        self._leave(self.peerError(fault), broken)
 
     actions: ClassVar = {
         CallReceived: _onCall,
@@ -333,9 +341,3 @@ class UmqSession(Answering):
     def _backlogChanged(self, count: int) -> None:
         self._backlog += count
         self._lookBacklog()
-
-
-def _fire(waiter: Any, failure: Failure) -> None:
-    """A call has failed, unless its caller has cancelled it meanwhile: each fires once."""
-    if not waiter.called:
-        waiter.errback(failure)

@@ -116,6 +116,13 @@ class Subscription:
         else:  # nobody will publish to it
             self._refused(Failure(NoSuchMethod(stored)))
 
+    def _never(self, error: Exception) -> Subscription:
+        """It could not even be asked for."""
+        self.reason = "lost" if isinstance(error, ConnectionClosed) else "refused"
+        self.failure = error
+        self._started(Failure(error))
+        return self
+
     def _refused(self, failure: Failure) -> None:
         lost = self._session._ended or failure.check(ConnectionClosed)
         self._drop("lost" if lost else "refused", failure.value)  # type: ignore[arg-type]

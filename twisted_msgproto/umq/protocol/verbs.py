@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, shown
 from ...core.limits import Limits
+from ...core.machine import IllegalTransition
 from ...net.link import SteadyLogger
+from ...net.outbox import Ticket
 from ...net.session import Session
 from ...net.wires.websocket import WebSocketWire
 from ..machine import Client, Server
@@ -25,15 +27,17 @@ if TYPE_CHECKING:
     from .session import UmqSession
 
 
-class Answer(Deferred[Reply]):
-    """The Deferred of a call of ours, which its machine keeps as the waiter.
+_UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
+"""What a verb fails with whose work was not sent; TypeError is raised."""
+
+
+class Answer(Ticket[Reply]):
+    """The ticket of a call of ours, which its machine keeps as the waiter.
 
     Attributes:
-        number: the call's number.
         streamed: its attachments are wanted one by one.
     """
 
-    number = 0
     streamed = False
 
 
@@ -49,7 +53,6 @@ class Verbs(Session):
     _callbacks: dict[int, Callable[[Request], Any]]
     _call_seconds: float
     _write: Callable[[Any], None]
-    _reason: Exception | None  # what ended the session, if we know
     _backlog: int  # updates which nobody has taken yet
     _own_paused: bool
     _closing = False  # an orderly end of ours, which waits for the answers to our calls
@@ -72,9 +75,13 @@ class Verbs(Session):
         ``attachments`` are octets, or Deferreds which fire with octets.  Fails with CallFailed
         (``E``), TimedOut after ``timeout`` seconds (default ``call-seconds``), SessionRefused
         (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored.
-        LimitExceeded is raised above our own limits.
+        Above a limit of ours or one which the peer told it fails with LimitExceeded, and nothing is
+        sent.
         """
-        return self._own(Call, payload, attachments, timeout, streamed)
+        try:
+            return self._own(Call, payload, attachments, timeout, streamed)
+        except _UNSENT as error:
+            return fail(error)
 
     def callback(
         self,
@@ -85,8 +92,11 @@ class Verbs(Session):
         streamed: bool = False,
     ) -> Deferred[Reply]:
         """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
-        argument = f"{base36(number(callback))}:{argument}"
-        return self._own(Callback, argument, attachments, timeout, streamed)
+        try:
+            argument = f"{base36(number(callback))}:{argument}"
+            return self._own(Callback, argument, attachments, timeout, streamed)
+        except _UNSENT as error:
+            return fail(error)
 
     def _own(
         self,
@@ -96,6 +106,8 @@ class Verbs(Session):
         timeout: float | None,
         streamed: bool,
     ) -> Deferred[Reply]:
+        if not self._established:
+            raise ConnectionClosed("there is no session")
         machine = self.machine
         machine.clock = now = self._now()
         if not machine.opened or self._closing:
@@ -141,14 +153,15 @@ class Verbs(Session):
 
         ``request(id)`` gives the payload of the call which asks the peer to publish to topic
         ``id``.  Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
-        call fails, the subscription ends; its ``whenStarted()`` says why.  Its ``whenEnded()``
-        tells that there are no more updates, and why.
+        call fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
+        ``whenEnded()`` tells that there are no more updates, and why.
         """
-        self._time()
-        if not self.machine.opened:
-            raise ConnectionClosed("the session does not stand")
-        topic = self.machine.subscribe()
-        subscription = Subscription(cast("UmqSession", self), topic, hook, streamed)
+        session = cast("UmqSession", self)
+        try:
+            topic = self._opened.subscribe()
+        except _UNSENT as error:
+            return Subscription(session, 0, hook, streamed)._never(error)
+        subscription = Subscription(session, topic, hook, streamed)
         self.subscriptions[topic] = subscription
         try:
             answer = self.call(request(subscription.id), attachments, timeout)
@@ -168,17 +181,37 @@ class Verbs(Session):
         self.topics[topic] = Topic(cast("UmqSession", self), topic, id)
         return self.topics[topic]
 
-    def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:
-        """Set an attribute at the peer (``UM-15``)."""
-        self._time()
-        self.machine.set_attribute(name, value, self._bodies(attachments))
-        self._settle()
+    def setAttribute(
+        self, name: str, value: str, attachments: Sequence[Any] = ()
+    ) -> Deferred[None]:
+        """Set an attribute at the peer (``UM-15``); fires when it is written.
 
-    def unsetAttribute(self, name: str) -> None:
-        """Unset an attribute at the peer (``UM-16``)."""
-        self._time()
-        self.machine.unset_attribute(name)
+        Fails with ConnectionClosed without a session, with LimitExceeded, and with ValueError for a
+        name which no attribute has.
+        """
+        try:
+            self._opened.set_attribute(name, value, self._bodies(attachments))
+        except _UNSENT as error:
+            return fail(error)
         self._settle()
+        return succeed(None)
+
+    def unsetAttribute(self, name: str) -> Deferred[None]:
+        """Unset an attribute at the peer (``UM-16``); as :meth:`setAttribute`."""
+        try:
+            self._opened.unset_attribute(name)
+        except _UNSENT as error:
+            return fail(error)
+        self._settle()
+        return succeed(None)
+
+    @property
+    def _opened(self) -> Server | Client:
+        """The machine, told the time, if the session stands; raises ConnectionClosed otherwise."""
+        if not self._established or not self.machine.opened or self._closing:
+            raise ConnectionClosed("there is no session")
+        self._time()
+        return self.machine
 
     def _lookBacklog(self) -> None:
         """Updates which nobody takes pause reading, but not while we wait for an answer."""
@@ -192,8 +225,9 @@ class Verbs(Session):
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:
         """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
+        self.because(ConnectionClosed("the session was closed"))
         if self.transport is None:  # no upgrade yet
-            self.wire.abort()
+            self._abort()
         elif not self._ended:
             if code is not None:
                 self.machine.fatal(code, text)
@@ -201,7 +235,7 @@ class Verbs(Session):
 
     def _leave(self, why: Exception, fault: bool = False) -> None:
         """Write what the machine still has to say, and end; what is pending fails with ``why``."""
-        self._reason = self._reason or why
+        self.because(why)
         outputs = self.machine.outputs()
         if outputs:
             self._write(outputs)
