@@ -9,7 +9,7 @@ from twisted.logger import LogLevel
 from tests.contract.cases import BOTH_WAYS, CONNECTED
 from tests.contract.world import only, over_all
 from tests.tools.calls import counting_calls
-from tests.tools.sinks import SafeSink
+from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.errors import LimitExceeded, MsgprotoError
 
 LARGE_OCTETS = 900_000
@@ -106,6 +106,24 @@ class Bounds:
         while left > 0 and peer.line.server.read(left):
             arrived = peer.octets_written - len(peer.line.client.buffer)
             left = LARGE_OCTETS // 3 - (arrived - start)
+
+    @only(*CONNECTED)
+    def test_who_sends_in_bulk_is_paused_and_its_neighbour_is_not(self: Any) -> None:
+        """NB-01: what waits for the disk is shared; a pause is for who has more than its share."""
+        sink = HeldSink()
+        world = self.world(sink, process_octets=100_000)
+        bulk, good = world.join(), world.join()
+        self.ignore(bulk.send(b"x" * 150_000))
+        world.pump()
+        self.assertIn("process-octets", bulk.server._control.reasons)
+        before = len(sink.batches)
+        self.ignore(good.send(b"x" * 10_000))
+        world.pump()
+        self.assertEqual(len(sink.batches), before + 1)
+        self.assertEqual(good.server._control.reasons, frozenset())
+        sink.safe()
+        world.pump()
+        self.assertFalse(bulk.server._control.paused)
 
     @only("lumberjack", "micromsg2", "sabc", "sabc-ws", "umq", "mtl")
     def test_what_the_peer_would_not_take_is_refused_before_it_is_written(self: Any) -> None:

@@ -34,6 +34,27 @@ def test_a_connection_which_is_gone_is_not_resumed():
     assert budget.waiting == 0
 
 
+def test_who_has_less_than_its_share_waiting_is_not_paused_for_others__NB_01():
+    bulk, good = StringTransport(), StringTransport()
+    bulk_control, good_control = ReadControl(bulk), ReadControl(good)
+    budget = OctetBudget(1000)
+    budget.senders = 1
+    budget.add(1000, bulk_control, 1000)
+    assert bulk.producerState == "producing"
+    budget.senders = 2
+    budget.add(100, good_control, 100)
+    assert good.producerState == "producing"  # 100 of its 500
+    budget.add(10, bulk_control, 1010)
+    assert bulk.producerState == "paused"
+    budget.add(401, good_control, 501)
+    assert good.producerState == "paused"
+    budget.remove(1010)
+    budget.senders = 1
+    assert (bulk.producerState, good.producerState) == ("paused", "paused")
+    budget.remove(1)
+    assert (bulk.producerState, good.producerState) == ("producing", "producing")
+
+
 class Holding:
     def __init__(self):
         self.cut = []

@@ -87,11 +87,15 @@ class HeldOctets:
 
 
 class OctetBudget:
-    """Octets which wait for the sink, of all connections of a process; above the limit none reads.
+    """Octets which wait for the sink, of all connections of a process.
+
+    Above the limit connections with more than their share of it are not read; who has little
+    waiting is never paused for what others have (NB-01, NB-03).
 
     Attributes:
-        limit: octets; reading stops above it and goes on at half of it.
+        limit: octets; above it reading pauses, at half of it reading resumes.
         waiting: octets which wait now.
+        senders: connections of which something waits now; each one's share is limit / senders.
         held: octets of what is not whole yet, and so cannot wait for the sink.
     """
 
@@ -101,6 +105,7 @@ class OctetBudget:
         self.held = HeldOctets()
         self._reason = reason
         self.waiting = 0
+        self.senders = 0
         self._paused: dict[ReadControl, None] = {}
 
     def bound(self, waiting: float, held: float) -> None:
@@ -108,10 +113,14 @@ class OctetBudget:
         self.limit = min(self.limit, waiting)
         self.held.limit = min(self.held.limit, held)
 
-    def add(self, octets: int, control: ReadControl) -> None:
-        """``octets`` of the connection behind ``control`` wait from now on."""
+    def add(self, octets: int, control: ReadControl, own: float = inf) -> None:
+        """``octets`` of the connection behind ``control`` wait from now on.
+
+        ``own`` is what waits of that connection with them.  Without it the connection is paused
+        whenever all together are above the limit.
+        """
         self.waiting += octets
-        if self.waiting > self.limit:
+        if self.waiting > self.limit and own > self.limit / max(self.senders, 1):
             self._paused[control] = None
             control.pause(self._reason)
 
