@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, Protocol
+from typing import Any
+
+from .ledger import Clock, Ledger
 
 
 class ReadControl:
@@ -50,42 +52,6 @@ class ReadControl:
             self._changed(bool(self._reasons))
 
 
-class Holder(Protocol):
-    """A connection which holds octets of what is not whole yet."""
-
-    def cutOff(self, octets: int, limit: float) -> None:
-        """End at once: ``octets`` are held, the most of all, who together may hold ``limit``."""
-
-
-class HeldOctets:
-    """Octets of frames and messages which are not whole yet, of all connections of a process.
-
-    They cannot wait for better times, because what they lack would not come then.  Above the limit
-    the connection which holds most is cut off: a usual one, with a little in the works, never is.
-
-    Attributes:
-        limit: octets.
-        held: octets which are held now.
-    """
-
-    def __init__(self) -> None:
-        self.limit = inf
-        self.held = 0
-        self._holders: dict[Holder, int] = {}
-
-    def hold(self, holder: Holder, octets: int) -> None:
-        """``holder`` holds so many octets now, in all; it or others may be cut off before this
-        returns."""
-        self.held += octets - self._holders.pop(holder, 0)
-        if octets:
-            self._holders[holder] = octets
-        while self.held > self.limit:
-            most = max(self._holders, key=self._holders.__getitem__)
-            held = self._holders.pop(most)
-            self.held -= held
-            most.cutOff(held, self.limit)
-
-
 class OctetBudget:
     """Octets which wait for the sink, of all connections of a process.
 
@@ -96,22 +62,28 @@ class OctetBudget:
         limit: octets; above it reading pauses, at half of it reading resumes.
         waiting: octets which wait now.
         senders: connections of which something waits now; each one's share is limit / senders.
-        held: octets of what is not whole yet, and so cannot wait for the sink.
+        held: what peers make the process hold, and what cannot wait for the sink.
     """
 
     def __init__(self, limit: float = inf, reason: str = "process-octets") -> None:
         """``reason`` is what connections are paused for; two budgets have two reasons."""
         self.limit = limit
-        self.held = HeldOctets()
+        self.held = Ledger()
         self._reason = reason
         self.waiting = 0
         self.senders = 0
         self._paused: dict[ReadControl, None] = {}
 
-    def bound(self, waiting: float, held: float) -> None:
-        """One of the servers of this process has these limits; the smallest of all hold."""
+    def bound(self, waiting: float, held: float, min_rate: float, clock: Clock) -> None:
+        """One of the servers of this process has these limits; the smallest of all hold.
+
+        ``clock`` is the servers' own.
+        """
         self.limit = min(self.limit, waiting)
-        self.held.limit = min(self.held.limit, held)
+        ledger = self.held
+        ledger.limit = min(ledger.limit, held)
+        ledger.min_rate = min_rate if ledger.clock is None else min(ledger.min_rate, min_rate)
+        ledger.clock = clock
 
     def add(self, octets: int, control: ReadControl, own: float = inf) -> None:
         """``octets`` of the connection behind ``control`` wait from now on.
