@@ -21,6 +21,7 @@ from ..core.errors import ConfigurationError, MsgprotoError
 from .backpressure import OctetBudget
 from .factory import MsgprotoServerFactory, peer_name
 from .memory import keep_freed_memory
+from .monotonic import count_monotonically
 from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
 
@@ -194,6 +195,8 @@ def standalone(
     """The service of one protocol's twistd plugin; SystemExit with one line if it cannot be."""
     if reactor is None:
         from twisted.internet import reactor
+
+        count_monotonically(reactor)
     try:
         gateway = Gateway(reactor, options["queue"], title=options.protocolName)
         serve(options, gateway).setServiceParent(gateway)

@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.internet.interfaces import IAddress, ISSLTransport, ITCPTransport
 
+from ..ledger import Ledger
 from ..prompt import prompt_write
 from . import Wire
 from .output import Clock, Output
@@ -31,10 +32,13 @@ class StreamWire(Wire):
         read_octets: int,
         stalled: Callable[[], None],
         changed: Callable[[bool], None],
+        ledger: Ledger | None = None,
     ) -> None:
         """``read_octets`` is what one read takes at the most; the rest as :class:`Output`."""
         self._transport = transport
-        self.output = Output(transport, clock, unread_seconds, stalled, changed=changed)
+        self.output = Output(
+            transport, clock, unread_seconds, stalled, changed=changed, ledger=ledger
+        )
         self.write = prompt_write(transport, self.output.write)
         transport.bufferSize = read_octets
         if ISSLTransport.providedBy(transport):
