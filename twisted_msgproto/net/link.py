@@ -104,6 +104,7 @@ class Link(Protocol):
     _established = False  # the session stands
     _inputEnded = False  # the peer has shut its sending side
     _lossTold = False  # it was logged that something is not stored
+    _held = 0  # octets of what is not whole yet
     _resumption: Any = None  # the call which goes on with what is unfinished
     _handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
 
@@ -171,7 +172,6 @@ class Link(Protocol):
         self._tally = factory.counters.settled
         self._deaf = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
-        self._held = 0  # octets of what is not whole yet
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
         self._control = ReadControl(self.wire, self._readingChanged)
