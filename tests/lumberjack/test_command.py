@@ -14,10 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.lumberjack.test_client import Host
 from tests.tools.processes import Launcher
-from twisted_msgproto.cli.shapes import SendOptions
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, TimedOut
 from twisted_msgproto.lumberjack import command
 from twisted_msgproto.lumberjack.wire import encode_ack
+from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.queue import QueueReader
 
 

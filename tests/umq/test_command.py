@@ -7,8 +7,8 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
 from tests.umq.echo import Sink
-from twisted_msgproto.cli.shapes import RecvOptions, SendOptions
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed
+from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.umq import (
     CallFailed,

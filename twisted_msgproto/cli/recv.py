@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted_msgproto.core.message import Message
 
+from ..net.clients.shapes import RecvOptions
 from .clients import (
     FAILED,
     add_connect_options,
@@ -17,7 +18,6 @@ from .clients import (
     run_client,
 )
 from .rows import row
-from .shapes import RecvOptions
 
 SUMMARY = "print what arrives: topics, published messages, summoned content"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from twisted_msgproto.core.errors import ConfigurationError
 
+from ..net.clients.shapes import SIZE_OCTETS, SendOptions
 from .clients import (
     FAILED,
     add_connect_options,
@@ -23,7 +24,6 @@ from .clients import (
     run_client,
 )
 from .progress import progress_for
-from .shapes import SIZE_OCTETS, SendOptions
 
 NO_SUCH_METHOD = 3
 """Exit status of ``--call`` for a method which the server has not: it stored the call."""

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from ..cli.connecting import client_endpoint
-from ..cli.shapes import Messages, Progress, SendOptions
 from ..core.errors import ConfigurationError, TimedOut
 from ..core.strict_json import parse_json
+from ..net.clients.endpoints import client_endpoint
+from ..net.clients.shapes import Messages, Progress, SendOptions
 from ..registry import PROTOCOLS
 from .protocol import LumberjackShipper
 from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT

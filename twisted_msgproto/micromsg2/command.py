@@ -9,10 +9,10 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from ..cli.connecting import client_endpoint
-from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused
 from ..core.message import Message, MessageBatch
+from ..net.clients.endpoints import client_endpoint
+from ..net.clients.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..registry import PROTOCOLS
 from .machine import Proposal
 from .protocol import MicroMsg2Client, MicroMsg2ClientFactory

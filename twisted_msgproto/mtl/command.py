@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError
 from ..core.message import Message
+from ..net.clients.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..net.sasl import credentials
 from ..registry import PROTOCOLS
 from .protocol.client import MtlClient

@@ -12,11 +12,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ..cli.asking import ask_each
-from ..cli.connecting import client_endpoint, tls_options
-from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError, ConnectionClosed
 from ..core.message import Message
+from ..net.clients.asking import ask_each
+from ..net.clients.endpoints import client_endpoint, tls_options
+from ..net.clients.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..net.wires import websocket
 from ..registry import PROTOCOLS
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory

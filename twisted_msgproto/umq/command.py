@@ -14,12 +14,12 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from ..cli.asking import ask_each
-from ..cli.connecting import client_endpoint, tls_options
-from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError, ConnectionClosed
 from ..core.message import Message
 from ..core.strict_json import NotJson
+from ..net.clients.asking import ask_each
+from ..net.clients.endpoints import client_endpoint, tls_options
+from ..net.clients.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..net.wires import websocket
 from .application.methods import call_method, dump, parse
 from .protocol.exchange import Reply, Stored, Update, plain
