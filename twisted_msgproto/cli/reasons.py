@@ -6,7 +6,32 @@ import re
 from typing import Final
 
 REASONS: Final[tuple[tuple[str, str], ...]] = (
-    # The first pattern which is found in "ErrorType: text" gives the words.
+    (
+        r"^(Session)?Refused: .*(Access Forbidden|\brejected$|not authorized)",
+        "the server refuses the log-in ({text}); see --user and --password-file",
+    ),
+    (r"^SessionRefused: ", "the server refuses the session ({text})"),
+    (
+        r"no WebSocket: .*upgrade failed|WebSocket connection upgrade failed",
+        "there is no WebSocket at {endpoint}; are its port and its path right? ({text})",
+    ),
+    (
+        r"no session in time|opening handshake timeout|the handshake took",
+        "the server accepted the connection and gave no session; does it speak this protocol?"
+        " ({text})",
+    ),
+    (
+        r"^TimedOut: the server does not answer",
+        "{text}; is a server of this protocol running at {endpoint}?",
+    ),
+    (
+        r"^ProtocolViolation: |ended: version octet|ended: unknown|not '1' or '2'",
+        "what the server at {endpoint} says is not this protocol ({text})",
+    ),
+    (
+        r"said '?failed: ",
+        "the server could not store what it was sent ({text}); its log says why",
+    ),
     (
         r"certificate verify failed|self.signed certificate|unable to get local issuer",
         "TLS: the server's certificate is not one to trust; give the file of the authority which"
@@ -61,16 +86,25 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         r"Connection to the other side was lost in a non-clean fashion"
-        r"|Connection reset|connection was lost uncleanly|peer dropped the TCP connection",
+        r"|Connection reset|connection was lost uncleanly|peer dropped the TCP connection"
+        r"|: the connection was lost$",
         "the connection was lost: the server, or something on the way to it, cut it off",
     ),
+    (
+        r"aborted locally",
+        "the connection was cut off: the server did not take what it was sent",
+    ),
 )
-"""What stands in an error → what to say about it.  ``{text}`` is the error's own text."""
+"""A pattern in ``TYPE: TEXT`` of an error → what to say about it; the first one found counts.
 
-PREFIXES: Final = re.compile(
-    r"^(the connection ended|the session ended|the session has ended|no WebSocket): "
+``{text}`` is the error's own text.
+"""
+
+NOISE: Final = re.compile(
+    r"^((the connection|the session) (has )?ended: |no WebSocket: |the server refused the session: "
+    r"|\d+ (?=rejected|temporarily|[a-z]))"
 )
-"""Taken off where the words say it anyway."""
+"""Taken off an error's text where the words say it anyway; codes mean nothing to a person."""
 
 
 def plain(error: BaseException) -> str:
@@ -85,10 +119,10 @@ def plain(error: BaseException) -> str:
 
 def reason(error: BaseException, endpoint: str) -> str:
     """Return what went wrong, and what to try, in one line without a full stop."""
-    text = plain(error)
-    name = type(error).__name__
+    text, name = plain(error), type(error).__name__
+    bare = (NOISE.sub("", text) or name).rstrip(".")
+    notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     for pattern, words in REASONS:
         if re.search(pattern, f"{name}: {text}"):
-            return words.format(text=PREFIXES.sub("", text), endpoint=endpoint)
-    notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
-    return notes + (PREFIXES.sub("", text) or name).rstrip(".")
+            return notes + words.format(text=bare, endpoint=endpoint)
+    return notes + bare

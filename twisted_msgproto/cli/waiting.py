@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_msgproto.core.errors import ConnectionClosed, TimedOut
+from twisted_msgproto.core.errors import TimedOut
 
 from ..net.clients.shapes import Messages, Progress
 
@@ -100,10 +100,9 @@ class Patience:
         self._attempt = attempt
         try:
             return await attempt.result()
-        except (CancelledError, ConnectionClosed):
+        except CancelledError:  # any other error: the protocol knows better what is wrong
             if not attempt.given_up:
                 raise
-            # Any other error: the protocol knows better what is wrong.
             raise TimedOut(f"the server did not answer for {self._seconds:g} s") from None
         finally:
             if self._timer is not None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 
+from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
 from ..net.clients.endpoints import client_endpoint, host_and_port
 from ..net.clients.shapes import TLS_OPTIONS, Messages, Progress, SendOptions
@@ -85,7 +86,6 @@ class _Sender(LumberjackShipper):
 
     Attributes:
         error: why it gave up, or None.
-        last_error: why the last connection has ended, or None.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class _Sender(LumberjackShipper):
     ) -> None:
         super().__init__(reactor, endpoints, **settings)
         self.error: BaseException | None = None
-        self.last_error: BaseException | None = None
+        self._ended: BaseException | None = None  # why the last connection has
         self._progress = progress
         self._gave_up: Callable[[], object] = lambda: None
         self._tries = len(endpoints)  # which have to fail before there is an ack
@@ -107,7 +107,7 @@ class _Sender(LumberjackShipper):
 
     def connectionEnded(self, error: BaseException, established: bool) -> None:
         super().connectionEnded(error, established)
-        self.last_error = error
+        self._ended = error
         self._tries -= 1
         if not self._got_through and self._tries <= 0 and self.error is None:
             self.error = error
@@ -121,6 +121,13 @@ class _Sender(LumberjackShipper):
         else:
             self._progress.alive()
         super().progressed(count)
+
+    def why(self) -> BaseException | None:
+        """What to say when it was cancelled, or has given up; None if nothing is known."""
+        if self.error is None and self._ended is not None and self.state is ComebackState.UP:
+            text = f"the server acknowledges no more; the connection before this one: {self._ended}"
+            return TimedOut(text)
+        return self.error or self._ended
 
     def end(self) -> Deferred[None]:
         """Stop, and let no timer remain."""
@@ -181,13 +188,8 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     sender.start(work.cancel)
     try:
         await work
-    except CancelledError:
-        error = sender.error
-        if error is None and sender.state is not ComebackState.UP:
-            error = sender.last_error
-        if error is not None:
-            raise error from None
-        raise
+    except CancelledError as cancelled:
+        raise sender.why() or cancelled from None
     finally:
         for deferred in waiting:
             deferred.addErrback(lambda _: None)
