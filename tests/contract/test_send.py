@@ -6,167 +6,19 @@ and sinks which misbehave, and against peers which are no servers at all; in mem
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import DNSLookupError
 from twisted.internet.protocol import Protocol
 
-from tests.contract.cases import CONNECTED, CONTROL, LOG_IN, Endpoint
+from tests.contract.cases import CONNECTED, LOG_IN
+from tests.contract.sending import Peer, Sent
 from tests.contract.test_log_in import RIGHT, Checker
 from tests.contract.world import World, only, over_all
-from tests.tools.lines import Line
 from tests.tools.sinks import HeldSink, SafeSink
-from twisted_msgproto.cli.progress import Counted
-from twisted_msgproto.cli.reasons import reason
-from twisted_msgproto.cli.send import deliver, incomplete
 from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.micromsg2 import MessageRefused
-from twisted_msgproto.mtl import MtlClient
-from twisted_msgproto.net.clients.shapes import SendOptions
-from twisted_msgproto.registry import load
-
-TIMEOUT_SECONDS = 20.0
-LONGEST_SECONDS = 120.0
-"""No ``send`` takes longer than this, whatever the server does: its time-out, and leaving."""
-
-ENDPOINTS = {
-    "lumberjack": "tcp:server:5044",
-    "micromsg2": "tcp:server:5045",
-    "sabc": "tcp:server:5046",
-    "sabc-ws": "ws://server:5047/",
-    "umq": "ws://server:5048/",
-    "mtl": CONTROL,
-}
-
-RAW = (
-    "Traceback",
-    "SSL routines",
-    "cleanly",
-    "non-clean",
-    "Error",
-    "<",
-    "Deferred",
-    "None",
-    "ITCP",
-)
-"""What no operator should have to read."""
-
-
-class Bodies:
-    """Messages, at most ``step`` at a time."""
-
-    def __init__(self, bodies: list[bytes], step: int) -> None:
-        self.left = list(bodies)
-        self.step = step
-
-    async def some(self, most: int) -> list[bytes]:
-        count = min(most, self.step)
-        taken, self.left = self.left[:count], self.left[count:]
-        return taken
-
-
-class Peer:
-    """An endpoint of what is no server: each connection is a line to a protocol of the test."""
-
-    def __init__(self, world: World, build: Any) -> None:
-        self.world = world
-        self.build = build
-        self.lines: list[Line] = []
-
-    def connect(self, factory: Any) -> Deferred[Any]:
-        line = Line(self.build, factory.buildProtocol)
-        self.lines.append(line)
-        self.world.peers.append(OnLine(line))
-        connected: Deferred[Any] = Deferred()
-        connected.callback(line.client.protocol)
-        return connected
-
-
-class OnLine:
-    """What a world wants to know of a connection."""
-
-    sent = ()
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-
-    def pump(self) -> bool:
-        return self.line.pump()
-
-    def cut(self) -> None:
-        self.line.cut()
-
-
-class Sent:
-    """One ``send``.
-
-    Attributes:
-        progress: what it was told.
-        done: fires when it has ended.
-        error: what ended it, or None.
-    """
-
-    def __init__(self, test: Any, world: World, endpoint: Any = None, **options: Any) -> None:
-        name = test.case.name
-        module = load(name.partition("-")[0], "command")
-        at = Endpoint(test.case, world) if endpoint is None else endpoint
-        for attribute in ("client_endpoint", "websocket_endpoint"):
-            if hasattr(module, attribute):
-                test.patch(module, attribute, lambda reactor, options: at)
-        if name == "mtl":
-            sockets = world.network.sockets("192.0.2.7")
-            test.patch(module, "MtlClient", functools.partial(MtlClient, sockets=sockets))
-        count, step = options.pop("count", 6), options.pop("step", 2)
-        self.test, self.world = test, world
-        self.progress = Counted()
-        self.error: BaseException | None = None
-        self.options = SendOptions(endpoint=ENDPOINTS[name], window=2, **options)
-        bodies = Bodies([b'{"n":%d}' % n for n in range(count)], step)
-        self.done = Deferred.fromCoroutine(
-            deliver(world.clock, module, self.options, bodies, self.progress, TIMEOUT_SECONDS)
-        )
-        self.done.addErrback(self._failed)
-
-    def _failed(self, failure: Any) -> None:
-        self.error = failure.value
-
-    @property
-    def acknowledged(self) -> int:
-        return self.progress.messages_acknowledged
-
-    @property
-    def line(self) -> str | None:
-        """What the operator reads on stderr."""
-        why = None if self.error is None else reason(self.error, self.options.endpoint)
-        return incomplete(self.progress, None, why)
-
-    def settle(self) -> Sent:
-        """Wait until it has ended; it has a deadline of its own."""
-        waited = 0.0
-        while not self.done.called or self.done.paused:
-            self.test.assertLess(waited, LONGEST_SECONDS, "send does not end")
-            self.world.wait(1)
-            waited += 1
-        self.world.pump()
-        return self
-
-    def missing(self, at_most: int) -> str:
-        """It has ended with a line: no more than ``at_most`` messages are acknowledged."""
-        line = self.settle().line
-        print("LINE", self.test.id().split(".")[-2:], line)
-        assert line is not None, "all is well, says send"
-        self.test.assertLessEqual(self.acknowledged, at_most)
-        self.test.assertNotIn("\n", line)
-        for ugly in RAW:
-            self.test.assertNotIn(ugly, line)
-        start = "nothing was sent: "
-        if self.progress.messages_sent:
-            start = f"{self.acknowledged} of {self.progress.messages_sent} messages were "
-        self.test.assertEqual(line[: len(start)], start)
-        self.test.assertGreater(len(line), len(start) + 5)
-        return line
 
 
 class Silent(Protocol):
@@ -223,6 +75,37 @@ class SendTo:
         self.assertEqual(sent.acknowledged, 6)
         self.assertEqual(len(sink.messages), 6)
 
+    def test_octets_which_are_no_text_arrive_as_they_are__HO_02(self: Any) -> None:
+        """On UMQ as an attachment; where they cannot, nothing is sent."""
+        line = b"\xff\xfe caf\xe9"
+        world = self.world(sink := SafeSink())
+        if self.case.name == "lumberjack":
+            with self.assertRaises(ValueError) as refused:
+                Sent(self, world, lines=[line])
+            self.assertIn("--replace-invalid", str(refused.exception))
+            return
+        self.assertIsNone(Sent(self, world, lines=[line]).settle().line)
+        (message,) = sink.messages
+        if self.case.name == "umq":
+            self.assertEqual((message.body, message.attachments), (b"", [line]))
+        else:
+            self.assertEqual(message.body, line)
+
+    @only("lumberjack", "umq")
+    def test_octets_which_are_no_text_are_replaced_for_those_who_ask__HO_02(self: Any) -> None:
+        world = self.world(sink := SafeSink())
+        sent = Sent(self, world, lines=[b"caf\xe9"], replace_invalid=True)
+        self.assertIsNone(sent.settle().line)
+        self.assertIn("caf\ufffd", sink.messages[0].body.decode())
+
+    @only("sabc-ws")
+    def test_a_body_which_websocket_cannot_carry_is_told_before_it_is_sent__HO_21(
+        self: Any,
+    ) -> None:
+        with self.assertRaises(ValueError) as refused:
+            Sent(self, self.world(), lines=[b"\0x"])
+        self.assertIn("it begins with NUL", str(refused.exception))
+
     def test_one_which_answers_late_is_waited_for(self: Any) -> None:
         world = self.world(sink := HeldSink())
         sent = Sent(self, world)
@@ -245,7 +128,7 @@ class SendTo:
         self.assertEqual(sent.acknowledged, 2)
 
     def test_one_which_acknowledges_a_part_and_closes(self: Any) -> None:
-        world = self.world(sink := PartSink(2))
+        world = self.world(PartSink(2))
         sent = Sent(self, world)
         world.wait(5)
         self.case.away(world)
@@ -341,9 +224,9 @@ class SendTo:
     @only(*CONNECTED)
     def test_one_which_says_everything_twice(self: Any) -> None:
         """An answer to nothing is passed over or ends it; it never counts as an acknowledgement."""
-        world = self.world(sink := PartSink(4))
+        world = self.world(PartSink(4))
         sent = Sent(self, world, Misspeaking(world, self.case, lambda data: data + data))
-        sent.missing(len(sink.messages) or 4)
+        sent.missing(4)
 
     @only(*CONNECTED)
     def test_one_which_speaks_gibberish_once_the_session_stands(self: Any) -> None:
@@ -368,10 +251,15 @@ class Misspeaking(Peer):
 
     def connect(self, factory: Any) -> Deferred[Any]:
         connected = super().connect(factory)
-        end = self.lines[-1].server
-        session = self.case.session_in(end.protocol)
+        end, client = self.lines[-1].server, self.lines[-1].client.protocol
         write = end.write
-        end.write = lambda data: write(self.change(data) if session._established else data)
+
+        def misspeak(data: bytes) -> None:
+            session = self.case.session_in(client)
+            stands = getattr(session, "_established", getattr(session, "established", False))
+            write(self.change(data) if stands else data)
+
+        end.write = misspeak
         return connected
 
 

@@ -114,7 +114,7 @@ def plain(error: BaseException) -> str:
         from ..net.factory import tls_text
 
         text = f"SSL routines: {tls_text(error)}"
-    return " ".join(text.split())
+    return " ".join(text.split()).replace("the peer ", "the server ")
 
 
 def reason(error: BaseException, endpoint: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed
+from ...core.errors import LimitExceeded, Refused, TimedOut
 from .shapes import Messages, Progress
 
 
@@ -32,8 +32,10 @@ async def ask_each(
         nonlocal answered, in_flight, waiting
         in_flight -= 1
         if isinstance(result, Failure):
-            if result.value is not None and not result.check(ConnectionClosed):
-                result.value.add_note(f"message {number}")
+            if result.check(Refused, LimitExceeded, TimedOut, ValueError):
+                assert result.value is not None
+                if not hasattr(result.value, "__notes__"):  # one error may end several
+                    result.value.add_note(f"message {number}")
             failed.append(result)
         else:
             answered += 1
