@@ -23,7 +23,7 @@ from twisted.internet.ssl import (
 
 from twisted_msgproto.core.errors import ConfigurationError
 
-from ..wires import websocket
+from ..wires import origins
 from .shapes import ConnectOptions
 
 PEM_END = b"-----END CERTIFICATE-----"
@@ -74,11 +74,11 @@ def refuse_tls_files(options: ConnectOptions) -> None:
 
 def websocket_endpoint(reactor: Any, options: ConnectOptions) -> IStreamClientEndpoint:
     """The endpoint for ``ws://…`` or ``wss://…``; raises ConfigurationError as the others do."""
-    address = websocket.parse_address(options.endpoint)
+    address = origins.parse_address(options.endpoint)
     if not address.secure:
         refuse_tls_files(options)
     tls = tls_options(options, address.host) if address.secure else None
-    return websocket.client_endpoint(reactor, options.endpoint, tls)
+    return origins.client_endpoint(reactor, options.endpoint, tls)
 
 
 def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionCreator:
