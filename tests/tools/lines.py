@@ -188,18 +188,22 @@ class Line:
 
     def pump(self, size: int | None = None) -> bool:
         """Move octets (at most ``size`` a read) until all that can has arrived; did any move?"""
-        some, moved = False, True
-        while moved:
-            moved = self.server.read(size) | self.client.read(size)
-            for end in self.ends:
-                if end.closing and not end.buffer and not end.gone:
-                    moved = True
-                    end.lost(ConnectionAborted() if end.aborted else ConnectionDone())
-                if end.gone and not end.buffer and not end.other.gone:
-                    moved = True
-                    end.other.lost(ConnectionDone())
-            some |= moved
+        some = False
+        while self.pump_once(size):
+            some = True
         return some
+
+    def pump_once(self, size: int | None = None) -> bool:
+        """One read of each end, of at most ``size`` octets; did anything move?"""
+        moved = self.server.read(size) | self.client.read(size)
+        for end in self.ends:
+            if end.closing and not end.buffer and not end.gone:
+                moved = True
+                end.lost(ConnectionAborted() if end.aborted else ConnectionDone())
+            if end.gone and not end.buffer and not end.other.gone:
+                moved = True
+                end.other.lost(ConnectionDone())
+        return moved
 
     def cut(self) -> None:
         """The network goes away at both ends."""

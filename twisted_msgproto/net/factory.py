@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, cast
 
 from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError, ZeroReturnError
+from service_identity import VerificationError
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, ITCPTransport
@@ -105,6 +106,8 @@ def tls_refusal(reason: Failure) -> Refused | None:
     there at all), and the next attempt will come to the same end.  A connection which was lost in
     the middle of a hand-shake is no refusal.
     """
+    if reason.check(VerificationError):
+        return Refused("TLS: the certificate is for another name")
     if not reason.check(TLSError) or reason.check(SysCallError, ZeroReturnError):
         return None
     text = tls_text(reason.value)
