@@ -19,7 +19,7 @@ from typing import Any, Final
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
-from ..core.errors import MsgprotoError, TimedOut
+from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
 from ..net.clients.endpoints import client_endpoint, host_and_port
 from ..net.clients.shapes import TLS_OPTIONS, Messages, Progress, SendOptions
@@ -191,7 +191,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         await work
     except CancelledError as cancelled:
         raise sender.why() or cancelled from None
-    except MsgprotoError:
+    except Exception:
         # We may be in the middle of a connection's end, where no service can be stopped.
         await deferLater(reactor, 0)
         raise
