@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError
-from twisted_msgproto.registry import PROTOCOLS, load, registered
+from twisted_msgproto.registry import known, load, registered
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def positive(text: str) -> int:
 
 def add_connect_options(parser: argparse.ArgumentParser) -> None:
     """PROTOCOL, ENDPOINT and the options which say who connects."""
-    parser.add_argument("protocol", metavar="PROTOCOL", help=" | ".join(PROTOCOLS))
+    parser.add_argument("protocol", metavar="PROTOCOL", help=" | ".join(known()))
     parser.add_argument(
         "endpoint",
         metavar="ENDPOINT",
