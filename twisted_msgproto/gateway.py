@@ -28,11 +28,11 @@ from typing import Any, ClassVar, cast
 from twisted.application.service import IService
 from twisted.python import usage
 
+from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import Limits
 from .net.gateway import Gateway
 from .net.options import ServerOptions, parse_or_exit
-from . import registry
 
 QUEUE_KEYS: Mapping[str, type] = {
     "directory": str,

@@ -1,9 +1,9 @@
 """The main job, end to end, on this machine.
 
 One gateway process with a server of every protocol (those of other packages, too), one Spark bridge
-process, and a real client process for each protocol.  Every message is acknowledged when it is on disk; the demo waits until
-the table holds them all, reads the table back and compares.  The exit status is 0 only if
-sent = acknowledged = landed for every protocol.
+process, and a real client process for each protocol.  Every message is acknowledged when it is on
+disk; the demo waits until the table holds them all, reads the table back and compares.  The exit
+status is 0 only if sent = acknowledged = landed for every protocol.
 """
 
 from __future__ import annotations

@@ -271,6 +271,10 @@ class Link(Protocol):
                 self._lookUnfinished()
         self._timer.look()
 
+    def flush(self) -> None:
+        """A verb has changed the machine: write what it has to say, and end when it has."""
+        self._settle()
+
     def _lookUnfinished(self) -> None:
         """Go on in the next turn, unless something else stands in the way of reading.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError, ZeroReturnError
@@ -50,7 +50,7 @@ class ClientComeback(Comeback[S]):
     """A client which comes back on Twisted transports, over Twisted's ``ClientService``.
 
     What the factory builds is a session with ``whenEstablished()``, which fails with Refused where
-    the server refused it, or carries one as its ``session``.
+    the server refused it, or carries one as its ``session``.  Its ``close()`` ends it in order.
     """
 
     def __init__(
@@ -115,6 +115,10 @@ class ClientComeback(Comeback[S]):
     def _giveUp(self) -> None:
         if self.state is ComebackState.REFUSED and not self._closing:
             self._client.stopService()
+
+    def _closeSession(self, session: S) -> Deferred[Any]:
+        closed: Deferred[Any] = cast(Any, session).close()
+        return closed
 
     def _leave(self) -> Deferred[Any]:
         left: Deferred[Any] = self._client.stopService()
