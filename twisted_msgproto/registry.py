@@ -241,6 +241,11 @@ def _others(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
     return found
 
 
+def forget() -> None:
+    """Look for the entry points of other packages anew: a process looks once."""
+    _others.cache_clear()
+
+
 def _loaded(what: str, offers: tuple[EntryPoint, ...]) -> object:
     """Import what one package offers; ConfigurationError if that fails or several offer it."""
     if len(offers) > 1:

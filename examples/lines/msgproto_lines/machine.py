@@ -40,6 +40,7 @@ class Side(Connection[bytes, bytes, Any]):
         self.fault: Fault | None = None
         self._lines = Lines(limits.integer("line-octets"))
         self._out: list[bytes] = []
+        self._last = b""  # is written after all acks
 
     def receive(self, inputs: bytes, now: float) -> Events:
         """Read lines, up to the first which is wrong."""
@@ -68,14 +69,14 @@ class Side(Connection[bytes, bytes, Any]):
 
     def fail(self, reason: str, text: str, events: Events) -> None:
         """Say what the peer did wrong; the connection ends."""
-        self._out.append(line(b"error", text.encode()))
+        self._last = line(b"error", text.encode())
         self.fault = Fault(reason, text)
         self.state = State.CLOSED
         events.append(self.fault)
 
     def outputs(self) -> bytes:
         """Take what is to be written."""
-        out, self._out = b"".join(self._out), []
+        out, self._out, self._last = b"".join([*self._out, self._last]), [], b""
         return out
 
     def drain(self, now: float) -> Events:
@@ -87,7 +88,7 @@ class Side(Connection[bytes, bytes, Any]):
     def lost(self, now: float) -> Events:
         """End."""
         self.state = State.CLOSED
-        self._out.clear()
+        self.outputs()  # nobody is left to read it
         self.deadlines.clear_all()
         work, self.waiting = list(self.waiting), type(self.waiting)()
         return [WorkLost(work)] if work else []
