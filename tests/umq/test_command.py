@@ -113,10 +113,13 @@ class Commands(TestCase):
         """HO-09, UM-17."""
         options = SendOptions(endpoint=f"ws://{self.where}/")
         result = yield start(command.call(reactor, options, "mispelt", ["1"]))
-        self.assertEqual(result, ('{"stored":true}', False))
+        self.assertEqual(result, ("the server has no such method, it stored the call", False))
         self.factory.sink = None
         result = yield start(command.call(reactor, options, "mispelt", ["1"]))
-        self.assertEqual(result, ('{"stored":false}', False))
+        self.assertEqual(
+            result,
+            ("the server has no such method, it gave the call to its application", False),
+        )
 
     @inlineCallbacks
     def test_updates_of_a_destination_are_shown(self):

@@ -228,18 +228,22 @@ class Pair:
 
         Returns whether any did.
         """
-        some, moved = False, True
-        while moved:
-            moved = self.server.read(size) | self.client.read(size)
-            for end in self.ends:
-                if end.closing and not end.buffer and not end.gone:
-                    moved = True
-                    end.lost(ConnectionAborted() if end.aborted else ConnectionDone())
-                if end.gone and not end.buffer and not end.other.gone:
-                    moved = True
-                    end.other.lost(ConnectionDone())
-            some |= moved
+        some = False
+        while self.pump_once(size):
+            some = True
         return some
+
+    def pump_once(self, size: int | None = None) -> bool:
+        """Let each end read once, at most ``size`` octets; return whether anything happened."""
+        moved = self.server.read(size) | self.client.read(size)
+        for end in self.ends:
+            if end.closing and not end.buffer and not end.gone:
+                moved = True
+                end.lost(ConnectionAborted() if end.aborted else ConnectionDone())
+            if end.gone and not end.buffer and not end.other.gone:
+                moved = True
+                end.other.lost(ConnectionDone())
+        return moved
 
     def cut(self) -> None:
         """Let the network go away at both ends."""
