@@ -8,11 +8,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed
+from twisted_msgproto.core.errors import ConnectionClosed
 from twisted_msgproto.core.message import Message
 from twisted_msgproto.net.clients.asking import ask_each
 from twisted_msgproto.net.clients.endpoints import client_endpoint
 from twisted_msgproto.net.clients.shapes import (
+    TLS_OPTIONS,
     ConnectOptions,
     Messages,
     Progress,
@@ -23,6 +24,8 @@ from twisted_msgproto.net.clients.shapes import (
 from .protocol import LinesClient, LinesClientFactory
 
 DEFAULT_ENDPOINT = "tcp:127.0.0.1:5060"
+SEND_OPTIONS = TLS_OPTIONS | {"window"}
+RECV_OPTIONS = TLS_OPTIONS
 WINDOW = 256
 
 
@@ -30,8 +33,6 @@ async def connected(
     reactor: Any, options: ConnectOptions, protocol: type[LinesClient] = LinesClient
 ) -> LinesClient:
     """Connect to whom the operator means."""
-    if options.destination is not None or options.user is not None:
-        raise ConfigurationError("lines has neither --destination nor --user")
     factory = LinesClientFactory(clock=reactor)
     factory.protocol = protocol
     client: Any = await client_endpoint(reactor, options).connect(factory)
@@ -41,8 +42,6 @@ async def connected(
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """Send all messages; return when each is acknowledged."""
-    if options.compress:
-        raise ConfigurationError("lines does not compress: leave --compress out")
     client = await connected(reactor, options)
     try:
         await ask_each(reactor, messages, progress, options.window or WINDOW, client.send)
