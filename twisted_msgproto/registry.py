@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .core.errors import ConfigurationError
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
-"""A server endpoint on this machine alone, with a port which the system chooses."""
+"""A server endpoint on this machine alone, with a port that the system chooses."""
 
 
 class Registered(NamedTuple):

@@ -43,10 +43,10 @@ packages of an extra without which it has nothing to measure.
 """
 
 AGAINST = frozenset({"lumberjack"})
-"""Subjects which can be measured beside another program (``--against``)."""
+"""Subjects that can be measured beside another program (``--against``)."""
 
 BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark", "growth")}
-"""Subject → the subjects which are measured with it."""
+"""Subject → the subjects that are measured with it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +111,7 @@ def _said(line: str) -> None:
 
 
 def _rows(arguments: argparse.Namespace) -> Generator[Row]:
-    """The rows of the subjects asked for, each subject once."""
+    """Yield the rows of the subjects asked for, each subject once."""
     subjects = chosen(arguments.subjects)
     if arguments.against is not None and not AGAINST & set(subjects):
         raise ConfigurationError(f"--against is for {', '.join(AGAINST)} only")
@@ -129,7 +129,7 @@ def _rows(arguments: argparse.Namespace) -> Generator[Row]:
 
 
 def chosen(asked: Sequence[str]) -> dict[str, bool]:
-    """The subjects to measure → whether they were asked for by name; ConfigurationError."""
+    """Return the subjects to measure → whether they were asked for by name; ConfigurationError."""
     unknown = [name for name in asked if name not in SUBJECTS]
     if unknown:
         raise ConfigurationError(f"unknown subject {unknown[0]!r}; known: {', '.join(SUBJECTS)}")
@@ -139,7 +139,7 @@ def chosen(asked: Sequence[str]) -> dict[str, bool]:
 
 
 def _module(name: str) -> ModuleType:
-    """A subject's module; ModuleNotFoundError if it or what it needs is not installed."""
+    """Return a subject's module; ModuleNotFoundError if it or what it needs is not installed."""
     if find_spec(SUBJECTS[name]) is None:
         raise ConfigurationError(f"{name} has nothing to measure yet")
     module = importlib.import_module(SUBJECTS[name])
@@ -150,7 +150,7 @@ def _module(name: str) -> ModuleType:
 
 
 def describe(result: Result | Readings) -> str:
-    """A result for people, in two lines."""
+    """Return a result for people, in two lines."""
     return _compared(result) if isinstance(result, Result) else _shown(result)
 
 
@@ -210,7 +210,7 @@ def _number(value: float) -> str:
 def plot(results: Sequence[Result | Readings], file: Path) -> None:
     """Draw each figure with its rounds and its mark.
 
-    Ratios stand as they are; a value which stands alone is drawn in parts of its mark, and not at
+    Ratios stand as they are; a value that stands alone is drawn in parts of its mark, and not at
     all if it has none.
     """
     import matplotlib

@@ -1,1 +1,1 @@
-"""Floor 0: the pure machinery which every protocol shares. Imports the standard library only."""
+"""Floor 0: the pure machinery that every protocol shares. Imports the standard library only."""

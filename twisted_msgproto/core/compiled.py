@@ -1,4 +1,4 @@
-"""Loops which are also there in a compiled form: finds it, if it was built for this version."""
+"""Loops that are also there in a compiled form: finds it, if it was built for this version."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 
 def compiled(module: str, form: int) -> Any:
-    """The compiled ``module`` (by its whole name), or None: Python's form does the work then.
+    """Return the compiled ``module`` (by its whole name), or None: Python's form does the work
+    then.
 
     Each has a number ``FORM``, raised with every change of what its functions take and give.  One
-    which was left behind by another version, in a tree where the new one could not be built, has
+    that was left behind by another version, in a tree where the new one could not be built, has
     another number than ``form`` and must not be used.
     """
     try:

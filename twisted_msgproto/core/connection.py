@@ -23,7 +23,7 @@ Duties of the caller, in this order:
 6. ``drain(now)`` to end in order: what is owed is given out, then the machine is ``finished``.
 7. ``lost(now)`` when the connection is gone.  After it there are no outputs and no deadline.
 
-``now`` is in seconds, by any clock which does not run backwards.  Each of these calls returns
+``now`` is in seconds, by any clock that does not run backwards.  Each of these calls returns
 events.  A peer's fault is the last event of all, a :class:`~.errors.Fault`.
 """
 
@@ -46,7 +46,7 @@ Event = TypeVar("Event")
 class WorkLost:
     """The connection is gone: ``work`` of ours will not be answered on it, oldest first.
 
-    What stands in ``work`` is the protocol's: the waiters, parcels or numbers which its verbs took
+    What stands in ``work`` is the protocol's: the waiters, parcels or numbers that its verbs took
     or gave.  Nobody knows whether the peer has done it.
     """
 
@@ -96,7 +96,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
     def made_safe(self, place: Any, now: float) -> list[Event]:
         """What the event with this ``place`` brought is safe; acknowledgements may be due.
 
-        ValueError for a place which no event had, or which was answered already.
+        ValueError for a place that no event had, or which was answered already.
         """
         raise ValueError(f"no event had the place {place!r}")
 
@@ -111,7 +111,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     @property
     def deadline(self) -> float | None:
-        """When to call ``advance``; None: not before another call was made."""
+        """Return when to call ``advance``; None: not before another call was made."""
         return None if self.finished else self.deadlines.next
 
     def advance(self, now: float) -> list[Event]:
@@ -169,7 +169,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     @property
     def held(self) -> int:
-        """Octets which are held of what is not whole yet."""
+        """Return octets that are held of what is not whole yet."""
         return 0
 
     @property
@@ -180,22 +180,22 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
     @property
     @abstractmethod
     def state(self) -> Any:
-        """Where this side stands."""
+        """Return where this side stands."""
 
     @abstractmethod
     def snapshot(self) -> dict[str, object]:
-        """The state as plain values without secrets, for status pages and for people."""
+        """Return the state as plain values without secrets, for status pages and for people."""
 
     # ── as it was called before; for one release ────────────────────────────────────────────────
 
     _ticked: list[Event] | None = None
 
     def receive_data(self, inputs: Inputs, now: float) -> list[Event]:
-        """The older name of ``receive``."""
+        """Return the older name of ``receive``."""
         return self.receive(inputs, now)
 
     def data_to_send(self) -> Outputs:
-        """The older name of ``outputs``."""
+        """Return the older name of ``outputs``."""
         return self.outputs()
 
     def tick(self, now: float) -> float | None:
@@ -206,12 +206,12 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         return self.deadline
 
     def due_events(self) -> list[Event]:
-        """Take the events which ``tick`` brought."""
+        """Take the events that ``tick`` brought."""
         events, self._ticked = self._ticked or [], None
         return events
 
     def connection_lost(self) -> list[Any]:
-        """As ``lost``, but it returns the work which was not answered, as plain values."""
+        """As ``lost``, but it returns the work that was not answered, as plain values."""
         return [
             work for event in self.lost(0.0) if isinstance(event, WorkLost) for work in event.work
         ]

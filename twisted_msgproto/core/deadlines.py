@@ -92,16 +92,16 @@ class ManyDeadlines(Generic[K]):
 
     def __init__(self) -> None:
         self._rows: list[tuple[float, int, K]] = []
-        self._stamps: dict[K, int] = {}  # which row of a key is the one in force
+        self._stamps: dict[K, int] = {}  # that row of a key is the one in force
         self._stamp = 0
         self.next: float | None = None
 
     def __len__(self) -> int:
-        """How many keys have a deadline."""
+        """Return how many keys have a deadline."""
         return len(self._stamps)
 
     def __contains__(self, key: K) -> bool:
-        """Whether ``key`` has a deadline."""
+        """Return whether ``key`` has a deadline."""
         return key in self._stamps
 
     def set(self, key: K, at: float) -> None:
@@ -136,7 +136,7 @@ class ManyDeadlines(Generic[K]):
         return keys
 
     def _tidy(self) -> None:
-        """Drop rows which are not in force from the top, or everywhere once they are most."""
+        """Drop rows that are not in force from the top, or everywhere once they are most."""
         rows, stamps = self._rows, self._stamps
         if len(rows) > 2 * len(stamps) + 64:
             rows[:] = [row for row in rows if stamps.get(row[2]) == row[1]]

@@ -92,11 +92,11 @@ class QueueMismatch(QueueError):
 
 
 class QueueAway(QueueError):
-    """The gateway which serves a queue did not answer in time; another try may succeed."""
+    """The gateway that serves a queue did not answer in time; another try may succeed."""
 
 
 class QueueCorrupt(QueueError):
-    """Damage in the queue's files, with the range of offsets which it costs."""
+    """Damage in the queue's files, with the range of offsets that it costs."""
 
 
 class TableError(MsgprotoError):
@@ -142,6 +142,6 @@ class Fault:
 
 
 def shown(octets: bytes | str, limit: int = ERROR_TEXT_OCTETS_MAX) -> str:
-    """What a peer sent, escaped and cut, fit for a log line."""
+    """Return what a peer sent, escaped and cut, fit for a log line."""
     text = repr(octets[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -27,7 +27,7 @@ class Limit(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Limits(Mapping[str, float]):
-    """The limits in force: a table of :class:`Limit` and the values which an operator changed.
+    """The limits in force: a table of :class:`Limit` and the values that an operator changed.
 
     Reading ``limits["json-octets"]`` gives the value in force.  A value keeps the type of its
     default: an integer limit stays an integer.
@@ -38,11 +38,11 @@ class Limits(Mapping[str, float]):
 
     @classmethod
     def of(cls, *tables: Iterable[Limit]) -> Limits:
-        """All limits of ``tables`` at their defaults."""
+        """Return all limits of ``tables`` at their defaults."""
         return cls({limit.name: limit for table in tables for limit in table}, {})
 
     def replace(self, changes: Mapping[str, object]) -> Limits:
-        """A copy with ``changes`` (name → number, or text which spells one).
+        """Return a copy with ``changes`` (name → number, or text that spells one).
 
         Raises ConfigurationError for an unknown name, for what is no number, and for a value
         below the limit's minimum or above its maximum.
@@ -75,7 +75,7 @@ class Limits(Mapping[str, float]):
         return self.table[name].default
 
     def integer(self, name: str) -> int:
-        """The limit as an integer (counts and octets)."""
+        """Return the limit as an integer (counts and octets)."""
         return int(self[name])
 
     def __iter__(self) -> Iterator[str]:
@@ -85,7 +85,9 @@ class Limits(Mapping[str, float]):
         return len(self.table)
 
     def describe(self) -> str:
-        """A line per limit: name, value in force, unit and reason; for ``--help`` and the docs."""
+        """Return a line per limit: name, value in force, unit and reason; for ``--help`` and the
+        docs.
+        """
         return "\n".join(
             f"{limit.name}={self[limit.name]:g} {limit.unit}: {limit.reason}"
             for limit in self.table.values()

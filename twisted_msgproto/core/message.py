@@ -1,7 +1,7 @@
 """What crosses the rooms: a :class:`MessageBatch`, never a single message.
 
 A protocol makes one batch per read (per kind of message), a sink makes it safe, the queue writes
-it as columns, Spark reads it as columns.  Values which every message of a batch shares stand in
+it as columns, Spark reads it as columns.  Values that every message of a batch shares stand in
 the batch once.  :class:`Message` is only a view of one row, made when somebody asks for it.
 """
 
@@ -78,7 +78,7 @@ class MessageBatch:
         return self.count
 
     def __iter__(self) -> Iterator[Message]:
-        """Each message in order of arrival, as a :class:`Message` view.
+        """Return each message in order of arrival, as a :class:`Message` view.
 
         ValueError if a column does not have ``count`` values.
         """
@@ -102,7 +102,7 @@ class MessageBatch:
         return islice(map(Message, *map(repeat, shared), *columns), self.count)
 
     def message(self, row: int) -> Message:
-        """The message at ``row`` (0 ≤ row < count); IndexError beyond."""
+        """Return the message at ``row`` (0 ≤ row < count); IndexError beyond."""
         if not 0 <= row < self.count:
             raise IndexError(f"row {row} of a batch of {self.count}")
         values = {

@@ -1,6 +1,6 @@
 """Columns in one buffer each.
 
-A peer which sends in bulk sends one frame behind another.  What stands in them is put into columns
+A peer that sends in bulk sends one frame behind another.  What stands in them is put into columns
 at once, as long as the processor has it at hand; a value becomes a Python object when somebody asks
 for it, and the queue writes whole columns without asking.  So a message in bulk is no Python object
 at all on its way to the disk.
@@ -46,7 +46,7 @@ shift = shift_compiled if COMPILED else shift_python
 
 
 class Packed(Sequence[V], Generic[V]):
-    """A column of values which stand in buffers; read-only."""
+    """A column of values that stand in buffers; read-only."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -55,7 +55,7 @@ class Packed(Sequence[V], Generic[V]):
         raise NotImplementedError
 
     def value(self, row: int) -> V:
-        """The value at ``row``, 0 ≤ row < len."""
+        """Return the value at ``row``, 0 ≤ row < len."""
         raise NotImplementedError
 
     def values(self) -> list[V]:
@@ -67,7 +67,7 @@ class Packed(Sequence[V], Generic[V]):
     @overload
     def __getitem__(self, place: slice) -> list[V]: ...
     def __getitem__(self, place: int | slice) -> V | list[V]:
-        """The value at ``place``, a list for a slice; IndexError beyond."""
+        """Return the value at ``place``, a list for a slice; IndexError beyond."""
         rows = range(len(self))[place]
         return self.value(rows) if isinstance(rows, int) else [self.value(row) for row in rows]
 
@@ -84,7 +84,7 @@ class Packed(Sequence[V], Generic[V]):
 
 
 class PackedOctets(Packed[bytes]):
-    """Rows of octets which touch each other in a buffer; they are never changed.
+    """Rows of octets that touch each other in a buffer; they are never changed.
 
     Row ``k`` stands in ``octets[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
     they are signed 32-bit integers (``array("i")``), which never fall.
@@ -100,7 +100,7 @@ class PackedOctets(Packed[bytes]):
         return len(self.bounds) - 1
 
     def value(self, row: int) -> bytes:
-        """The octets at ``row``, 0 ≤ row < len."""
+        """Return the octets at ``row``, 0 ≤ row < len."""
         return self.octets[self.bounds[row] : self.bounds[row + 1]]
 
     def values(self) -> list[bytes]:
@@ -144,13 +144,13 @@ class PackedMaps(Packed[dict[str, str]]):
         return len(self.bounds) - 1
 
     def value(self, row: int) -> dict[str, str]:
-        """The map at ``row``, 0 ≤ row < len."""
+        """Return the map at ``row``, 0 ≤ row < len."""
         pairs = range(self.bounds[row], self.bounds[row + 1])
         return {self.keys.text(pair): self.items.text(pair) for pair in pairs}
 
 
 def joined(parts: Sequence[PackedOctets]) -> PackedOctets:
-    """All rows of ``parts``, in one buffer which holds nothing else unless it is a part's own."""
+    """All rows of ``parts``, in one buffer that holds nothing else unless it is a part's own."""
     if len(parts) == 1:
         return parts[0]
     bounds = array("i", [0])
@@ -167,7 +167,7 @@ def kept_packed(values: object) -> bool:
 
 
 def listed(values: Sequence[V]) -> list[V]:
-    """A column as a list which may be added to: ``values`` itself if it is one."""
+    """A column as a list that may be added to: ``values`` itself if it is one."""
     return values if isinstance(values, list) else list(values)
 
 

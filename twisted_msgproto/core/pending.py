@@ -59,7 +59,7 @@ class Pending(Generic[K, W]):
             heapq.heappush(self._deadlines, (deadline, self._stamp, key))
 
     def get(self, key: K) -> W | None:
-        """The waiter for ``key``, which goes on waiting; None if nobody waits."""
+        """Return the waiter for ``key``, which goes on waiting; None if nobody waits."""
         entry = self._waiters.get(key)
         return None if entry is None else entry[1]
 
@@ -94,7 +94,7 @@ class Pending(Generic[K, W]):
         return expired
 
     def keys(self) -> list[K]:
-        """The keys somebody waits for, oldest first."""
+        """Return the keys somebody waits for, oldest first."""
         return list(self._waiters)
 
     def drain(self) -> list[tuple[K, W]]:

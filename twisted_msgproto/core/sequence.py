@@ -1,4 +1,4 @@
-"""Spaces of sequence numbers which wrap: the numbers only name messages, they are never compared.
+"""Spaces of sequence numbers that wrap: the numbers only name messages, they are never compared.
 
 Which message came first is known from its place in a window (:mod:`.window`), never from the size
 of its number.  What remains to a sequence space is to know which number follows, and how many steps
@@ -19,18 +19,18 @@ class SequenceSpace:
 
     @property
     def size(self) -> int:
-        """How many numbers the circle has."""
+        """Return how many numbers the circle has."""
         return self.last - self.first + 1
 
     def __contains__(self, number: int) -> bool:
         return self.first <= number <= self.last
 
     def after(self, number: int, steps: int = 1) -> int:
-        """The number ``steps`` further along the circle (negative: back)."""
+        """Return the number ``steps`` further along the circle (negative: back)."""
         return (number - self.first + steps) % self.size + self.first
 
     def steps(self, start: int, end: int) -> int:
-        """How many steps forward lead from ``start`` to ``end``: 0 ≤ steps < size."""
+        """Return how many steps forward lead from ``start`` to ``end``: 0 ≤ steps < size."""
         return (end - start) % self.size
 
 

@@ -2,7 +2,7 @@
 
 The standard library's parser takes NaN, lone surrogates, duplicate keys, numbers of any size and
 any depth.  :func:`parse_json` takes none of them.  It tells apart what is no JSON at all
-(:class:`NotJson`) from JSON which we refuse (:class:`JsonRefused`), because protocols answer the
+(:class:`NotJson`) from JSON that we refuse (:class:`JsonRefused`), because protocols answer the
 two differently.
 """
 
@@ -21,7 +21,7 @@ DEPTH_MAX: Final = 64
 """How deep objects and arrays may stand in each other."""
 
 CHECKED_DEPTH_MAX: Final = 512
-"""The same for documents which are only checked: :func:`check_json`."""
+"""The same for documents that are only checked: :func:`check_json`."""
 
 CHECKED_AT_ONCE_OCTETS: Final = 65_536
 """Up to this size a document is checked by the standard library, in a few milliseconds."""
@@ -33,7 +33,7 @@ STEP_OCTETS: Final = 24
 """What :class:`JsonCheck` reads in about a microsecond, where nothing stops it."""
 
 RUN_LEVELS: Final = 2
-"""Values which hold no more levels of others than this are read as a run."""
+"""Values that hold no more levels of others than this are read as a run."""
 
 INTEGER_DIGITS_MAX: Final = 4000
 """An integer's digits: reading them takes quadratic time."""
@@ -178,13 +178,13 @@ def _run(item: str) -> re.Pattern[str]:
 
 # No part of these patterns can match one text in two ways, so nothing is tried again and again.
 def _holding(value: str) -> str:
-    """A scalar, or a container of ``value``."""
+    """Return a scalar, or a container of ``value``."""
     return rf"(?:{_SCALAR}|\[{_listed(value)}\]|\{{{_listed(_member(value))}\}})"
 
 
 @cache
 def _runs(levels: int) -> Mapping[str, re.Pattern[str]]:
-    """Runs of values which hold no more than ``levels`` of others, in an array and in an object."""
+    """Runs of values that hold no more than ``levels`` of others, in an array and in an object."""
     value = _SCALAR
     for _ in range(levels):
         value = _holding(value)
@@ -204,7 +204,7 @@ _CLOSING: Final = {"]": "[", "}": "{"}
 
 
 class _Place(Enum):
-    """What may come next in a document which is read token by token."""
+    """What may come next in a document that is read token by token."""
 
     VALUE = auto()
     FIRST_VALUE = auto()  # or the end of the array
@@ -242,19 +242,19 @@ class JsonCheck:
     ) -> None:
         self.done = False
         self._octets = octets
-        self._at = 0  # octets which were decoded
+        self._at = 0  # octets that were decoded
         self._chunk = chunk_octets
         self._depth_max = depth_max
         self._decode = getincrementaldecoder("utf-8")().decode
-        self._inside: list[str] = []  # the brackets which are open, outermost first
+        self._inside: list[str] = []  # the brackets that are open, outermost first
         self._place = _Place.VALUE
         self._quoted = False  # in the middle of a string
-        self._rest = ""  # the begin of a token which the chunk has cut
+        self._rest = ""  # the begin of a token that the chunk has cut
 
     def go_on(self, work: int) -> int:
         """Check on until ``work`` is spent or all is checked; return what is left of it.
 
-        ``work`` is in steps of about a microsecond: a token which is looked at by itself is one,
+        ``work`` is in steps of about a microsecond: a token that is looked at by itself is one,
         and so are :data:`STEP_OCTETS` octets of any kind.  The last chunk may take more than was
         left.  Raises as :func:`check_json` does.
         """

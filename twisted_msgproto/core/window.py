@@ -1,4 +1,4 @@
-"""Two machines for acknowledgements, shared by all protocols which count.
+"""Two machines for acknowledgements, shared by all protocols that count.
 
 :class:`SendWindow` is the sender's: which messages are in flight, and may another be sent?
 :class:`ReceiveWindow` is the receiver's: what has arrived, what of it is *safe*, and which
@@ -34,7 +34,7 @@ class SendWindow(Generic[M]):
         self._flights: OrderedDict[int, M] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many messages are in flight."""
+        """Return how many messages are in flight."""
         return len(self._flights)
 
     def __contains__(self, sequence: int) -> bool:
@@ -78,11 +78,11 @@ class SendWindow(Generic[M]):
         return self._flights.pop(sequence, None)
 
     def sequences(self) -> list[int]:
-        """The numbers in flight, oldest first."""
+        """Return the numbers in flight, oldest first."""
         return list(self._flights)
 
     def messages(self) -> list[M]:
-        """The messages in flight, oldest first; they stay in flight."""
+        """Return the messages in flight, oldest first; they stay in flight."""
         return list(self._flights.values())
 
     def drain(self) -> list[M]:
@@ -100,17 +100,17 @@ class ReceiveWindow(Generic[A]):
     1. ``receive(count)`` for what a read brought;
     2. ``mark(ack)`` wherever the protocol's rule asks for an acknowledgement of all that has
        arrived so far;
-    3. ``slice()`` when it hands what arrived to the sink: the place which ends that slice;
+    3. ``slice()`` when it hands what arrived to the sink: the place that ends that slice;
     4. ``made_safe(place)`` when the sink says that slice is safe; slices may become safe in any
-       order.  It returns the acknowledgements which are due now, in order;
+       order.  It returns the acknowledgements that are due now, in order;
     5. write them.
 
     Attributes:
-        received: messages which ever arrived.
+        received: messages that ever arrived.
         safe: messages up to this place are all safe.
         acknowledged: messages up to this place have had their acknowledgement returned.
         marked: messages up to this place are covered by a mark.
-        waiting: the acknowledgements which wait for the sink with their places, oldest first; to
+        waiting: the acknowledgements that wait for the sink with their places, oldest first; to
             be looked at only.
     """
 
@@ -121,8 +121,8 @@ class ReceiveWindow(Generic[A]):
         self.safe = 0
         self.acknowledged = 0
         self.marked = 0
-        self._open: deque[int] = deque()  # ends of slices which are not safe yet, oldest first
-        self._safe_ahead: set[int] = set()  # ends which became safe before an older slice did
+        self._open: deque[int] = deque()  # ends of slices that are not safe yet, oldest first
+        self._safe_ahead: set[int] = set()  # ends that became safe before an older slice did
         self.waiting: deque[tuple[int, A]] = deque()
 
     @property
@@ -159,9 +159,9 @@ class ReceiveWindow(Generic[A]):
         return self.received
 
     def made_safe(self, place: int) -> list[A]:
-        """The slice which ends at ``place`` is safe: the acknowledgements which are due now.
+        """The slice that ends at ``place`` is safe: the acknowledgements that are due now.
 
-        ValueError for a place which ends no open slice: it would acknowledge too much.
+        ValueError for a place that ends no open slice: it would acknowledge too much.
         """
         opened, ahead = self._open, self._safe_ahead
         if opened and opened[0] == place:  # as nearly always: in order
@@ -185,9 +185,9 @@ class ReceiveWindow(Generic[A]):
         return acks
 
     def never_safe(self, place: int) -> None:
-        """The slice which ends at ``place`` never will be safe: nothing from its begin on is due.
+        """The slice that ends at ``place`` never will be safe: nothing from its begin on is due.
 
-        Acknowledgements of what came before it stay.  ValueError for a place which ends no open
+        Acknowledgements of what came before it stay.  ValueError for a place that ends no open
         slice.
         """
         opened = self._open

@@ -18,7 +18,7 @@ class Options(ServerOptions):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """The Lumberjack server as a child of ``gateway``, which has the sink."""
+    """Return the Lumberjack server as a child of ``gateway``, which has the sink."""
     factory = LumberjackServerFactory(
         gateway.sink, limits=options["limits"], clock=gateway.reactor, budget=gateway.budget
     )
@@ -27,5 +27,5 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 
 
 def makeService(options: ServerOptions) -> IService:
-    """What twistd calls."""
+    """Return what twistd calls."""
     return standalone(options, serve)

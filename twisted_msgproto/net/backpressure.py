@@ -1,7 +1,7 @@
-"""Who must not read now: pause reasons of one connection, and the octets of all which wait.
+"""Who must not read now: pause reasons of one connection, and the octets of all that wait.
 
 Nothing is dropped for want of room.  A connection is not read while there is a reason: it or all
-connections together have too many octets which are not safe yet, its peer does not read what we
+connections together have too many octets that are not safe yet, its peer does not read what we
 write, or more of what it sent must be decoded first.
 """
 
@@ -30,7 +30,7 @@ class ReadControl:
 
     @property
     def reasons(self) -> frozenset[str]:
-        """Why not."""
+        """Return why not."""
         return frozenset(self._reasons)
 
     def pause(self, reason: str) -> None:
@@ -51,21 +51,21 @@ class ReadControl:
 
 
 class Holder(Protocol):
-    """A connection which holds octets of what is not whole yet."""
+    """A connection that holds octets of what is not whole yet."""
 
     def cutOff(self, octets: int, limit: float) -> None:
         """End at once: ``octets`` are held, the most of all, who together may hold ``limit``."""
 
 
 class HeldOctets:
-    """Octets of frames and messages which are not whole yet, of all connections of a process.
+    """Octets of frames and messages that are not whole yet, of all connections of a process.
 
     They cannot wait for better times, because what they lack would not come then.  Above the limit
-    the connection which holds most is cut off: a usual one, with a little in the works, never is.
+    the connection that holds most is cut off: a usual one, with a little in the works, never is.
 
     Attributes:
         limit: octets.
-        held: octets which are held now.
+        held: octets that are held now.
     """
 
     def __init__(self) -> None:
@@ -87,11 +87,11 @@ class HeldOctets:
 
 
 class OctetBudget:
-    """Octets which wait for the sink, of all connections of a process; above the limit none reads.
+    """Octets that wait for the sink, of all connections of a process; above the limit none reads.
 
     Attributes:
         limit: octets; reading stops above it and goes on at half of it.
-        waiting: octets which wait now.
+        waiting: octets that wait now.
         held: octets of what is not whole yet, and so cannot wait for the sink.
     """
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMappi
 
 
 class Counters(MutableMapping[str, int]):
-    """Plain integers by name; a name which was never counted has 0.
+    """Plain integers by name; a name that was never counted has 0.
 
     A connection joins with a function that returns its own figures.  They are added whenever
     somebody reads, and kept when it leaves.
 
     Attributes:
-        settled: what was counted here and by connections which have left.  What counts with each
-            message counts there: a name which connections have as well must not stand in both.
+        settled: what was counted here and by connections that have left.  What counts with each
+            message counts there: a name that connections have as well must not stand in both.
     """
 
     __slots__ = ("_live", "_names", "settled")

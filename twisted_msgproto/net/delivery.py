@@ -14,7 +14,7 @@ from ..core.message import MessageBatch
 from .backpressure import OctetBudget, ReadControl
 
 BATCH_WEIGHT_OCTETS: Final = 2000
-"""What a batch which waits for the sink weighs beside its octets.  A peer whose tiny messages are
+"""What a batch that waits for the sink weighs beside its octets.  A peer whose tiny messages are
 each of another kind than the one before makes millions of batches out of 64 MiB."""
 
 Hook = Callable[[MessageBatch], Deferred[Any] | None]
@@ -38,8 +38,8 @@ class Delivery:
     """Hands batches of one connection to hooks and counts what is not safe yet.
 
     Attributes:
-        unsafe_octets: octets of this connection which are not safe yet, with the weight of batches.
-        unsafe_batches: batches of this connection which are not safe yet.
+        unsafe_octets: octets of this connection that are not safe yet, with the weight of batches.
+        unsafe_batches: batches of this connection that are not safe yet.
     """
 
     __slots__ = (

@@ -60,18 +60,20 @@ class SessionNames:
         self._count = 0
 
     def next(self) -> str:
-        """The name of the next session."""
+        """Return the name of the next session."""
         self._count += 1
         return f"{self._prefix}{self._count}"
 
 
 def host_of(address: IAddress | None) -> str:
-    """A peer's host as text; "" where its transport address has none."""
+    """Return a peer's host as text; "" where its transport address has none."""
     return str(getattr(address, "host", ""))
 
 
 def peer_name(address: IAddress | None) -> str:
-    """A peer's transport address as text: ``host:port``, or what else the transport knows."""
+    """Return a peer's transport address as text: ``host:port``, or what else the transport
+    knows.
+    """
     host = getattr(address, "host", None)
     if host is not None:
         port = getattr(address, "port", "")
@@ -83,7 +85,9 @@ def peer_name(address: IAddress | None) -> str:
 
 
 def tls_text(error: BaseException | None) -> str:
-    """What OpenSSL says of an error: a list of (library, function, reason), or the system's."""
+    """Return what OpenSSL says of an error: a list of (library, function, reason), or the
+    system's.
+    """
     entries, *names = error.args if error and error.args else ((),)
     reasons = [entry[-1] for entry in entries] if isinstance(entries, list) else names
     return ", ".join(map(str, reasons)) or "the connection ended in the middle of it"
@@ -120,7 +124,7 @@ class SessionFactory:
         ``callLater()``; the global reactor if None.  ``wallClock`` gives ``received_at`` (seconds
         since 1970-01-01 UTC).  ``budget`` is shared by the servers of a process.
 
-        Raises ConfigurationError for a limit which does not exist or makes no sense.
+        Raises ConfigurationError for a limit that does not exist or makes no sense.
         """
         if clock is None:
             from twisted.internet import reactor as clock
@@ -137,7 +141,7 @@ class SessionFactory:
 
     @classmethod
     def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:
-        """The limits of this kind of factory, with ``changes``."""
+        """Return the limits of this kind of factory, with ``changes``."""
         return Limits.of(COMMON_LIMITS, cls.LIMITS).replace(changes)
 
     def receivedAt(self) -> int:
@@ -161,7 +165,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     """The base of all server factories.
 
     Attributes as :class:`SessionFactory`'s, and:
-        liveConnections: the protocols which are connected now.
+        liveConnections: the protocols that are connected now.
         draining: the server stops: no more connections are taken.
     """
 
@@ -180,12 +184,12 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.liveConnections: dict[Any, str] = {}
         self._perAddress: Counter[str] = Counter()
-        self._taken = 0  # connections: the live ones, and those which have no session yet
+        self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
-        """A protocol for a new connection; None (the connection is closed) above a limit."""
+        """Return a protocol for a new connection; None (the connection is closed) above a limit."""
         host = host_of(addr)
         per_address = self.limits.integer("connections-per-address")
         if self.draining or self._taken >= self.limits.integer("connections"):
@@ -203,7 +207,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def connectionOpened(self, protocol: Any, host: str) -> None:
         """A protocol says that its connection is made.
 
-        On TCP the system then looks now and then whether the peer is still there: one which went
+        On TCP the system then looks now and then whether the peer is still there: one that went
         without a word while nothing was owed would otherwise hold its place for ever.
         """
         transport = getattr(protocol, "transport", None)
@@ -239,7 +243,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def lookTls(self, transport: Any, reason: Failure) -> None:
         """A connection is lost: if TLS failed, that is a line and a counter.
 
-        To speak plainly to a TLS port is a usual mistake, as is a certificate which nobody knows.
+        To speak plainly to a TLS port is a usual mistake, as is a certificate that nobody knows.
         """
         if reason.check(TLSError):
             self.countFault("tls")

@@ -1,4 +1,4 @@
-"""What the servers of one process share, and the services which hold them.
+"""What the servers of one process share, and the services that hold them.
 
 One protocol's ``makeService`` makes a gateway of one server; ``twistd msgproto`` makes one gateway
 of many.  Either way a protocol only says how its factory is made and where it listens.
@@ -36,7 +36,7 @@ QUEUE_SECONDS_LEAST: Final = 0.5
 class CannotStart(SystemExit, Exception):
     """A service cannot start, for a reason of one line.
 
-    SystemExit: no traceback is printed.  Exception: ``twistd`` tells the process which made the
+    SystemExit: no traceback is printed.  Exception: ``twistd`` tells the process that made the
     daemon, and removes its pid file; for SystemExit alone that process would wait for ever.
     """
 
@@ -47,7 +47,7 @@ class Gateway(MultiService):
     Attributes:
         reactor: where all of it runs.
         sink: what all servers put their batches into, or None.
-        budget: the octets of all connections which wait for the sink.
+        budget: the octets of all connections that wait for the sink.
         factories: the server factories, for the status page.
     """
 
@@ -61,7 +61,7 @@ class Gateway(MultiService):
     ) -> None:
         """``queue`` is a queue directory (opened when the service starts), or None.
 
-        ``title`` stands in front of the line which says why the queue cannot be opened.
+        ``title`` stands in front of the line that says why the queue cannot be opened.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.reactor = reactor
@@ -110,7 +110,9 @@ class Gateway(MultiService):
 
 
 def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:
-    """The sink over ``directory``, not opened; ConfigurationError if a package is missing."""
+    """Return the sink over ``directory``, not opened; ConfigurationError if a package is
+    missing.
+    """
     try:
         return DurableSink.unopened(directory, reactor, **queue_options)
     except ModuleNotFoundError as error:
@@ -120,19 +122,21 @@ def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSin
 
 
 def announce(name: str, address: str) -> None:
-    """Print the one line which says that a server listens (scripts wait for it)."""
+    """Print the one line that says that a server listens (scripts wait for it)."""
     print(f"{name} listening on {address}", file=sys.stdout, flush=True)
 
 
 def address_name(address: Any) -> str:
-    """A listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``, ``unix:/run/x``."""
+    """Return a listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``,
+    ``unix:/run/x``.
+    """
     if getattr(address, "host", None) is not None:
         return f"{str(address.type).lower()}:{peer_name(address)}"
     return f"unix:{peer_name(address)}"
 
 
 class ListeningService(Service):
-    """One factory on any number of endpoints, with an end which loses nothing.
+    """One factory on any number of endpoints, with an end that loses nothing.
 
     ``stopService`` stops listening first; then the factory lets its connections end well.
     """
@@ -191,7 +195,9 @@ class ListeningService(Service):
 def standalone(
     options: ServerOptions, serve: Callable[[ServerOptions, Gateway], IService], reactor: Any = None
 ) -> Gateway:
-    """The service of one protocol's twistd plugin; SystemExit with one line if it cannot be."""
+    """Return the service of one protocol's twistd plugin; SystemExit with one line if it cannot
+    be.
+    """
     if reactor is None:
         from twisted.internet import reactor
     try:

@@ -5,7 +5,7 @@ them follows the machine's events, writes once for everything that happened, kee
 knows how a connection ends: by a peer's fault, by a peer that does not read, by a disk that does
 not store, by a server that stops, and by the network.
 
-A protocol says in ``actions`` which method follows which event::
+A protocol says in ``actions`` that method follows that event::
 
     class LumberjackServer(Session):
         actions = {**Session.actions, JsonReceived: _deliver, DataReceived: _deliver}
@@ -58,10 +58,10 @@ class Link(Protocol):
 
     log: ClassVar[Logger]
     actions: ClassVar[Actions] = {}
-    """Event class → the method which follows it; every event of the machine stands here."""
+    """Event class → the method that follows it; every event of the machine stands here."""
 
     answerEvents: ClassVar[frozenset[type]] = frozenset()
-    """Events which answer our own calls: they are followed after our own end as well."""
+    """Events that answer our own calls: they are followed after our own end as well."""
 
     readOctets: ClassVar[int] = 64 << 10
     """What one read takes at the most."""
@@ -132,7 +132,7 @@ class Link(Protocol):
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
+        """Begin; a subclass that overrides this calls it."""
         factory, transport = self.factory, self.transport
         clock = factory.clock
         assert transport is not None
@@ -149,8 +149,8 @@ class Link(Protocol):
         self._inputEnded = False  # the peer has shut its sending side
         self._lossTold = False  # it was logged that something is not stored
         self._held = 0  # octets of what is not whole yet
-        self._resumption: Any = None  # the call which goes on with what is unfinished
-        self._handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
+        self._resumption: Any = None  # the call that goes on with what is unfinished
+        self._handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
         self._control = ReadControl(self.wire, self._readingChanged)
@@ -390,7 +390,7 @@ class Link(Protocol):
         self.wire.abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
+        """End; a subclass that overrides this calls it."""
         self.loss = reason
         self._ended = self._deaf = self._gone = True
         events = self.machine.lost(self._now())

@@ -1,4 +1,4 @@
-"""Memory which a gateway has used stays with it.
+"""Memory that a gateway has used stays with it.
 
 Every read makes a buffer as large as what has come, and some milliseconds later, when it is on
 disk, the buffer is free.  glibc gives such large ones back to the kernel at once, which clears each
@@ -11,7 +11,7 @@ import ctypes
 from typing import Final
 
 KEPT_OCTETS: Final = 64 << 20
-"""Free memory at the end of the heap which is kept: what all reads of some turns take together."""
+"""Free memory at the end of the heap that is kept: what all reads of some turns take together."""
 
 HEAP_OCTETS_MAX: Final = 32 << 20
 """A larger piece of memory has a mapping of its own, which ends with it; glibc allows no more."""

@@ -8,7 +8,7 @@ Twisted's own ``ssl:`` and ``tls:`` strings cannot ask for them::
 ``verify`` is, in the words Beats operators know:
 
 * ``force_peer`` (the default): a client without a good certificate is turned away;
-* ``peer``: a certificate which is shown must be good, none need be shown;
+* ``peer``: a certificate that is shown must be good, none need be shown;
 * ``none``: none is asked for (``caCerts`` is not needed then).
 
 TLS 1.2 or newer, with authenticated ciphers and forward secrecy only.
@@ -52,7 +52,7 @@ def mtls_endpoint(
     interface: str = "",
     backlog: str = str(BACKLOG),
 ) -> IStreamServerEndpoint:
-    """The endpoint which such a string describes; the names are those of Twisted's ``ssl:``.
+    """Return the endpoint that such a string describes; the names are those of Twisted's ``ssl:``.
 
     ``privateKey``, ``certKey`` (default: the same file), ``extraCertChain`` and ``caCerts`` are
     PEM files.  They are read now: ConfigurationError for what is missing or wrong.

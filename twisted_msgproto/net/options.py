@@ -1,4 +1,4 @@
-"""The options which every twistd plugin of the package has, checked before anything starts.
+"""The options that every twistd plugin of the package has, checked before anything starts.
 
 A usage error is one line: nothing an operator types ends in a traceback.
 """
@@ -49,7 +49,7 @@ class ServerOptions(usage.Options):
         self.longdesc = f"{self.getDescription()}\n\nLimits:\n{self['limits'].describe()}"
 
     def getDescription(self) -> str:
-        """What ``--help`` says above the limits."""
+        """Return what ``--help`` says above the limits."""
         return (
             f"{(type(self).__doc__ or '').strip()}\n\n"
             f"Default endpoint: {self.defaultEndpoint}\n"
@@ -66,7 +66,7 @@ class ServerOptions(usage.Options):
 
     @classmethod
     def defaultLimits(cls) -> Limits:
-        """The limits of this server at their defaults."""
+        """Return the limits of this server at their defaults."""
         return Limits.of(COMMON_LIMITS, cls.LIMITS)
 
     def opt_endpoint(self, description: str) -> None:

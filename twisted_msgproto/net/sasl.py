@@ -1,6 +1,6 @@
-"""SASL over twisted.cred, for every protocol which carries its responses (``MT-08``).
+"""SASL over twisted.cred, for every protocol that carries its responses (``MT-08``).
 
-The server offers what its checkers can check: PLAIN for passwords, SCRAM-SHA-256 for checkers which
+The server offers what its checkers can check: PLAIN for passwords, SCRAM-SHA-256 for checkers that
 hand the stored password to the credentials (``IUsernameHashedPassword``: Twisted's memory and plain
 file checkers do), ANONYMOUS where anonymous access is allowed.  Write a :class:`SaslMechanism` for
 more.
@@ -81,7 +81,7 @@ class SaslMechanism:
     reveals: ClassVar[bool] = False
 
     def begin(self, login: Login) -> SaslCycle:
-        """A new attempt of a client, whose credentials go to ``login``."""
+        """Return a new attempt of a client, whose credentials go to ``login``."""
         raise NotImplementedError
 
 
@@ -95,7 +95,7 @@ class Plain(SaslMechanism):
     reveals = True
 
     def begin(self, login: Login) -> SaslCycle:
-        """A new attempt; ``login`` takes ``IUsernamePassword``."""
+        """Return a new attempt; ``login`` takes ``IUsernamePassword``."""
         return _PlainCycle(login)
 
 
@@ -117,12 +117,12 @@ class _PlainCycle(SaslCycle):
 
 
 class AnonymousAccess(SaslMechanism):
-    """ANONYMOUS (RFC 4505): the response is a trace which nobody looks at."""
+    """ANONYMOUS (RFC 4505): the response is a trace that nobody looks at."""
 
     name = "ANONYMOUS"
 
     def begin(self, login: Login) -> SaslCycle:
-        """A new attempt; ``login`` takes ``IAnonymous``."""
+        """Return a new attempt; ``login`` takes ``IAnonymous``."""
         return _AnonymousCycle(login)
 
 
@@ -156,7 +156,7 @@ class ScramSha256(SaslMechanism):
         self._mechanism = _scramp().ScramMechanism(self.name)
 
     def begin(self, login: Login) -> SaslCycle:
-        """A new attempt; ``login`` takes ``IUsernameHashedPassword``."""
+        """Return a new attempt; ``login`` takes ``IUsernameHashedPassword``."""
         return _ScramCycle(login, self._secret, self._mechanism)
 
 
@@ -269,10 +269,10 @@ class Attempting(Hashable, Protocol):
 
 
 class Authenticator:
-    """A server's mechanisms, and the cycles which are under way.
+    """A server's mechanisms, and the cycles that are under way.
 
     Attributes:
-        names: of the mechanisms which are offered, the strongest first.
+        names: of the mechanisms that are offered, the strongest first.
     """
 
     def __init__(
@@ -300,7 +300,9 @@ class Authenticator:
     def respond(
         self, session: Attempting, mechanism: str, response: bytes, first: bool
     ) -> Deferred[Challenge | Authenticated]:
-        """A client's response within its cycle; fails with SaslRefused or UnauthorizedLogin."""
+        """Return a client's response within its cycle; fails with SaslRefused or
+        UnauthorizedLogin.
+        """
         return maybeDeferred(self._respond, session, mechanism, response, first)
 
     def _respond(
@@ -327,9 +329,9 @@ class Authenticator:
 
 
 def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
-    """The mechanisms which the checkers of ``portal`` can serve, strongest first.
+    """Return the mechanisms that the checkers of ``portal`` can serve, strongest first.
 
-    ``secret`` is a random text which makes SCRAM's salts.
+    ``secret`` is a random text that makes SCRAM's salts.
     """
     interfaces = set(portal.listCredentialsInterfaces())
     found: list[SaslMechanism] = []
@@ -414,7 +416,7 @@ SaslClient = PlainClient | AnonymousClient | ScramClient
 def credentials(
     user: str | None = None, password: str | None = None, *, reveal: bool = False
 ) -> Callable[[Sequence[str]], SaslClient | None]:
-    """How a client authenticates: with a password, or anonymously without a user.
+    """Return how a client authenticates: with a password, or anonymously without a user.
 
     ``reveal`` allows PLAIN; use it where nobody can listen to the transport.
     """

@@ -66,7 +66,7 @@ def _first_failure(failure: Failure) -> Failure:
 
 
 class Session(SessionHooks, Link):
-    """A link which is one peer's session: so it is in every protocol but MTL.
+    """A link that is one peer's session: so it is in every protocol but MTL.
 
     Attributes as :class:`SessionHooks` and :class:`~.link.Link` have them.
     """
@@ -88,7 +88,7 @@ class Session(SessionHooks, Link):
         self._delivery.deliver(self.batchReceived, batch, place)
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: the application is told of a session which stood."""
+        """The connection is gone: the application is told of a session that stood."""
         if self._established:
             self._established = False
             self._guarded(self.sessionLost, reason)

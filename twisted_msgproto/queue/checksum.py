@@ -1,4 +1,4 @@
-"""CRC-32, by the fastest library which is installed; all of them give the same number."""
+"""CRC-32, by the fastest library that is installed; all of them give the same number."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Encoded:
 def clean(text: str) -> tuple[str, int]:
     """``text`` fit for UTF-8, and 1 if something had to become U+FFFD, else 0.
 
-    Octets from the wire which are no UTF-8 come as lone surrogates (``surrogateescape``).
+    Octets from the wire that are no UTF-8 come as lone surrogates (``surrogateescape``).
     """
     try:
         text.encode()
@@ -139,9 +139,9 @@ def _column(batch: MessageBatch, name: str) -> Sequence[Any] | None:
 def _gather(
     batches: Sequence[MessageBatch], name: str, missing: object = None
 ) -> list[Sequence[Any]] | None:
-    """A column's values over all batches, in stretches; None if no batch has any.
+    """Return a column's values over all batches, in stretches; None if no batch has any.
 
-    Packed columns which are worth it stay as they are; what stands between them is one list.
+    Packed columns that are worth it stay as they are; what stands between them is one list.
     """
     if len(batches) == 1:  # as packed ones come: there is nothing to put together
         only = _column(batches[0], name)
@@ -166,12 +166,12 @@ def _gather(
 
 
 def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
-    """All values in one sequence."""
+    """Return all values in one sequence."""
     return stretches[0] if len(stretches) == 1 else [one for some in stretches for one in some]
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """One stretch of a column."""
+    """Return one stretch of a column."""
     if isinstance(values, PackedOctets):
         buffers = [None, pa.py_buffer(values.bounds), pa.py_buffer(values.octets)]
         return pa.Array.from_buffers(OCTETS, len(values), buffers)
@@ -256,7 +256,7 @@ def _fields(values: Sequence[Any]) -> tuple[pa.Array, int]:
 
 
 def encode(batches: Sequence[MessageBatch]) -> Encoded:
-    """One frame's payload for all messages of ``batches``, in their order.
+    """Return one frame's payload for all messages of ``batches``, in their order.
 
     Every batch holds at least one message.  Raises TypeError, ValueError or pyarrow's errors
     (which are both) for a batch whose columns are not what :class:`MessageBatch` says, and
@@ -326,7 +326,7 @@ class _Pieces:
         """Arrow asks for it."""
 
     def taken(self) -> list[Any]:
-        """What was kept so far."""
+        """Return what was kept so far."""
         pieces, self.pieces = self.pieces, []
         return pieces
 
@@ -338,7 +338,7 @@ class _Writers(threading.local):
         self._known: dict[int, tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]] = {}
 
     def of(self, columns: int) -> tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]:
-        """A writer for these columns, and where its octets come out."""
+        """Return a writer for these columns, and where its octets come out."""
         if columns not in self._known:
             schema, pieces = stored_schema(columns), _Pieces()
             writer = pa.ipc.new_stream(pieces, schema)
@@ -352,7 +352,9 @@ _writers = _Writers()
 
 
 def _message(columns: int, arrays: list[pa.Array]) -> list[Any]:
-    """The columns as Arrow's message of a record batch, in pieces: what is large is not copied."""
+    """Return the columns as Arrow's message of a record batch, in pieces: what is large is not
+    copied.
+    """
     writer, pieces = _writers.of(columns)
     pieces.taken()  # what the first use, or an error, left behind
     writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=stored_schema(columns)))
@@ -360,7 +362,7 @@ def _message(columns: int, arrays: list[pa.Array]) -> list[Any]:
 
 
 def _whole(array: Any) -> pa.Array:
-    """The array; LimitExceeded where Arrow had to split it, being too large for 31 bits."""
+    """Return the array; LimitExceeded where Arrow had to split it, being too large for 31 bits."""
     if isinstance(array, pa.ChunkedArray):
         raise LimitExceeded(f"{array.nbytes} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
     return array
@@ -371,7 +373,7 @@ def _whole(array: Any) -> pa.Array:
 
 @lru_cache(ORIGINS_REMEMBERED)
 def _origins(text: bytes) -> list[list[str | None]]:
-    """The origins of a frame, from their JSON."""
+    """Return the origins of a frame, from their JSON."""
     origins: list[list[str | None]] = json.loads(text)
     if not all(len(origin) == ORIGIN_VALUES for origin in origins):
         raise ValueError("an origin does not have its five values")
@@ -379,7 +381,8 @@ def _origins(text: bytes) -> list[list[str | None]]:
 
 
 def received_at(head: memoryview, place: int) -> int | None:
-    """When the message at ``place`` of a frame was received, by its runs; None if they are damaged.
+    """Return when the message at ``place`` of a frame was received, by its runs; None if they are
+    damaged.
 
     In µs since 1970 UTC.
     """
@@ -403,7 +406,7 @@ class _Part:
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
     def arrays(self) -> dict[int, pa.Array]:
-        """The stored columns by their bits."""
+        """Return the stored columns by their bits."""
         if not self.columns:
             return {}
         whole = self.batches[0] if len(self.batches) == 1 else pa.concat_batches(self.batches)
@@ -510,7 +513,7 @@ class Assembly:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _expanded(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """A column from one value per run."""
+        """Return a column from one value per run."""
         if len(values) == 1:
             return pa.repeat(pa.scalar(values[0], kind), self.rows)
         runs = pa.RunEndEncodedArray.from_arrays(
@@ -526,7 +529,7 @@ _STORED_TYPES = {bit: kind for bit, _, kind in STORED}
 
 
 def _stored_column(parts: _Arrays, bit: int) -> pa.Array:
-    """A stored column over all parts; null where a part leaves it out."""
+    """Return a stored column over all parts; null where a part leaves it out."""
     kind = _STORED_TYPES[bit]
     return _joined(
         [arrays[bit] if bit in arrays else pa.nulls(rows, kind) for rows, arrays in parts], kind
@@ -534,7 +537,7 @@ def _stored_column(parts: _Arrays, bit: int) -> pa.Array:
 
 
 def _message_id_column(parts: _Arrays) -> pa.Array:
-    """The ids as text, from whichever column a part has them in."""
+    """Return the ids as text, from whichever column a part has them in."""
     ids = []
     for rows, arrays in parts:
         if MESSAGE_ID_INTEGER in arrays:
@@ -545,7 +548,7 @@ def _message_id_column(parts: _Arrays) -> pa.Array:
 
 
 def _joined(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    """One array of many."""
+    """Return one array of many."""
     if len(arrays) == 1:
         return arrays[0]
     return pa.concat_arrays(arrays) if arrays else pa.array([], kind)

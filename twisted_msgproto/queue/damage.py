@@ -1,4 +1,4 @@
-"""Ranges of offsets which are damaged or lost: the file ``damaged`` and sums over ranges."""
+"""Ranges of offsets that are damaged or lost: the file ``damaged`` and sums over ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Range = tuple[int, int]
 
 
 def read(disk: Disk, directory: str) -> dict[Range, str]:
-    """The ranges which the file names, each with its reason; damaged lines are passed over."""
+    """Return the ranges that the file names, each with its reason; damaged lines are passed
+    over.
+    """
     octets = read_whole(disk, os.path.join(directory, FILE)) or b""
     found = {}
     for line in octets.splitlines():
@@ -34,7 +36,7 @@ def write(disk: Disk, directory: str, ranges: dict[Range, str]) -> None:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets as few ranges in order."""
+    """Return the same offsets as few ranges in order."""
     result: list[Range] = []
     for lo, hi in sorted(ranges):
         if result and lo <= result[-1][1]:

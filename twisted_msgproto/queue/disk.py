@@ -1,7 +1,7 @@
 """What the queue needs of a disk, and the operating system's own.
 
 Everything the queue does to files goes through a :class:`Disk`, so that tests can give it one
-which loses what was not synced, runs full or breaks.
+that loses what was not synced, runs full or breaks.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ except ImportError:  # pragma: no cover - Windows has no flock; the queue says s
     fcntl = None  # type: ignore[assignment]
 
 IDENTITY_FILE = "identity"
-"""What a directory which is a queue has."""
+"""What a directory that is a queue has."""
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 PIECES_PER_WRITE_MAX = 512
 """Buffers given to one system call; systems allow 1024."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers which say that the disk, a quota or a file-size limit is used up: room may come."""
+"""Error numbers that say that the disk, a quota or a file-size limit is used up: room may come."""
 
 
 class File(Protocol):
     """One open file.  Positions and sizes are in octets.  Every call may raise OSError."""
 
     def size(self) -> int:
-        """The file's size now."""
+        """Return the file's size now."""
 
     def read(self, position: int, octets: int) -> bytes:
         """Up to ``octets`` octets from ``position``; fewer only at the end of the file."""
@@ -65,7 +65,7 @@ class Disk(Protocol):
         """Make ``path`` (mode 0700) and what is missing above it, so that it survives."""
 
     def names(self, path: str) -> list[str]:
-        """What stands in the directory ``path``; FileNotFoundError if there is none."""
+        """Return what stands in the directory ``path``; FileNotFoundError if there is none."""
 
     def open(self, path: str, *, write: bool = False) -> File:
         """Open a file; with ``write`` it is made (mode 0600) if it is not there."""
@@ -85,7 +85,7 @@ class Disk(Protocol):
     def lock(self, path: str, busy: str) -> Callable[[], None]:
         """Lock the file ``path`` for this process; returns what gives the lock back.
 
-        Raises QueueLocked with ``busy`` and the id of the process which has it.
+        Raises QueueLocked with ``busy`` and the id of the process that has it.
         """
 
 
@@ -245,7 +245,7 @@ OS_DISK: Disk = OSDisk()
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
-    """The octets of a small file, or None if there is no such file."""
+    """Return the octets of a small file, or None if there is no such file."""
     try:
         file = disk.open(path)
     except FileNotFoundError:

@@ -4,7 +4,7 @@ It reads the queue's directory like any other reader, best in a process of its o
 flight``), and never touches the writer.  What is asked and answered stands in ``served.py`` and in
 ``docs/queue-flight.md``; here is the wire.
 
-Whoever calls shows the token as ``authorization: Bearer TOKEN``.  A refusal is one line which
+Whoever calls shows the token as ``authorization: Bearer TOKEN``.  A refusal is one line that
 begins with the name of the error, ``QueueMismatch: …``.
 """
 
@@ -49,7 +49,7 @@ class QueueFlightServer(flight.FlightServerBase):
     ``location`` is ``grpc://HOST:PORT``, or ``grpc+tls://HOST:PORT`` with ``certificate`` and
     ``key`` (PEM).  Port 0 takes a free one: see ``port`` and ``address``.  Beyond the loopback
     addresses a ``token`` and TLS are required.  At most ``streams_max`` ranges are read at once; a
-    reader which takes nothing for ``stream_idle`` seconds may lose its place to another one.
+    reader that takes nothing for ``stream_idle`` seconds may lose its place to another one.
     ``clock`` gives the seconds.
 
     Raises ConfigurationError, one line, for a location that cannot be or must not be, and
@@ -97,22 +97,24 @@ class QueueFlightServer(flight.FlightServerBase):
         return not ended.is_alive()
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        """The actions, for tools which ask."""
+        """Return the actions, for tools that ask."""
         return [(name, text) for name, (text, _) in self._served.actions.items()]
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
-        """One small question."""
+        """Return one small question."""
         with _refusals():
             answer = self._served.act(action.type, bytes(action.body or b""))
             return [flight.Result(json.dumps(answer).encode())]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """A range of the queue."""
+        """Return a range of the queue."""
         address = context.peer().rpartition(":")[0]
         return flight.GeneratorStream(SCHEMA, self.batches(ticket.ticket, address))
 
     def batches(self, ticket: bytes, address: str = "") -> Iterator[Chunk]:
-        """The record batches of a ticket; refusals are Flight's errors, at the first of them."""
+        """Yield the record batches of a ticket; refusals are Flight's errors, at the first of
+        them.
+        """
         with _refusals():
             yield from self._served.stream(bytes(ticket), address)
 

@@ -40,12 +40,12 @@ CHECK_OCTETS = 256 << 20
 
 
 def new_identity() -> Identity:
-    """A random queue id and seed."""
+    """Return a random queue id and seed."""
     return Identity(secrets.token_hex(16), secrets.token_bytes(8))
 
 
 def new_incarnation() -> int:
-    """A random number of 63 bits for one start of a writer; never 0."""
+    """Return a random number of 63 bits for one start of a writer; never 0."""
     return secrets.randbits(lineage.NUMBER_BITS) or 1
 
 
@@ -84,7 +84,7 @@ class SegmentLog:
         self._headless = False
         self._frame_octets = 0
         self.publish_failures = 0
-        """Ends which could not be published at once; the next one publishes them too."""
+        """Ends that could not be published at once; the next one publishes them too."""
         self.trimmed_segments = 0
         self._unlock: Callable[[], None] | None = None
         try:
@@ -123,14 +123,14 @@ class SegmentLog:
         self.end = found.end
         """The offset after the last durable message."""
         self.begin = next(iter(self._sizes), self.end)
-        """The first offset which is kept."""
+        """The first offset that is kept."""
         self.octets = sum(self._sizes.values())
         """What all segments hold together."""
         self.recovery = found.recovery
         """What was found at start."""
         self._first = next(reversed(self._sizes), self.end)
         self.incarnation = make_incarnation()
-        """Drawn anew at every start; the rows which this writer appends have it."""
+        """Drawn anew at every start; the rows that this writer appends have it."""
         self._start(before, make_incarnation)
         # What has neither messages nor a whole head gets one; nothing was trimmed before it.
         used = self._sizes.get(self._first, 0)
@@ -157,7 +157,7 @@ class SegmentLog:
         here = Published(self.end, self._first, self._sizes.get(self._first, 0), self.epoch)
         known = lineage.read(self._disk, self.directory)
         if known is None:
-            # Rows which are there have a number from now on, unless they had one which was lost.
+            # Rows that are there have a number from now on, unless they had one that was lost.
             lost = before is not None and before.incarnation != 0
             if lost:
                 self.recovery.lines.append(
@@ -194,11 +194,11 @@ class SegmentLog:
 
     @property
     def segments(self) -> int:
-        """How many segments there are."""
+        """Return how many segments there are."""
         return len(self._sizes)
 
     def committed(self) -> dict[str, int]:
-        """What each consumer has committed.  Raises OSError."""
+        """Return what each consumer has committed.  Raises OSError."""
         return consumers.read_all(self._disk, self.directory, self.queue_id)
 
     @property
@@ -250,7 +250,9 @@ class SegmentLog:
         return end
 
     def _framed(self, group: Sequence[Encoded]) -> tuple[list[Any], int]:
-        """All buffers to write, frame headers included, and the offset after the last message."""
+        """Return all buffers to write, frame headers included, and the offset after the last
+        message.
+        """
         pieces: list[Any] = []
         end = self.end
         for encoded in group:
@@ -285,7 +287,7 @@ class SegmentLog:
         )
 
     def _ends_before(self, octets: int) -> bool:
-        """Whether the segment has messages and no more room for ``octets``."""
+        """Return whether the segment has messages and no more room for ``octets``."""
         used = self._sizes.get(self._first, 0)
         return used > EMPTY_SEGMENT_OCTETS and used + octets > self._segment_octets
 
@@ -382,7 +384,7 @@ class SegmentLog:
     # -- trimming and checking --------------------------------------------------------------------
 
     def trim(self, *, ending: bool = False) -> int:
-        """Remove the segments which every consumer has behind it; returns how many.
+        """Remove the segments that every consumer has behind it; returns how many.
 
         Without any consumer nothing is removed.  With ``ending`` the segment being written is
         ended first if everything in it was consumed, so that it can go too.
@@ -416,7 +418,7 @@ class SegmentLog:
         """Make the newest segment's head durable: it alone will say whose row came before."""
         if self._headless:
             if self._file is None:
-                return False  # given up; the next one which is begun has a head again
+                return False  # given up; the next one that is begun has a head again
             self._file.sync()
             self._headless = False
         return True
@@ -430,7 +432,7 @@ class SegmentLog:
             self._write_lineage()
 
     def check_older(self) -> list[str]:
-        """Check one older segment which the start left out; lines for the log.
+        """Check one older segment that the start left out; lines for the log.
 
         Does nothing when all are checked (:attr:`unchecked` is 0).
         """

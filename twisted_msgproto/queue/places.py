@@ -34,7 +34,7 @@ HINTS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A frame, by its header, in the segment which begins at the offset ``segment``."""
+    """A frame, by its header, in the segment that begins at the offset ``segment``."""
 
     segment: int
     record: Record
@@ -44,7 +44,7 @@ class Places:
     """Finds the frames of single rows of the queue in ``directory``.
 
     It remembers where it found them, and looks there first; what it answers is always read from
-    the disk, so it never tells of a history which was replaced meanwhile.  Not for use by several
+    the disk, so it never tells of a history that was replaced meanwhile.  Not for use by several
     threads at once.  Every method may raise OSError, and FileNotFoundError when a segment is
     trimmed meanwhile.
     """
@@ -63,7 +63,7 @@ class Places:
             self._hints.popitem(last=False)
 
     def at(self, row: int, firsts: Sequence[int], published: Published) -> Placed | None:
-        """The first frame which holds a message at or above ``row``.
+        """Return the first frame that holds a message at or above ``row``.
 
         ``firsts`` are the segments there are, in order.  None when there is no such frame, or
         when the segment of ``row`` was trimmed.
@@ -124,7 +124,7 @@ class Places:
         return Landed(offset, incarnation, witness(record.payload_crc, row - record.first))
 
     def before(self, first: int, published: Published, lineage: Lineage) -> Landed:
-        """What the segment ``first`` says of the row before it, or the file ``lineage``."""
+        """Return what the segment ``first`` says of the row before it, or the file ``lineage``."""
         incarnation = lineage.incarnation(first - 1) if first else 0
         segment = self._open(first, published)
         try:
@@ -137,9 +137,9 @@ class Places:
         return Landed(first, incarnation, lineage.witnesses.get(first, 0))
 
     def witnesses(self, firsts: Sequence[int], published: Published) -> dict[int, int]:
-        """What the heads of segments do not say: the witness of the row before each of them.
+        """Return what the heads of segments do not say: the witness of the row before each of them.
 
-        A program which did not know of lineage has begun them.
+        A program that did not know of lineage has begun them.
         """
         silent = {}
         for first in firsts[1:]:
@@ -152,7 +152,9 @@ class Places:
     # -- times ------------------------------------------------------------------------------------
 
     def received_at(self, placed: Placed, row: int, published: Published) -> int | None:
-        """When the message ``row`` of this frame was received; None if that cannot be read."""
+        """Return when the message ``row`` of this frame was received; None if that cannot be
+        read.
+        """
         segment = self._open(placed.segment, published)
         try:
             record = placed.record

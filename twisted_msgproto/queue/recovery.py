@@ -44,15 +44,15 @@ class Recovery:
 
     truncated_octets: int = 0
     kept_records: int = 0
-    """Messages above the published end which were whole and are published now."""
+    """Messages above the published end that were whole and are published now."""
     quarantined: list[Range] = field(default_factory=list)
-    """Damaged or lost ranges of offsets which were not known before."""
+    """Damaged or lost ranges of offsets that were not known before."""
     epoch_raised: bool = False
     lines: list[str] = field(default_factory=list)
 
     @property
     def quarantined_records(self) -> int:
-        """How many messages the new ranges cost."""
+        """Return how many messages the new ranges cost."""
         return sum(hi - lo for lo, hi in self.quarantined)
 
 
@@ -69,7 +69,7 @@ class Found:
     """Whether the newest segment may be appended to; else a new one begins at ``end``."""
     damaged: dict[Range, str]
     unchecked: list[int]
-    """First offsets of the segments which were not looked at, newest last."""
+    """First offsets of the segments that were not looked at, newest last."""
     recovery: Recovery
 
 
@@ -80,7 +80,7 @@ def segment_offsets(disk: Disk, directory: str) -> list[int]:
 
 
 def read_identity(disk: Disk, directory: str) -> Identity | None:
-    """What the file ``identity`` says; None if it is missing or damaged.
+    """Return what the file ``identity`` says; None if it is missing or damaged.
 
     Raises QueueError for a format version this program does not know.
     """
@@ -94,14 +94,14 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
 
 
 def read_epoch(disk: Disk, directory: str) -> int | None:
-    """What the file ``epoch`` says; None if it is missing or damaged."""
+    """Return what the file ``epoch`` says; None if it is missing or damaged."""
     octets = read_whole(disk, os.path.join(directory, "epoch"))
     word, _, number = (unseal(octets or b"") or "").partition(" ")
     return int(number) if word == "epoch" and number.isdecimal() else None
 
 
 def read_published(disk: Disk, directory: str) -> Published | None:
-    """What the file ``end`` says; None if it is missing or damaged."""
+    """Return what the file ``end`` says; None if it is missing or damaged."""
     octets = read_whole(disk, os.path.join(directory, "end"))
     return Published.unpacked(octets) if octets is not None else None
 
@@ -109,7 +109,7 @@ def read_published(disk: Disk, directory: str) -> Published | None:
 def read_headers(
     disk: Disk, directory: str, firsts: list[int]
 ) -> dict[int, tuple[SegmentHeader | None, int]]:
-    """Each segment's header (None if damaged) and size, by first offset."""
+    """Return each segment's header (None if damaged) and size, by first offset."""
     headers = {}
     for first in firsts:
         file = disk.open(os.path.join(directory, segment_name(first)))
@@ -161,7 +161,7 @@ def recover(
     """Check the queue in ``directory``, mend what has to be mended, and say where to go on.
 
     The caller holds the lock.  The newest segments are checked, ``check_octets`` of them (the
-    newest one always, in full).  Raises QueueError for a queue which is not ours to mend (another
+    newest one always, in full).  Raises QueueError for a queue that is not ours to mend (another
     format version, segments of another queue), OSError from the disk.
     """
     recovery = Recovery()
@@ -209,7 +209,7 @@ def recover(
 
 
 def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: int) -> None:
-    """Check a segment which another follows; damage is copied aside and noted in ``state``."""
+    """Check a segment that another follows; damage is copied aside and noted in ``state``."""
     path = os.path.join(directory, segment_name(first))
     file = disk.open(path)
     try:
@@ -337,7 +337,7 @@ def _identity(
     make_identity: Callable[[], Identity],
     recovery: Recovery,
 ) -> Identity:
-    """The queue's identity: from its file, from a segment, or a new one."""
+    """Return the queue's identity: from its file, from a segment, or a new one."""
     identity = read_identity(disk, directory)
     if identity is not None:
         return identity
@@ -369,7 +369,7 @@ def _epoch(
     published: Published | None,
     recovery: Recovery,
 ) -> int:
-    """The queue's epoch: from its file, or the highest one that is written anywhere else."""
+    """Return the queue's epoch: from its file, or the highest one that is written anywhere else."""
     epoch = read_epoch(disk, directory)
     if epoch is None:
         known = [header.epoch for header, _ in headers.values() if header is not None]

@@ -1,6 +1,6 @@
 """Who may read at the same time: :class:`Streams`, the places of a server's range readers.
 
-A reader which takes nothing keeps what waits for it: a batch in memory and a thread of the server,
+A reader that takes nothing keeps what waits for it: a batch in memory and a thread of the server,
 which nothing but its own end sets free.  So it must not keep its place from others as well.
 """
 
@@ -16,10 +16,10 @@ STREAMS_MAX = 16
 STREAM_IDLE_SECONDS = 30.0
 """How long a reader may take nothing before another one may have its place.
 
-A Spark task which reads takes the next batch within a second; one which waits this long hangs.
+A Spark task that reads takes the next batch within a second; one that waits this long hangs.
 """
 HUNG_PER_ADDRESS_MAX = 64
-"""Streams which lost their place and did not end, by address: each keeps a thread and a batch."""
+"""Streams that lost their place and did not end, by address: each keeps a thread and a batch."""
 
 
 class Stream:
@@ -68,9 +68,9 @@ class Streams:
         self._hung: set[Stream] = set()
 
     def begin(self, address: str) -> Stream | str:
-        """A place for a reader at ``address``, or one line which says why there is none.
+        """A place for a reader at ``address``, or one line that says why there is none.
 
-        If all are taken, the reader which has taken nothing for the longest time loses its own.
+        If all are taken, the reader that has taken nothing for the longest time loses its own.
         """
         with self._mutex:
             if Counter(stream.address for stream in self._hung)[address] >= HUNG_PER_ADDRESS_MAX:

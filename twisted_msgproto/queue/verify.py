@@ -40,7 +40,7 @@ class Report:
     end: int
     segments: list[SegmentReport] = field(default_factory=list)
     damaged: list[Range] = field(default_factory=list)
-    """Ranges below the published end which cannot be read."""
+    """Ranges below the published end that cannot be read."""
     lines: list[str] = field(default_factory=list)
     """What is wrong, one line each."""
     unpublished_octets: int = 0
@@ -48,22 +48,22 @@ class Report:
 
     @property
     def octets(self) -> int:
-        """What all segments hold together."""
+        """Return what all segments hold together."""
         return sum(segment.octets for segment in self.segments)
 
     @property
     def messages(self) -> int:
-        """Messages which can be read."""
+        """Messages that can be read."""
         return sum(segment.messages for segment in self.segments)
 
     @property
     def groups(self) -> int:
-        """Groups which can be read."""
+        """Groups that can be read."""
         return sum(segment.groups for segment in self.segments)
 
 
 def segments(disk: Disk, directory: str, end: int) -> list[SegmentReport]:
-    """The segments by their names and sizes alone; what is trimmed meanwhile is left out."""
+    """Return the segments by their names and sizes alone; what is trimmed meanwhile is left out."""
     firsts = recovery.segment_offsets(disk, directory)
     found = []
     for index, first in enumerate(firsts):

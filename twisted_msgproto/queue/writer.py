@@ -47,13 +47,13 @@ WATCH_S = 60.0
 """How often a writer looks whether its consumers move."""
 CLOSE_TIMEOUT_S = 4.0
 GIVE_UP_S = 1.0
-"""How long a closing writer waits for a disk which does not answer."""
+"""How long a closing writer waits for a disk that does not answer."""
 
 Callback = Callable[[BaseException | None], None]
 
 
 class _Entry(NamedTuple):
-    """A batch which waits: its weight, who waits for it, and the batch or else the frame of it.
+    """A batch that waits: its weight, who waits for it, and the batch or else the frame of it.
 
     Never both: a batch keeps the octets in which it came, and memory counts them once.
     """
@@ -88,7 +88,7 @@ class QueueWriter:
     Making one takes the lock, recovers the queue and starts the thread.  Raises QueueLocked if
     another process writes this queue, QueueError if it cannot be opened; both are one line.
 
-    * ``max_bytes``: octets on disk above which the queue waits for its consumers;
+    * ``max_bytes``: octets on disk above that the queue waits for its consumers;
       ``segment_bytes``: octets of one segment.
     * ``group_octets``, ``group_messages``: what one group holds at most (one batch alone may be
       larger).
@@ -96,11 +96,11 @@ class QueueWriter:
     * ``retry_delay``: seconds between looks for room when there is none.
     * ``check_octets``: how much of the queue is checked before it takes messages (the newest part;
       the rest is checked when there is nothing else to do).
-    * ``report``: called in the writer thread with one line when something happens which an
+    * ``report``: called in the writer thread with one line when something happens that an
       operator should know (first of all what the start has found: damage, a torn tail); default:
       the logger ``twisted_msgproto.queue``.
 
-    A process which is forked from this one cannot write: what it submits raises QueueClosed.
+    A process that is forked from this one cannot write: what it submits raises QueueClosed.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class QueueWriter:
         self.recovery: Recovery = self._log.recovery
         """What was found at start; its ``lines`` are reported."""
         self.sync_name = disk.sync_name
-        """The system call which makes a group durable; reported if it is not the usual one."""
+        """The system call that makes a group durable; reported if it is not the usual one."""
         self.stalled: str | None = None
         """Why nothing is written at present (no room), or None."""
         self._changed = threading.Condition()
@@ -174,12 +174,12 @@ class QueueWriter:
 
     @property
     def begin(self) -> int:
-        """The first offset which is kept."""
+        """Return the first offset that is kept."""
         return self._log.begin
 
     @property
     def end(self) -> int:
-        """The offset after the last durable, published message."""
+        """Return the offset after the last durable, published message."""
         return self._log.end
 
     @property
@@ -210,7 +210,9 @@ class QueueWriter:
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
-        """A packed or long batch as a frame; others as they are, and what cannot be encoded."""
+        """Return a packed or long batch as a frame; others as they are, and what cannot be
+        encoded.
+        """
         packed = kept_packed(batch.body) or kept_packed(batch.fields)
         if not packed and batch.count < ENCODED_AT_ONCE_MESSAGES:
             return batch
@@ -349,7 +351,7 @@ class QueueWriter:
             self._report(f"queue {self.directory}: {error}")
 
     def _look_at_consumers(self) -> None:
-        """Name those which do not move: what they need is kept, and fills the disk."""
+        """Name those that do not move: what they need is kept, and fills the disk."""
         now = time.monotonic()
         if now < self._watch_at:
             return
@@ -362,7 +364,7 @@ class QueueWriter:
             )
 
     def _tidy(self) -> None:
-        """Nothing waits: trim, and check one segment which the start left out."""
+        """Nothing waits: trim, and check one segment that the start left out."""
         self._trim()
         try:
             lines = self._log.check_older()
@@ -383,7 +385,7 @@ class QueueWriter:
     def _commit(self, taken: list[_Entry]) -> None:
         """Make a group durable and call back.
 
-        What was submitted behind a group which failed fails too: its submitter does not know yet,
+        What was submitted behind a group that failed fails too: its submitter does not know yet,
         and without that a session would stand in the queue with a gap.  So does what is submitted
         while others are being told.
         """
@@ -400,7 +402,7 @@ class QueueWriter:
     def _encoded(self, taken: list[_Entry]) -> tuple[list[Encoded], list[Result]]:
         """The frames of a group, and each entry with what is wrong with its own batch.
 
-        Neighbours which were not encoded yet share a frame.
+        Neighbours that were not encoded yet share a frame.
         """
         frames: list[Encoded] = []
         errors: list[BaseException | None] = []
@@ -419,7 +421,7 @@ class QueueWriter:
 
     @staticmethod
     def _encode(batches: list[MessageBatch], frames: list[Encoded]) -> list[BaseException | None]:
-        """Add batches to the frames as one; the errors of those which cannot be encoded."""
+        """Add batches to the frames as one; the errors of those that cannot be encoded."""
         errors: list[BaseException | None] = [None] * len(batches)
         good = [batch for batch in batches if batch.count]
         try:

@@ -1,6 +1,6 @@
 """What stands in a Delta table's log: actions, as values and as lines of JSON.
 
-One version of the log is a file of one JSON object a line.  This module knows the actions which
+One version of the log is a file of one JSON object a line.  This module knows the actions that
 this package writes and reads; unknown ones are left alone, as the Delta protocol demands.
 """
 
@@ -22,7 +22,7 @@ OURS = "msgproto"
 OFFSET_PREFIX = "msgproto:"
 INCARNATION_PREFIX = "msgproto-incarnation:"
 WITNESS_PREFIX = "msgproto-witness:"
-"""Prefixes of the application ids which say how far a gateway has landed, before its queue id."""
+"""Prefixes of the application ids that say how far a gateway has landed, before its queue id."""
 
 PATH_SAFE = "/=:-_.~!$&'()*+,;@"
 """What needs no percent sign in a path of the log."""
@@ -94,7 +94,7 @@ class Commit:
     operation: str
     """What the writer calls it (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); empty when unknown."""
     run: Run | None
-    """The run of this package which wrote it; None for other programs."""
+    """The run of this package that wrote it; None for other programs."""
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
     """Paths, as in :class:`DataFile`."""
@@ -113,13 +113,13 @@ class Commit:
 
     @property
     def landed(self) -> dict[str, Landed]:
-        """The gateways whose places this commit sets."""
+        """Return the gateways whose places this commit sets."""
         return landed_of(self.transactions)
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A version which somebody wants to add to the log, whatever its number will be."""
+    """A version that somebody wants to add to the log, whatever its number will be."""
 
     run: Run
     operation: str
@@ -136,7 +136,7 @@ class Proposal:
 
     @property
     def transactions(self) -> dict[str, int]:
-        """The application transactions which the version sets."""
+        """Return the application transactions that the version sets."""
         return {**transactions_of(self.landed), **self.notes}
 
     def became(self, commit: Commit) -> bool:
@@ -149,7 +149,7 @@ class Proposal:
         return ours == ([file.path for file in commit.added], list(commit.removed))
 
     def as_commit(self, version: int, timestamp: int) -> Commit:
-        """What :func:`parse_commit` would read from the version's file."""
+        """Return what :func:`parse_commit` would read from the version's file."""
         return Commit(
             version=version,
             operation=self.operation,
@@ -164,7 +164,7 @@ class Proposal:
         )
 
     def lines(self, timestamp: int) -> bytes:
-        """The file of the version."""
+        """Return the file of the version."""
         return commit_lines(
             timestamp=timestamp,
             operation=self.operation,
@@ -179,7 +179,7 @@ class Proposal:
 
 
 def transactions_of(landed: Mapping[str, Landed]) -> dict[str, int]:
-    """The application transactions which say how far gateways have landed."""
+    """Return the application transactions that say how far gateways have landed."""
     values: dict[str, int] = {}
     for gateway, place in landed.items():
         values[OFFSET_PREFIX + gateway] = place.offset
@@ -189,7 +189,9 @@ def transactions_of(landed: Mapping[str, Landed]) -> dict[str, int]:
 
 
 def landed_of(transactions: Mapping[str, int]) -> dict[str, Landed]:
-    """The reverse of :func:`transactions_of`; other programs' application ids are left out."""
+    """Return the reverse of :func:`transactions_of`; other programs' application ids are left
+    out.
+    """
     return {
         gateway: Landed(
             offset,
@@ -202,7 +204,7 @@ def landed_of(transactions: Mapping[str, int]) -> dict[str, Landed]:
 
 
 def version_name(version: int) -> str:
-    """The name of a version's file in ``_delta_log``."""
+    """Return the name of a version's file in ``_delta_log``."""
     return f"{version:020d}.json"
 
 
@@ -220,9 +222,9 @@ def commit_lines(
     metadata: Metadata | None = None,
     protocol: ProtocolVersions | None = None,
 ) -> bytes:
-    """One version's file.
+    """Return one version's file.
 
-    ``commitInfo`` comes first and counts the actions, so that a file which was cut between two
+    ``commitInfo`` comes first and counts the actions, so that a file that was cut between two
     lines is known as one; transactions stand before what they speak of.
     """
     actions: list[dict[str, Any]] = []
@@ -254,7 +256,7 @@ def our_info(
 
 
 def add_action(file: DataFile, data_change: bool = True) -> dict[str, Any]:
-    """The ``add`` of a file."""
+    """Return the ``add`` of a file."""
     return {
         "path": quote(file.path, safe=PATH_SAFE),
         "partitionValues": dict(file.partition),
@@ -266,7 +268,7 @@ def add_action(file: DataFile, data_change: bool = True) -> dict[str, Any]:
 
 
 def remove_action(file: DataFile, timestamp: int, data_change: bool) -> dict[str, Any]:
-    """The ``remove`` of a file."""
+    """Return the ``remove`` of a file."""
     return {
         "path": quote(file.path, safe=PATH_SAFE),
         "deletionTimestamp": timestamp,
@@ -278,7 +280,7 @@ def remove_action(file: DataFile, timestamp: int, data_change: bool) -> dict[str
 
 
 def parse_commit(version: int, octets: bytes) -> Commit:
-    """A version's file as a :class:`Commit`.
+    """Return a version's file as a :class:`Commit`.
 
     Raises:
         Torn: the file is empty, cut or holds something else than actions.
@@ -315,7 +317,7 @@ def parse_commit(version: int, octets: bytes) -> Commit:
 
 
 def data_file(add: Mapping[str, Any]) -> DataFile:
-    """The file of an ``add``, from the log or from a checkpoint."""
+    """Return the file of an ``add``, from the log or from a checkpoint."""
     statistics = add.get("stats") or ""
     return DataFile(
         path=unquote(add["path"]),
@@ -328,7 +330,7 @@ def data_file(add: Mapping[str, Any]) -> DataFile:
 
 
 def parse_metadata(action: Mapping[str, Any]) -> Metadata:
-    """The ``metaData`` action, from the log or from a checkpoint."""
+    """Return the ``metaData`` action, from the log or from a checkpoint."""
     return Metadata(
         id=action["id"],
         schema=action["schemaString"],
@@ -338,7 +340,7 @@ def parse_metadata(action: Mapping[str, Any]) -> Metadata:
 
 
 def parse_protocol(action: Mapping[str, Any]) -> ProtocolVersions:
-    """The ``protocol`` action, from the log or from a checkpoint."""
+    """Return the ``protocol`` action, from the log or from a checkpoint."""
     return ProtocolVersions(
         reader=action["minReaderVersion"],
         writer=action["minWriterVersion"],

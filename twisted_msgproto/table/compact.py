@@ -1,7 +1,7 @@
 """Make few large files of many small ones, in the order of gateway and offset.
 
-A bridge which lands a batch a second makes 86,400 files a day.  Readers want few.  A compaction is
-one version which takes files out and puts one in with the same rows.  It is given up when one of
+A bridge that lands a batch a second makes 86,400 files a day.  Readers want few.  A compaction is
+one version that takes files out and puts one in with the same rows.  It is given up when one of
 those files went meanwhile, so of two compactions, or of a compaction and an expiry, one goes
 through.  The small files stay on the disk for who reads an older version; vacuum removes them.
 
@@ -31,7 +31,7 @@ MEMORY_OCTETS = 128 << 20
 """How many octets of rows one file is made from, uncompressed; sorting needs four times that."""
 
 SLICE_ROWS = 8192
-"""Rows which are handed to the writer at once; it makes row groups of them."""
+"""Rows that are handed to the writer at once; it makes row groups of them."""
 
 DUE_FILES = 500
 """A bridge compacts when there are more small files."""
@@ -55,11 +55,11 @@ class Compacted:
     given_up: int = 0
     """Groups of files of which another writer took one meanwhile, or one was lost."""
     version: int | None = None
-    """The last version which was made; None if there was none."""
+    """The last version that was made; None if there was none."""
 
 
 def small_files(files: Iterable[DataFile], small: int = SMALL_OCTETS) -> list[DataFile]:
-    """The files which are worth a compaction."""
+    """Return the files that are worth a compaction."""
     return [file for file in files if file.size < small and None not in file.partition.values()]
 
 
@@ -111,7 +111,7 @@ def compact(
     """Compact the small files of ``table``, as they are now.
 
     ``octets_max`` ends it after so many octets of small files.  ``say`` gets a line for each group
-    which was given up.  Raises TableError when the table cannot be read or written.
+    that was given up.  Raises TableError when the table cannot be read or written.
     """
     files = table.files()
     done = Compacted(small=len(small_files(files, small)))
@@ -146,7 +146,7 @@ class Compactions:
     """Compacts the table of a bridge now and then, beside the batches.
 
     It has a thread and a view of the table of its own, so rows do not wait for it, and it may be
-    killed at any time: what it leaves then is a file which vacuum removes.
+    killed at any time: what it leaves then is a file that vacuum removes.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Compactions:
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the one which runs has ended, at most so long."""
+        """Wait until the one that runs has ended, at most so long."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -228,7 +228,7 @@ def _replace(table: Table, part: list[DataFile], run: Run, done: Compacted) -> N
 
 
 def sorted_rows(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in the order of gateway and offset; as they come if they have neither."""
+    """Yield the rows in the order of gateway and offset; as they come if they have neither."""
     held = [table for table in tables if table.num_rows]
     if not held:
         return

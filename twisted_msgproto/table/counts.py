@@ -96,7 +96,7 @@ def _count(found: Counts, table: Table, file: DataFile) -> None:
 
 
 def _parts(table: Table, file: DataFile) -> list[_Part]:
-    """The rows of a file by gateway and protocol."""
+    """Return the rows of a file by gateway and protocol."""
     has_protocol = PROTOCOL in table.schema.names
     known = _from_statistics(file, has_protocol)
     if known is not None:
@@ -120,7 +120,7 @@ def _parts(table: Table, file: DataFile) -> list[_Part]:
 
 
 def _from_statistics(file: DataFile, has_protocol: bool) -> _Part | None:
-    """What the log says of a file's rows; None where that is not enough."""
+    """Return what the log says of a file's rows; None where that is not enough."""
     try:
         statistics = json.loads(file.statistics)
         low, high = statistics["minValues"], statistics["maxValues"]

@@ -25,13 +25,13 @@ class TableDisk(Protocol):
     """Files by their paths.  Every call may raise OSError."""
 
     def names(self, path: str) -> list[str]:
-        """What stands in a directory."""
+        """Return what stands in a directory."""
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
 
     def size(self, path: str) -> int:
-        """The size of a file in octets."""
+        """Return the size of a file in octets."""
 
     def modified(self, path: str) -> float:
         """When a file was last written, in seconds since 1970."""
@@ -64,16 +64,16 @@ class OSTableDisk:
     __slots__ = ()
 
     def names(self, path: str) -> list[str]:
-        """What stands in a directory."""
+        """Return what stands in a directory."""
         return os.listdir(path)
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
         with open(path, "rb", buffering=0) as file:
             return file.read()
 
     def size(self, path: str) -> int:
-        """The size of a file in octets."""
+        """Return the size of a file in octets."""
         return os.stat(path).st_size
 
     def modified(self, path: str) -> float:

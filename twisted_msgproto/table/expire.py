@@ -35,7 +35,7 @@ class Expired:
 
     @property
     def rows(self) -> int:
-        """How many offsets went."""
+        """Return how many offsets went."""
         return sum(size(ranges) for ranges in self.gateways.values())
 
 
@@ -75,7 +75,7 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
 
 
 def days_before(table: Table, before: date) -> list[DataFile]:
-    """The files of older days."""
+    """Return the files of older days."""
     found = []
     for file in table.files():
         try:

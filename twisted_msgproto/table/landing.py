@@ -5,8 +5,8 @@ Parquet file for each partition value (usually one: today), so how many files th
 depend on how many gateways there are.  There is no Spark in it: Spark schedules it (see
 ``spark/jobs.py``), tests and other schedulers call it.
 
-What it writes belongs to the table only when a commit says so.  A task which fails removes what it
-has written; one which is killed leaves files which no log names, and vacuum takes them.
+What it writes belongs to the table only when a commit says so.  A task that fails removes what it
+has written; one that is killed leaves files that no log names, and vacuum takes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .statistics import statistics_of
 from .storage import LocalStorage, Storage, storage_at
 
 DAY = pa.field("day", pa.date32(), nullable=False)
-"""The partition column which no queue has: the day of ``received_at``, UTC."""
+"""The partition column that no queue has: the day of ``received_at``, UTC."""
 
 TABLE_SCHEMA: pa.Schema = SCHEMA.append(DAY)
 """The columns of a landed table."""
@@ -55,9 +55,9 @@ GROUP_OCTETS = 32 << 20
 """... or so many octets: large groups compress and read better, small ones need less memory."""
 
 OPEN_FILES_MAX = 16
-"""Files which a task writes at once: each holds up to a row group in memory.
+"""Files that a task writes at once: each holds up to a row group in memory.
 
-Rows of a seventeenth partition close the file which was used least lately; a backlog of many
+Rows of a seventeenth partition close the file that was used least lately; a backlog of many
 days is read in order, so one partition seldom needs a second file.
 """
 
@@ -65,7 +65,7 @@ READERS_MAX = 16
 """Gateways a task reads at once: a small range costs a journey over the network, not work."""
 
 READ_AHEAD = 4
-"""Record batches which wait for the writer at most."""
+"""Record batches that wait for the writer at most."""
 
 COMPRESSION_LEVEL = 1
 """zstd at its fastest: half of snappy's size at about its cost."""
@@ -84,7 +84,7 @@ class Range:
     """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
 
     ``landed`` is the end of the batch in this gateway.  The read proves it first, so rows come
-    only from the history which the batch was planned from.  ``access`` is what else opens the
+    only from the history that the batch was planned from.  ``access`` is what else opens the
     queue (files of token and authority); all of it can be pickled.
     """
 
@@ -112,7 +112,7 @@ class Target:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The columns which stand in the files: partition columns stand in the log alone."""
+        """Return the columns that stand in the files: partition columns stand in the log alone."""
         return pa.schema([part for part in self.schema if part.name not in self.partition_by])
 
 
@@ -138,7 +138,7 @@ class LandedRanges:
     damaged: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     failed: dict[str, Failure] = field(default_factory=dict)
     dropped: int = 0
-    """Rows which a transform was given and did not return."""
+    """Rows that a transform was given and did not return."""
 
 
 OpenQueue = Callable[[Range], Queue]
@@ -146,7 +146,7 @@ OpenQueue = Callable[[Range], Queue]
 
 
 def merged(parts: Iterable[LandedRanges]) -> LandedRanges:
-    """The results of a batch's tasks as one."""
+    """Return the results of a batch's tasks as one."""
     whole = LandedRanges()
     for part in parts:
         whole.files += part.files
@@ -164,7 +164,7 @@ def land_ranges(
 ) -> LandedRanges:
     """Reads ``ranges`` and writes them below the table, durably; names nothing in its log.
 
-    A gateway which cannot be read is told in ``failed`` and ends the task.  Raises TableError, one
+    A gateway that cannot be read is told in ``failed`` and ends the task.  Raises TableError, one
     line, when the table's storage does not take the files; ``storage`` is opened from ``target``
     unless given.
     """
@@ -197,11 +197,12 @@ def land_ranges(
 # -- reading --------------------------------------------------------------------------------------
 
 Item = Any
-"""A record batch, the damaged ranges which the read of a range met, or a :class:`Failure`."""
+"""A record batch, the damaged ranges that the read of a range met, or a :class:`Failure`."""
 
 
 def read_all(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
-    """Each range's record batches, then what the read met as damaged; or a failure in between.
+    """Yield each range's record batches, then what the read met as damaged; or a failure in
+    between.
 
     Queues are read by several threads when there are several: rows of a thousand gateways are a
     thousand journeys.  One queue's ranges stay with one thread.
@@ -287,7 +288,7 @@ Values = tuple[str, ...]
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
     """``batch`` by the values of its partition columns; mostly there is one, and nothing is copied.
 
-    Raises ValueError for a column which is none of :data:`PARTITION_COLUMNS`.
+    Raises ValueError for a column that is none of :data:`PARTITION_COLUMNS`.
     """
     table = pa.Table.from_batches([batch])
     parts: list[tuple[Values, pa.Table]] = [((), table)]
@@ -302,7 +303,7 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
 
 def _split_by(table: pa.Table, name: str) -> Iterator[tuple[str, pa.Table]]:
     if name == DAY.name and DAY.name in table.schema.names:
-        # Rows which are no queue's own (a transform's) say themselves which day they are of.
+        # Rows that are no queue's own (a transform's) say themselves that day they are of.
         keys = table.column(name)
         for value in sorted(pc.unique(keys).to_pylist()):
             yield value.isoformat(), table.filter(pc.equal(keys, value))
@@ -379,7 +380,7 @@ class Files:
 
 
 def open_output(storage: Storage, path: str) -> pa.NativeFile:
-    """A new file below the table, and its folders, whose names will survive."""
+    """Return a new file below the table, and its folders, whose names will survive."""
     if isinstance(storage, LocalStorage):
         storage.disk.make_directory(os.path.dirname(storage.path(path)))
     return storage.filesystem().open_output_stream(path)

@@ -80,7 +80,7 @@ class LocalCommits:
         files: Iterable[DataFile] = (),
         names: Iterable[str] = (),
     ) -> None:
-        """Make versions durable, with the files of those which other programs made.
+        """Make versions durable, with the files of those that other programs made.
 
         Programs of this package sync a version's files before they make it, and write them anew
         when that fails.  ``files`` and ``names``, of the log, are synced besides.
@@ -105,7 +105,7 @@ class LocalCommits:
         """Put a synced copy in the place of a version; the sync of its folder is to follow.
 
         Somebody's sync of it, ours too, may have failed, and the next one may succeed without
-        anything on the disk: the system calls pages clean which it could not write.  A fresh file
+        anything on the disk: the system calls pages clean that it could not write.  A fresh file
         under the name has to be written.  Whoever reads meanwhile sees the same octets.
         """
         disk = self.storage.disk

@@ -1,6 +1,6 @@
 """A Delta table as its writer sees it: one log, and in it how far every gateway has landed.
 
-The table's log is the only place which says what has landed.  A commit names the files of a batch
+The table's log is the only place that says what has landed.  A commit names the files of a batch
 and, in the same version, the new place of every gateway in it.  Two writers of one gateway exclude
 each other here; writers of different gateways do not disturb each other.
 """
@@ -48,7 +48,7 @@ ATTEMPTS_MAX = 1000
 UNCONFIRMED_MAX = 100
 """Versions of this package's runs among which a commit whose answer was lost is looked for."""
 CHECKPOINT_RETRY = 10
-"""Versions after which a checkpoint which failed is tried again."""
+"""Versions after which a checkpoint that failed is tried again."""
 CLEAN_SECONDS = 600.0
 """The log is cleaned so often at most: that lists its folder, which holds hours of versions."""
 
@@ -71,7 +71,7 @@ class Commits(Protocol):
         files: Sequence[DataFile] = (),
         names: Sequence[str] = (),
     ) -> None:
-        """Make versions durable with the files which others name, and other files besides."""
+        """Make versions durable with the files that others name, and other files besides."""
 
     def checkpoint(self, base: Base, version: int) -> Base:
         """Make a checkpoint of the newest version, which is ``version``, from ``base``."""
@@ -101,9 +101,9 @@ class Table:
         self._clock = clock
         self._cleaned = clock()
         self.seen: Callable[[Commit], None] = lambda commit: None
-        """Called with every version which is read from now on, in the middle of a commit too.
+        """Called with every version that is read from now on, in the middle of a commit too.
 
-        What it raises ends the call which met the version: nothing lands on top of it.
+        What it raises ends the call that met the version: nothing lands on top of it.
         """
         loaded = load(storage)
         self._state = loaded.state
@@ -221,37 +221,37 @@ class Table:
 
     @property
     def location(self) -> str:
-        """Where the table is: an absolute path, or a URL."""
+        """Return where the table is: an absolute path, or a URL."""
         return self._storage.location
 
     @property
     def storage(self) -> Storage:
-        """The table's files."""
+        """Return the table's files."""
         return self._storage
 
     @property
     def version(self) -> int:
-        """The last version which was read or made."""
+        """The last version that was read or made."""
         return self._state.version
 
     @property
     def table_id(self) -> str:
-        """The table's identity, which a copy of it keeps."""
+        """Return the table's identity, which a copy of it keeps."""
         return self._metadata.id
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns, partition columns among them."""
+        """Return the table's columns, partition columns among them."""
         return arrow_schema(self._metadata)
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The partition columns."""
+        """Return the partition columns."""
         return self._metadata.partition_by
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table's properties (``delta.…``)."""
+        """Return the table's properties (``delta.…``)."""
         return self._metadata.properties
 
     @property
@@ -260,7 +260,7 @@ class Table:
         return self._state.metadata
 
     def refresh(self) -> list[Commit]:
-        """What was committed since the last look, oldest first."""
+        """Return what was committed since the last look, oldest first."""
         seen: list[Commit] = []
         while True:
             version = self._state.version + 1
@@ -277,16 +277,16 @@ class Table:
             self.seen(commit)
 
     def landed(self) -> dict[str, Landed]:
-        """How far each gateway has landed, by queue id."""
+        """Return how far each gateway has landed, by queue id."""
         return landed_of(self._state.transactions)
 
     @property
     def transactions(self) -> Mapping[str, int]:
-        """Every application transaction: its id, and its version."""
+        """Return every application transaction: its id, and its version."""
         return dict(self._state.transactions)
 
     def files(self) -> list[DataFile]:
-        """The table's files at :attr:`version`."""
+        """Return the table's files at :attr:`version`."""
         return list(self._files().values())
 
     def _files(self) -> dict[str, DataFile]:
@@ -310,9 +310,9 @@ class Table:
         """Add a batch: its files, and how far each of its gateways has landed with it.
 
         ``before`` is where the table had those gateways when the batch was planned; None for a
-        gateway which the table did not know; ``notes`` are other application transactions.
+        gateway that the table did not know; ``notes`` are other application transactions.
         Returns the version, which is durable.  A commit
-        which failed may be asked for again, with the same arguments.
+        that failed may be asked for again, with the same arguments.
 
         Raises:
             Overtaken: another writer moved one of the gateways.
@@ -440,7 +440,7 @@ class Table:
         raise TableError(f"{ATTEMPTS_MAX} other commits came first to {self.location}")
 
     def _confirmed(self, proposal: Proposal) -> int | None:
-        """The version which this proposal became, be it by an attempt whose answer was lost."""
+        """The version that this proposal became, be it by an attempt whose answer was lost."""
         for commit in self._unconfirmed:
             if proposal.became(commit):
                 self._unconfirmed.clear()
@@ -532,7 +532,9 @@ class Table:
 
 
 def exists(storage: Storage) -> bool:
-    """Whether there is a table, whole or not.  Raises TableError when that cannot be seen."""
+    """Return whether there is a table, whole or not.  Raises TableError when that cannot be
+    seen.
+    """
     try:
         return list_log(storage).exists
     except OSError as error:
@@ -542,7 +544,7 @@ def exists(storage: Storage) -> bool:
 def _placed(
     location: str | Path, options: Mapping[str, str] | None, machine: Machine
 ) -> tuple[Storage, Commits, Callable[[], float]]:
-    """A table's storage, what adds versions to it, and its clock."""
+    """Return a table's storage, what adds versions to it, and its clock."""
     storage = storage_at(location, options, machine.get("disk"))
     clock = machine.get("clock", time.time)
     if isinstance(storage, LocalStorage):

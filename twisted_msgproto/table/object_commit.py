@@ -135,7 +135,7 @@ class ObjectCommits:
             )
 
     def _exclusive(self, location: str) -> bool:
-        """Whether of writers who make the same version at once never two succeed.
+        """Return whether of writers who make the same version at once never two succeed.
 
         They race on a table that exists for this alone.  delta-rs looks for newer versions before
         it puts one, so writers one after the other would never put the same object twice; these

@@ -21,14 +21,14 @@ from .snapshot import one_line
 from .storage import Storage
 
 KEY = ("gateway", "offset")
-"""The columns which name a row for good."""
+"""The columns that name a row for good."""
 TIME = "received_at"
 """Rows of all gateways are nearly in the order of this column, as they landed."""
 MICROSECONDS = 1_000_000
 
 
 class FileLost(Exception):
-    """A file which the log names is not there or is torn; the text says which."""
+    """A file that the log names is not there or is torn; the text says which."""
 
 
 @dataclass(slots=True)
@@ -39,10 +39,10 @@ class Offsets:
     nameless: int = 0
     """Rows without a gateway or an offset."""
     lost: dict[str, str] = field(default_factory=dict)
-    """Path to what is the matter, of files which could not be read."""
+    """Path to what is the matter, of files that could not be read."""
 
     def add(self, rows: pa.Table) -> None:
-        """Take in rows which have the columns KEY."""
+        """Take in rows that have the columns KEY."""
         held = rows.drop_null()
         self.nameless += rows.num_rows - held.num_rows
         if not held.num_rows:
@@ -76,9 +76,9 @@ def check_columns(table: Table) -> None:
 def read_offsets(
     storage: Storage, files: Iterable[DataFile], *, every_column: bool = False
 ) -> Offsets:
-    """What ``files`` hold, read one row group at a time in about the order of landing.
+    """Return what ``files`` hold, read one row group at a time in about the order of landing.
 
-    ``every_column`` reads the other columns too, to find pages of them which are torn.
+    ``every_column`` reads the other columns too, to find pages of them that are torn.
     Raises TableError when the storage cannot be read.
     """
     found = Offsets()
@@ -120,10 +120,10 @@ def row_groups(
 
 
 def read_footer(storage: Storage, file: DataFile) -> pq.FileMetaData:
-    """What a file says of itself.
+    """Return what a file says of itself.
 
     Raises:
-        FileLost: it is missing, or not the whole file which the log names.
+        FileLost: it is missing, or not the whole file that the log names.
         TableError: the storage cannot be read.
     """
     try:
@@ -145,7 +145,7 @@ def read_group(
     group: int,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """A row group of a file; raises as :func:`read_footer` does."""
+    """Return a row group of a file; raises as :func:`read_footer` does."""
     try:
         with storage.filesystem().open_input_file(file.path) as source:
             parquet = pq.ParquetFile(source, metadata=footer)

@@ -1,4 +1,4 @@
-"""What the next batch lands: shares of rows among gateways, and tasks which read them.
+"""What the next batch lands: shares of rows among gateways, and tasks that read them.
 
 A batch takes what waits in every gateway, up to a number of rows and an estimate of octets over
 all of them.  The work is cut into at most ``cores`` tasks, however many gateways there are: a task
@@ -29,7 +29,7 @@ TASK_GATEWAYS_MIN = 50
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A gateway which has answered, and how far the table has landed it (None: not at all yet)."""
+    """A gateway that has answered, and how far the table has landed it (None: not at all yet)."""
 
     gateway: str
     location: str
@@ -39,17 +39,17 @@ class Waiting:
 
     @property
     def lo(self) -> int:
-        """The first offset which the table does not have."""
+        """The first offset that the table does not have."""
         return self.description.begin if self.before is None else self.before.offset
 
     @property
     def rows(self) -> int:
-        """How many rows wait."""
+        """Return how many rows wait."""
         return max(0, self.description.end - self.lo)
 
     @property
     def octets(self) -> int:
-        """How many octets wait, about."""
+        """Return how many octets wait, about."""
         return self.description.waiting_octets if self.rows else 0
 
 
@@ -75,10 +75,10 @@ def plan_batch(
     rows_max: int = ROWS_MAX,
     octets_max: int = OCTETS_MAX,
 ) -> Plan | None:
-    """The next batch; None when nothing waits.
+    """Return the next batch; None when nothing waits.
 
     A gateway whose rows do not all fit ends at an offset inside of it: ``place`` is asked once for
-    all of these, for the incarnation and the witness which go into the table with the offset.
+    all of these, for the incarnation and the witness that go into the table with the offset.
     """
     ends = batch_ends(waiting, rows_max, octets_max)
     described = {one.gateway: one for one in waiting if ends.get(one.gateway, 0) > one.lo}
@@ -110,9 +110,10 @@ def plan_batch(
 def batch_ends(
     waiting: Sequence[Waiting], rows_max: int = ROWS_MAX, octets_max: int = OCTETS_MAX
 ) -> dict[str, int]:
-    """Where the batch ends in each gateway: at most about ``octets_max`` and ``rows_max`` rows.
+    """Return where the batch ends in each gateway: at most about ``octets_max`` and ``rows_max``
+    rows.
 
-    A gateway which has rows and a share gets on by at least one row, however heavy it is.
+    A gateway that has rows and a share gets on by at least one row, however heavy it is.
     """
     shares = share({one.gateway: one.rows for one in waiting}, rows_max)
     octets = sum(one.octets * shares[one.gateway] // max(1, one.rows) for one in waiting)
@@ -135,7 +136,9 @@ def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
 
 
 def task_number(rows: int, gateways: int, cores: int) -> int:
-    """How many tasks are worth their cost: one for a small batch, never more than ``cores``."""
+    """Return how many tasks are worth their cost: one for a small batch, never more than
+    ``cores``.
+    """
     wanted = max(rows // TASK_ROWS_MIN, gateways // TASK_GATEWAYS_MIN)
     return max(1, min(cores, wanted, rows))
 

@@ -31,7 +31,7 @@ def metadata_of(
     partition_by: Sequence[str],
     properties: Mapping[str, str] | None = None,
 ) -> Metadata:
-    """The metadata of a new table.
+    """Return the metadata of a new table.
 
     Raises:
         ConfigurationError: a partition column is not in the schema, or Delta has no such type.
@@ -47,12 +47,14 @@ def metadata_of(
 
 
 def arrow_schema(metadata: Metadata) -> pa.Schema:
-    """The columns of a table, as pyarrow writes and reads them."""
+    """Return the columns of a table, as pyarrow writes and reads them."""
     return pa.schema(Schema.from_json(metadata.schema).to_arrow())
 
 
 def unknown_features(protocol: ProtocolVersions) -> list[str]:
-    """What this package does not know of a table's protocol; empty when it can write the table."""
+    """Return what this package does not know of a table's protocol; empty when it can write the
+    table.
+    """
     features = sorted(protocol.reader_features | protocol.writer_features - {"appendOnly"})
     if features:
         return features
@@ -64,7 +66,7 @@ def unknown_features(protocol: ProtocolVersions) -> list[str]:
 def incompatible(ours: Metadata, theirs: Metadata) -> str:
     """Why files written for ``ours`` do not fit ``theirs``; empty when they do.
 
-    A new column which may be null fits: files without it read as null.
+    A new column that may be null fits: files without it read as null.
     """
     if ours.id != theirs.id:
         return f"it is another table, {theirs.id}"

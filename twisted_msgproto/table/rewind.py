@@ -45,9 +45,9 @@ class Plan:
 
     gateways: list[Rewound] = field(default_factory=list)
     files: list[DataFile] = field(default_factory=list)
-    """Files which are written anew without the rows that go, or which are lost."""
+    """Files that are written anew without the rows that go, or which are lost."""
     version: int | None = None
-    """The version which did it; None when nothing was done."""
+    """The version that did it; None when nothing was done."""
 
 
 def rewind(
@@ -62,7 +62,7 @@ def rewind(
     """Set the places of ``gateways`` (default: all the table knows) to what ``verify`` proves.
 
     ``queues``, by queue id, are needed for gateways of which anything is wrong: they say whether
-    they can give the rows again.  Rows which only the table has go with ``discard_rows`` alone.
+    they can give the rows again.  Rows that only the table has go with ``discard_rows`` alone.
 
     Raises:
         TableError: a place cannot be set, with the reason; nothing was changed.
@@ -109,7 +109,7 @@ def _rewind(
 
 
 def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> Rewound:
-    """Where a gateway goes on, and how many rows go for that."""
+    """Return where a gateway goes on, and how many rows go for that."""
     found = report.gateways[gateway]
     landed = table.landed()[gateway]
     offset = found.whole_to
@@ -139,7 +139,9 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
 
 
 def _rows_from(found: GatewayReport, offset: int) -> int:
-    """How many rows of a gateway are at or above an offset, those which are twice counted once."""
+    """Return how many rows of a gateway are at or above an offset, those that are twice counted
+    once.
+    """
     return sum(hi - max(lo, offset) for lo, hi in found.seen if hi > offset)
 
 
@@ -147,7 +149,7 @@ def _rows_from(found: GatewayReport, offset: int) -> int:
 
 
 def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Iterator[DataFile]:
-    """The files which hold rows at or above the places, and those which are lost."""
+    """Yield the files that hold rows at or above the places, and those that are lost."""
     above = {
         gateway: offset
         for gateway, offset in places.items()
@@ -160,7 +162,7 @@ def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Itera
 
 
 def _may_hold(file: DataFile, places: Mapping[str, int]) -> bool:
-    """Whether the statistics of a file leave room for rows at or above one of the places."""
+    """Return whether the statistics of a file leave room for rows at or above one of the places."""
     try:
         highest = json.loads(file.statistics)["maxValues"]["offset"]
     except (ValueError, KeyError, TypeError):
@@ -186,7 +188,7 @@ def _above(rows: pa.Table, places: Mapping[str, int]) -> pa.ChunkedArray:
 
 
 def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[str, int]) -> None:
-    """Commit the places and the files without the rows which go, in one version."""
+    """Commit the places and the files without the rows that go, in one version."""
     target = target_of(table)
     added: list[DataFile] = []
 

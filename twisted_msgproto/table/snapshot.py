@@ -31,7 +31,7 @@ CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet
 """A checkpoint of one file, or one of the parts of a larger one."""
 
 ERROR_LINE_MAX = 300
-"""Characters of another library's error text which fit on a line of ours."""
+"""Characters of another library's error text that fit on a line of ours."""
 READ_ERRORS = (OSError, pa.ArrowException, KeyError, TypeError, AttributeError)
 """What reading a torn checkpoint may raise."""
 
@@ -47,12 +47,12 @@ class Listing:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a table at all."""
+        """Return whether there is a table at all."""
         return bool(self.versions or self.checkpoints)
 
     @property
     def newest(self) -> int:
-        """The last version; -1 when there is none."""
+        """Return the last version; -1 when there is none."""
         newest = self.checkpoints[-1][0] if self.checkpoints else -1
         return max(newest, self.versions[-1] if self.versions else -1)
 
@@ -99,7 +99,7 @@ class Loaded:
 
 
 def list_log(storage: Storage) -> Listing:
-    """What stands in the log, from one listing of its folder."""
+    """Return what stands in the log, from one listing of its folder."""
     versions: list[int] = []
     parts: dict[tuple[int, int], list[str]] = {}
     for name in storage.log_names():
@@ -116,7 +116,7 @@ def list_log(storage: Storage) -> Listing:
 
 
 def read_version(storage: Storage, version: int) -> Commit:
-    """One version of the log.
+    """Return one version of the log.
 
     Raises:
         FileNotFoundError: there is none yet, or it was cleaned away.
@@ -128,7 +128,7 @@ def read_version(storage: Storage, version: int) -> Commit:
 def read_checkpoint(
     storage: Storage, version: int, names: Sequence[str], *, files: bool = False
 ) -> State:
-    """The state which a checkpoint holds.  Raises one of READ_ERRORS when it is torn."""
+    """Return the state that a checkpoint holds.  Raises one of READ_ERRORS when it is torn."""
     state = State(version, files={} if files else None)
     columns = ["txn", "metaData", "protocol"] + (["add"] if files else [])
     filesystem = storage.filesystem()
@@ -198,7 +198,7 @@ def base_state(
 
 
 def whole_version(storage: Storage, version: int) -> Commit:
-    """A version which must be there and whole; TableError says what to do when it is not."""
+    """A version that must be there and whole; TableError says what to do when it is not."""
     try:
         return read_version(storage, version)
     except OSError as error:
@@ -215,7 +215,9 @@ def whole_version(storage: Storage, version: int) -> Commit:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's text on one line: what a store's answer says, without its markup and arrows."""
+    """Return an error's text on one line: what a store's answer says, without its markup and
+    arrows.
+    """
     text = str(error)
     code = re.search(r"<Code>(.*?)</Code>", text, re.DOTALL)
     if code:
@@ -238,7 +240,7 @@ def _take_actions(state: State, table: pa.Table) -> None:
 
 
 def _actions(table: pa.Table, name: str) -> Iterator[dict[str, Any]]:
-    """The rows of a checkpoint which hold this kind of action."""
+    """Yield the rows of a checkpoint that hold this kind of action."""
     column = table.column(name)
     rows = column.filter(pc.is_valid(column))
     yield from rows.to_pylist()

@@ -1,7 +1,7 @@
 """What a loss of power may leave of a log on a local disk, and how it is made whole.
 
 This package makes every version and every checkpoint durable before it relies on it, so its own
-can be missing and cannot be torn.  Other programs which write the table sync nothing.  What can be
+can be missing and cannot be torn.  Other programs that write the table sync nothing.  What can be
 mended without doubt is mended before a writer goes on:
 
 * a torn checkpoint goes when the log without it still says everything;
@@ -32,7 +32,7 @@ from .snapshot import (
 from .storage import LocalStorage
 
 EMPTY = "EMPTY"
-"""The operation of a version which stands for one that a loss of power took."""
+"""The operation of a version that stands for one that a loss of power took."""
 PARQUET_MARK = b"PAR1"
 """The last octets of every whole Parquet file."""
 
@@ -41,7 +41,7 @@ def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
     """Make the log whole; returns a line for each thing done.
 
     Raises:
-        TableError: something is torn which other versions rely on; the line says what to do.
+        TableError: something is torn that other versions rely on; the line says what to do.
     """
     listing = list_log(storage)
     if not listing.exists:
@@ -53,7 +53,7 @@ def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
 
 
 def _mend_checkpoints(storage: LocalStorage, listing: Listing) -> list[str]:
-    """Removes torn checkpoints which are newer than the newest whole one."""
+    """Removes torn checkpoints that are newer than the newest whole one."""
     torn: list[tuple[int, tuple[str, ...]]] = []
     for version, names in reversed(listing.checkpoints):
         try:
@@ -80,7 +80,7 @@ def _mend_checkpoints(storage: LocalStorage, listing: Listing) -> list[str]:
 
 
 def _hinted(storage: LocalStorage) -> int | None:
-    """The version which ``_last_checkpoint`` names; -1 when it is torn, None without one."""
+    """Return the version that ``_last_checkpoint`` names; -1 when it is torn, None without one."""
     try:
         return int(json.loads(storage.disk.read(storage.log_path(LAST_CHECKPOINT)))["version"])
     except FileNotFoundError:
@@ -138,13 +138,15 @@ def _make_empty(
 
 
 def _since_own(commits: list[Commit]) -> list[Commit]:
-    """The versions from our last one on: everything before it was durable when it was made."""
+    """Return the versions from our last one on: everything before it was durable when it was
+    made.
+    """
     own = [place for place, commit in enumerate(commits) if commit.run is not None]
     return commits[own[-1] :] if own else commits
 
 
 def _not_whole(storage: LocalStorage, commit: Commit, commits: list[Commit]) -> str:
-    """A file which a version adds, no later one removes, and the disk does not have whole."""
+    """A file that a version adds, no later one removes, and the disk does not have whole."""
     removed = {
         path for later in commits if later.version > commit.version for path in later.removed
     }

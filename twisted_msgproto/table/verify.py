@@ -22,7 +22,7 @@ from .offsets import check_columns, read_offsets
 from .snapshot import list_log, read_version
 
 LINES_MAX = 20
-"""Ranges of one kind and gateway which are printed; JSON has them all."""
+"""Ranges of one kind and gateway that are printed; JSON has them all."""
 
 
 @dataclass(slots=True)
@@ -33,10 +33,10 @@ class GatewayReport:
     landed: Landed | None
     """The place in the log; None when rows are there and no place."""
     begin: int
-    """The first offset which the table was to hold, as far as that is known."""
+    """The first offset that the table was to hold, as far as that is known."""
     rows: int
     seen: list[Range]
-    """The offsets which are in files."""
+    """The offsets that are in files."""
     missing: list[Range]
     """Below the place, in no file, for no known reason."""
     twice: list[Range]
@@ -48,13 +48,13 @@ class GatewayReport:
     dropped: list[Range] = field(default_factory=list)
     """Absent where a transform drops rows: which of them it has dropped nobody can tell."""
     mismatch: str = ""
-    """Why the queue is not the one which has landed here; empty when it is, or was not asked."""
+    """Why the queue is not the one that has landed here; empty when it is, or was not asked."""
     in_queue: int | None = None
     """How many of the missing rows the queue still has; None when it was not asked."""
 
     @property
     def whole_to(self) -> int:
-        """The offset up to which the table is proven to hold every row once.
+        """Return the offset up to which the table is proven to hold every row once.
 
         Where a transform drops rows, nothing behind the last row that is there is proven.
         """
@@ -65,7 +65,7 @@ class GatewayReport:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether nothing is wrong."""
         wrong = self.missing or self.twice or self.above or self.mismatch
         return self.landed is not None and not wrong
 
@@ -79,24 +79,24 @@ class Report:
     files: int
     gateways: dict[str, GatewayReport] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-    """Files of the log which are missing or torn: path to what is the matter."""
+    """Files of the log that are missing or torn: path to what is the matter."""
     nameless: int = 0
     """Rows without a gateway or an offset."""
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing and nothing twice."""
+        """Return whether nothing is missing and nothing twice."""
         return not (self.lost or self.nameless) and all(
             found.whole for found in self.gateways.values()
         )
 
     @property
     def rows(self) -> int:
-        """How many rows with a name there are."""
+        """Return how many rows with a name there are."""
         return sum(found.rows for found in self.gateways.values())
 
     def findings(self) -> Iterator[str]:
-        """A line for each thing which is wrong."""
+        """Yield a line for each thing that is wrong."""
         for path, reason in sorted(self.lost.items()):
             yield f"lost: file {path}: {reason}"
         if self.nameless:
@@ -131,7 +131,7 @@ def verify(
     """Look at every row of ``table`` and say what is missing or twice.
 
     ``queues``, by queue id, are asked what they still have and whether their history is the one
-    which has landed.  ``every_column`` reads whole files.
+    that has landed.  ``every_column`` reads whole files.
 
     Raises:
         TableError: the table cannot be read, or its rows have no gateway and offset.
@@ -168,7 +168,7 @@ def _judged(
         without(missing, [(0, dropped_from)]),
     )
     if missing:
-        # Commits tell of damage which is noted nowhere else, as long as the log has them.
+        # Commits tell of damage that is noted nowhere else, as long as the log has them.
         damaged = merged([*damaged, *reasons.told(gateway)])
         missing = without(missing, damaged)
     return GatewayReport(
@@ -211,7 +211,7 @@ class _Reasons:
         self._commits: dict[str, list[Range]] | None = None
 
     def told(self, gateway: str) -> list[Range]:
-        """What the versions which the log still has, and the queue, say was damaged."""
+        """Return what the versions that the log still has, and the queue, say was damaged."""
         if self._commits is None:
             self._commits = damage_of_commits(self._table)
         queue = self.queues.get(gateway)

@@ -1,4 +1,4 @@
-"""Who a client is: twisted.cred behind one door, for every protocol which authenticates.
+"""Who a client is: twisted.cred behind one door, for every protocol that authenticates.
 
 An operator names checkers with ``--auth`` (see ``--help-auth``), an application passes a Portal of
 its own.  A protocol makes credentials and asks :class:`Authentication`, which

@@ -1,6 +1,6 @@
-"""A line for each login which was refused; many of one address are summed up.
+"""A line for each login that was refused; many of one address are summed up.
 
-A line names the address, the name which was claimed and why it was refused, never what was to prove
+A line names the address, the name that was claimed and why it was refused, never what was to prove
 it.  ``LINES_MAX`` lines are written for an address within ``SUM_SECONDS``, then its refusals are
 counted; the sum is written with the next refusal or login after that time, whoever's it is.
 """
@@ -40,7 +40,7 @@ class _Sum:
 
 
 class Audit:
-    """Tells the operator which logins were refused."""
+    """Tells the operator that logins were refused."""
 
     def __init__(self) -> None:
         self._sums: OrderedDict[str, _Sum] = OrderedDict()  # in the order of their ends

@@ -20,7 +20,7 @@ class IIdentity(Interface):
 
 @implementer(IIdentity)
 class Identity:
-    """An avatar which is a name and no more."""
+    """An avatar that is a name and no more."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class IdentityRealm:
     def requestAvatar(
         self, avatarId: Any, mind: object, *interfaces: Any
     ) -> tuple[Any, Identity, Callable[[], None]]:
-        """The identity of ``avatarId``."""
+        """Return the identity of ``avatarId``."""
         if IIdentity not in interfaces:
             raise NotImplementedError("only IIdentity")
         if avatarId is ANONYMOUS:
@@ -50,7 +50,7 @@ class Passcode:
         self.password = password.encode()
 
     def checkPassword(self, password: bytes | str) -> bool:
-        """Whether it is this password."""
+        """Return whether it is this password."""
         octets = password.encode() if isinstance(password, str) else password
         return compare_digest(self.password, octets)
 
@@ -59,13 +59,13 @@ class Passcode:
 
 
 def name_in(credentials: ICredentials) -> str | None:
-    """The name which ``credentials`` claim, or None if they have none."""
+    """Return the name that ``credentials`` claim, or None if they have none."""
     name = getattr(credentials, "username", None)
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
 def portal_over(checkers: Iterable[Any]) -> Portal | None:
-    """A portal which asks ``checkers``; None if there are none: nobody has to log in."""
+    """Return a portal that asks ``checkers``; None if there are none: nobody has to log in."""
     checkers = list(checkers)
     return Portal(IdentityRealm(), checkers) if checkers else None  # type: ignore[arg-type]
 

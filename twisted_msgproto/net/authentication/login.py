@@ -43,8 +43,8 @@ class _Visit:
 class Authentication:
     """Asks a portal who a client is; lets guesses wait, and gives each failure the same face.
 
-    ``counters`` get ``logins``, ``logins_waited``, ``login_failures`` (all which were refused) and
-    ``logins_not_checked`` (those of them which no checker was asked about).
+    ``counters`` get ``logins``, ``logins_waited``, ``login_failures`` (all that were refused) and
+    ``logins_not_checked`` (those of them that no checker was asked about).
 
     Attributes:
         portal: whom it asks.
@@ -80,26 +80,26 @@ class Authentication:
 
     @property
     def failures(self) -> int:
-        """How many logins were refused."""
+        """Return how many logins were refused."""
         return self._counters.get("login_failures", 0)
 
     @property
     def throttled(self) -> int:
-        """How many of those were not checked, because too many had failed before."""
+        """Return how many of those were not checked, because too many had failed before."""
         return self._counters.get("logins_not_checked", 0)
 
     @property
     def waiting(self) -> int:
-        """How many logins wait for their check."""
+        """Return how many logins wait for their check."""
         return len(self._waiting)
 
     @property
     def anonymous(self) -> bool:
-        """Whether the portal lets anybody in who gives no password."""
+        """Return whether the portal lets anybody in who gives no password."""
         return IAnonymous in self.portal.listCredentialsInterfaces()
 
     def credentials(self, name: str | None, password: str | None) -> ICredentials:
-        """What a client shows; one without a password is anonymous where that is allowed."""
+        """Return what a client shows; one without a password is anonymous where that is allowed."""
         if (name is None or password is None) and self.anonymous:
             return Anonymous()
         return Passcode(name or "", password or "")
@@ -111,7 +111,7 @@ class Authentication:
         name: str | None = None,
         within: float = inf,
     ) -> Deferred[LoggedIn]:
-        """Who it is; fails with UnauthorizedLogin, whatever was wrong.
+        """Return who it is; fails with UnauthorizedLogin, whatever was wrong.
 
         The failure comes ``login-delay`` after the check, or as much later as the checker needs.
         Failures are counted for ``address`` (an IP address as text; "" if there is none) and for

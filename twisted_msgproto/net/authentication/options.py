@@ -24,7 +24,7 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:
-        """The checkers which were asked for, in order."""
+        """Return the checkers that were asked for, in order."""
         checkers: list[Any] = list(self.get("credCheckers", ()))
         for checker in checkers:
             if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):
@@ -34,5 +34,5 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
         return checkers
 
     def portal(self) -> Portal | None:
-        """A portal over them; None if there are none."""
+        """Return a portal over them; None if there are none."""
         return portal_over(self.checkers)

@@ -1,7 +1,7 @@
-"""Clients which come back: one session at a time, for as long as a service runs.
+"""Clients that come back: one session at a time, for as long as a service runs.
 
 :class:`Comeback` is what the ``XClientService`` of every protocol has in common: the state, who
-waits for a session, the verbs which wait for one, growing intervals, a refusal which is told, the
+waits for a session, the verbs that wait for one, growing intervals, a refusal that is told, the
 orderly end.  :class:`ClientComeback` is that over Twisted's ``ClientService``, for protocols on a
 Twisted transport::
 

@@ -1,4 +1,4 @@
-"""One verb which may have to wait for a session."""
+"""One verb that may have to wait for a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Errand(Generic[S, T]):
-    """A verb which may have to wait for a session, and whose Deferred outlives sessions.
+    """A verb that may have to wait for a session, and whose Deferred outlives sessions.
 
     Attributes:
         done: what the caller got; it fires once.
@@ -37,7 +37,7 @@ class Errand(Generic[S, T]):
         self.safe = safe
         self.over = False  # its Deferred has fired, or is about to
         self.sending = False  # its verb is just being called
-        self.inner: Deferred[T] | None = None  # the Deferred of the session which has it
+        self.inner: Deferred[T] | None = None  # the Deferred of the session that has it
         self.timer: Any = None  # while it waits for a session
 
         def cancelled(done: Deferred[T]) -> None:

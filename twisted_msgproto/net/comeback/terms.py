@@ -1,4 +1,4 @@
-"""What all clients which come back share: limits, states, intervals.  No Twisted here."""
+"""What all clients that come back share: limits, states, intervals.  No Twisted here."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COMEBACK_LIMITS: Final = (
     Limit("waiting-verbs", 10_000, "verbs", "wait for a session; one more gets LimitExceeded", 1),
     Limit("waiting-octets", 64 << 20, "octets", "of what waits for a session", 1),
 )
-"""What a client which comes back bounds, beside the limits of its protocol."""
+"""What a client that comes back bounds, beside the limits of its protocol."""
 
 DRAIN_SECONDS: Final = 4.0
 """For what is in flight when a service stops, where the factory has no limit ``drain``."""
 
 BACKOFF_FACTOR: Final = 2.0
-"""Each attempt which fails makes the next wait so much longer."""
+"""Each attempt that fails makes the next wait so much longer."""
 
 BACKOFF_JITTER: Final = 0.5
 """So much of a wait is left to chance, lest all clients come back at the same moment."""
@@ -34,7 +34,7 @@ DOUBLINGS_MOST: Final = 64
 
 
 class ComebackState(StrEnum):
-    """Where a client which comes back stands; each member equals its name in small letters."""
+    """Where a client that comes back stands; each member equals its name in small letters."""
 
     CONNECTING = "connecting"
     """An attempt is under way."""
@@ -53,7 +53,7 @@ class Backoff:
     """How long to wait before the next attempt: longer each time, and never the same for all.
 
     Attributes:
-        attempts: attempts which have failed since :meth:`reset`.
+        attempts: attempts that have failed since :meth:`reset`.
     """
 
     __slots__ = ("_first", "_jitter", "_most", "_random", "attempts")
@@ -73,7 +73,7 @@ class Backoff:
         self.attempts = 0
 
     def next(self) -> float:
-        """Seconds to wait now; one attempt more has failed."""
+        """Return seconds to wait now; one attempt more has failed."""
         doubled = self._first * BACKOFF_FACTOR ** min(self.attempts, DOUBLINGS_MOST)
         self.attempts += 1
         return min(self._most, doubled) * (1 - self._jitter * self._random())

@@ -26,7 +26,7 @@ class Wire(ABC):
     """Write octets on a byte stream; a list of frames on WebSocket."""
 
     held: int = 0
-    """Octets of an input which is not whole yet; ``received`` with nothing in it says that they
+    """Octets of an input that is not whole yet; ``received`` with nothing in it says that they
     have changed."""
 
     @abstractmethod

@@ -47,7 +47,7 @@ def parse_address(url: str) -> WebSocketAddress:
 
 
 def client_endpoint(reactor: Any, url: str, tls: Any = None) -> IStreamClientEndpoint:
-    """The endpoint which connects to ``url`` (:func:`parse_address`).
+    """Return the endpoint that connects to ``url`` (:func:`parse_address`).
 
     ``tls`` is a context for ``wss`` (an ``IOpenSSLClientConnectionCreator``); the default trusts
     the platform's authorities and checks the host's name.
@@ -63,7 +63,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def origin_of(text: str) -> str:
-    """An origin with its port spelled out; ValueError if it is none."""
+    """Return an origin with its port spelled out; ValueError if it is none."""
     if text.lower() == "null":
         return "null"
     parts = urlsplit(text)
@@ -76,7 +76,7 @@ def origin_of(text: str) -> str:
 
 
 def parse_origins(origins: Iterable[str]) -> frozenset[str]:
-    """Origins of web pages which may connect, as a browser names them.
+    """Origins of web pages that may connect, as a browser names them.
 
     ``http://host[:port]``, ``https://host[:port]``; ``null`` for pages without an origin
     (``file:``); ``*`` for every page.  Compared exactly: there are no patterns.  Raises

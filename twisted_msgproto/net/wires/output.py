@@ -1,6 +1,6 @@
 """What a peer has not read yet: it leaves in slices, and each slice is a sign of life.
 
-A peer which reads slowly but steadily is served for as long as it takes.  Who is cut off has taken
+A peer that reads slowly but steadily is served for as long as it takes.  Who is cut off has taken
 nothing for ``unread-seconds`` although more than a slice waits for it.
 """
 
@@ -41,7 +41,7 @@ class Output:
     """The way of octets into one transport, as the transport's producer.
 
     Attributes:
-        octets: how many octets wait here, beyond the slices which the transport holds.
+        octets: how many octets wait here, beyond the slices that the transport holds.
         full: the transport has enough for now; what is written waits.
         moved_at: when the transport became full, or the peer took something after that; 0.0 before.
     """
@@ -173,7 +173,7 @@ class Output:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Let out what waits, then close the transport; a peer which takes nothing is cut off."""
+        """Let out what waits, then close the transport; a peer that takes nothing is cut off."""
         if not self._ending:
             self._ending = True
             if not self._queue:

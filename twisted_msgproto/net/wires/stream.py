@@ -39,7 +39,7 @@ class StreamWire(Wire):
         transport.bufferSize = read_octets
         if ISSLTransport.providedBy(transport):
             # TLS does not end before its producer has gone, and ours stays as long as the
-            # connection: an application which asks the transport for the end asks us.  What its
+            # connection: an application that asks the transport for the end asks us.  What its
             # hook leads to is written first, as on TCP.
             closing = partial(clock.callLater, 0, self.output.close)
             transport.loseConnection = closing  # type: ignore[method-assign]
@@ -63,7 +63,7 @@ class StreamWire(Wire):
         self._transport.abortConnection()
 
     def established(self) -> None:
-        """A byte stream has no messages which could be larger now."""
+        """A byte stream has no messages that could be larger now."""
 
     def pauseProducing(self) -> None:
         """Read nothing."""

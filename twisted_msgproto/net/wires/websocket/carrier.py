@@ -1,6 +1,6 @@
 """autobahn's protocol classes, bounded on every side, which carry messages for a session.
 
-This module is the only place which knows about autobahn's inner life.  A :class:`Carrier` belongs
+This module is the only place that knows about autobahn's inner life.  A :class:`Carrier` belongs
 to one connection and has a ``session`` (a :class:`.wire.FramedSession`), which is no subclass of
 anything here; what the session sees of it is its wire.
 """
@@ -30,7 +30,7 @@ _SLICE = 16384
 """autobahn is given reads in slices: it copies its whole buffer twice for each frame in it."""
 
 _PIECES = 256
-"""A message which came in more pieces is put together as it comes."""
+"""A message that came in more pieces is put together as it comes."""
 
 _CONNECTING, _OPEN, _CLOSING, _CLOSED = (
     autobahn.WebSocketServerProtocol.STATE_CONNECTING,
@@ -67,9 +67,9 @@ class Carrier(_Mixin):
     output: Output
     oversize = False
 
-    _held = 0  # octets of a message which is not whole yet
+    _held = 0  # octets of a message that is not whole yet
     _upgraded = False
-    _arrived: list[Any]  # messages which the session has not been given yet
+    _arrived: list[Any]  # messages that the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
     _octets = False  # messages are octets, text or not
     _full_size = 0  # of a message, once the session stands
@@ -99,7 +99,7 @@ class Carrier(_Mixin):
     def closeWebSocket(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
         """Begin the closing handshake with any code of RFC 6455; aborts if never opened.
 
-        Messages which still arrive are dropped.  Safe to call twice.
+        Messages that still arrive are dropped.  Safe to call twice.
         """
         if self.state == _OPEN:
             self._resume_transport()  # a paused connection could not see the peer's answer
@@ -227,10 +227,10 @@ class Carrier(_Mixin):
             super().consumeData()
 
     def _takeWhole(self, data: bytes) -> bytes:
-        """Take the unfragmented messages which ``data`` begins with; what is left of it.
+        """Take the unfragmented messages that ``data`` begins with; what is left of it.
 
         Nearly all messages are such, and are spared autobahn's detours.  Stops at anything else,
-        and at anything which is not in order: autobahn says what is wrong.
+        and at anything that is not in order: autobahn says what is wrong.
         """
         server, largest, octets = self.factory.isServer, self.maxFramePayloadSize, self._octets
         place, size = 0, len(data)
@@ -301,7 +301,7 @@ class Carrier(_Mixin):
         self.factory.connectionUpgraded(self)
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
-        """A complete message which autobahn put together."""
+        """A complete message that autobahn put together."""
         if self.state == _OPEN:
             self._arrived.append(payload if isBinary or self._octets else payload.decode())
             if self._alone:
@@ -351,7 +351,7 @@ class Carrier(_Mixin):
         self.message_data = None
 
     def onPing(self, payload: bytes) -> None:
-        """Answered at once, or, by a peer which does not read, only the last one (RFC 6455)."""
+        """Answered at once, or, by a peer that does not read, only the last one (RFC 6455)."""
         if self.output.full:
             self._ping = payload
         else:
@@ -438,7 +438,7 @@ class Carrier(_Mixin):
             self.output.close()
         else:
             self.transport.loseConnection()
-            if self._drop_call is None:  # a peer which reads nothing would keep it for ever
+            if self._drop_call is None:  # a peer that reads nothing would keep it for ever
                 self._drop_call = self.factory.reactor.callLater(
                     self.factory.unread_seconds, self.transport.abortConnection
                 )
@@ -446,7 +446,7 @@ class Carrier(_Mixin):
     def unregisterProducer(self) -> None:
         """Kept back: what waits goes on draining until the transport is closed."""
 
-    # ── from the output which waits ─────────────────────────────────────────────────────────────
+    # ── from the output that waits ─────────────────────────────────────────────────────────────
 
     def _outputChanged(self, paused: bool) -> None:
         if self._upgraded:
@@ -467,7 +467,7 @@ class Carrier(_Mixin):
 
 
 def _joined(pieces: list[Any]) -> list[Any]:
-    """The same octets as one piece, which grows in linear time when it is joined again."""
+    """Return the same octets as one piece, which grows in linear time when it is joined again."""
     whole = pieces[0] if isinstance(pieces[0], bytearray) else bytearray(pieces[0])
     for piece in pieces[1:]:
         whole += piece
@@ -483,7 +483,7 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
     def onConnect(self, request: ConnectionRequest) -> str | None:
         """Refuse foreign origins, then choose the sub-protocol.
 
-        A client which offers sub-protocols gets the first one the factory knows; one which offers
+        A client that offers sub-protocols gets the first one the factory knows; one that offers
         none is accepted without.
         """
         if self.factory.sessions.draining:
@@ -504,7 +504,9 @@ class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
     _transport_details: Any
 
     def onConnecting(self, transport_details: object) -> ConnectingRequest:
-        """The upgrade request; an IPv6 address goes into brackets, which autobahn forgets."""
+        """Return the upgrade request; an IPv6 address goes into brackets, which autobahn
+        forgets.
+        """
         factory = self.factory
         host = f"[{factory.host}]" if ":" in factory.host else factory.host
         return ConnectingRequest(

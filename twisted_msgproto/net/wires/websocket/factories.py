@@ -68,7 +68,7 @@ class _Bounds:
         self.setProtocolOptions(**options)  # type: ignore[attr-defined]
 
     def carrying(self, carrier: Any, session: FramedSession) -> Any:
-        """``carrier`` with the session which it is for."""
+        """``carrier`` with the session that it is for."""
         carrier.session = session
         return carrier
 
@@ -93,7 +93,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
     It needs no URL, so it listens on any endpoint.
 
     Attributes:
-        refused_origins: browser pages from origins which are not listed.
+        refused_origins: browser pages from origins that are not listed.
     """
 
     protocol = ServerCarrier
@@ -133,7 +133,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
             return False
 
     def buildProtocol(self, address: Any) -> Any:
-        """A connection with a session in it, or None (which closes it) above a limit."""
+        """Return a connection with a session in it, or None (which closes it) above a limit."""
         session = self._build(address)
         return None if session is None else self.carrying(super().buildProtocol(address), session)
 
@@ -158,7 +158,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.connectionUpgraded(carrier)
 
     def abortUpgrades(self) -> None:
-        """The server stops: connections which have no session yet end at once."""
+        """The server stops: connections that have no session yet end at once."""
         for carrier in list(self._upgrading):
             carrier.abort("the server stops")
 
@@ -193,6 +193,6 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         self.bound(limits)
 
     def buildProtocol(self, address: Any) -> Any:
-        """A connection with a session in it."""
+        """Return a connection with a session in it."""
         session = self._build(address)
         return None if session is None else self.carrying(super().buildProtocol(address), session)

@@ -17,7 +17,7 @@ _MASKED_AS_NUMBER: Final = 1024
 
 
 def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
-    """One message in one frame, as its parts; ``opcode`` is :data:`TEXT` or :data:`BINARY`.
+    """Return one message in one frame, as its parts; ``opcode`` is :data:`TEXT` or :data:`BINARY`.
 
     What a client sends is ``masked``.
     """

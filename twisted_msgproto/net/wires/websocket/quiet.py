@@ -52,5 +52,5 @@ class PlainTimer:
         self.clock = clock
 
     def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Call:
-        """A plain ``callLater``: autobahn's own buckets cancel in linear time."""
+        """Return a plain ``callLater``: autobahn's own buckets cancel in linear time."""
         return self.clock.callLater(delay, function, *args)

@@ -89,7 +89,7 @@ class WebSocketWire(Wire):
     def close(self, fault: bool = False) -> None:
         """Begin the closing handshake behind what was written; the second call does nothing.
 
-        ``fault``: the peer broke the protocol.  Messages which still arrive are dropped.
+        ``fault``: the peer broke the protocol.  Messages that still arrive are dropped.
         """
         self.disconnecting = True
         carrier = self._carrier
@@ -122,19 +122,21 @@ class WebSocketWire(Wire):
 
     @property
     def moved_at(self) -> float:
-        """When the peer took something of what waited; as :class:`..output.Output` has it."""
+        """Return when the peer took something of what waited; as :class:`..output.Output` has
+        it.
+        """
         return self._carrier.output.moved_at
 
     @property
     def waiting(self) -> int:
-        """Octets which wait for the transport, beyond what it holds itself."""
+        """Return octets that wait for the transport, beyond what it holds itself."""
         return self._carrier.output.octets
 
     def stop(self) -> None:
         """The connection is lost: the carrier has seen to it."""
 
     def getPeer(self) -> IAddress:
-        """The peer's address."""
+        """Return the peer's address."""
         return self._carrier.transport.getPeer()  # type: ignore[no-any-return]
 
     def getHost(self) -> IAddress:
