@@ -1,4 +1,4 @@
-"""``twistd -n msgproto --config gateway.toml``: every server of one file in one process.
+"""``twistd -n msgproto --config gateway.toml``: runs every server of one file in one process.
 
 The file has one table per server, named like its plugin, with the same keys as the plugin's
 options, and tables that all servers share::
@@ -42,16 +42,18 @@ QUEUE_KEYS: Mapping[str, type] = {
     "group-messages": int,
     "commit-delay": float,
 }
-"""The keys of [queue] and their types; all but the directory go to the queue's writer."""
+"""These are the keys of [queue] and their types; all but the directory are passed to the queue's
+writer.
+"""
 
 ELSEWHERE = {"queue", "help", "version", "help-auth", "help-auth-type"}
-"""Options of a single server's plugin that make no sense in its table of the file."""
+"""These options of a single server's plugin make no sense in its table of the file."""
 
 CHECKERS = "credCheckers"
-"""Where strcred keeps what ``--auth`` made; the text itself is not kept."""
+"""strcred keeps what ``--auth`` made under this name; the text itself is not kept."""
 
 HIDDEN = "(hidden)"
-"""What stands for a secret."""
+"""This text replaces a secret."""
 
 SECRET_WORDS = ("password", "secret", "token")
 """An option with one of these in its name is not shown."""
@@ -82,7 +84,7 @@ class Options(usage.Options):
         self["limit"].append(assignment)
 
     def opt_set(self, assignment: str) -> None:
-        """One key of the file, as TABLE.KEY=VALUE (VALUE as in TOML, or plain text)."""
+        """Set one key of the file, given as TABLE.KEY=VALUE (VALUE as in TOML, or plain text)."""
         self["set"].append(assignment)
 
     def parseOptions(self, options: Any = None) -> None:

@@ -1,6 +1,6 @@
-"""The only list of the protocols: where each one's package is and what runs it by default.
+"""This is the only list of protocols: it says where each package is and what runs it by default.
 
-The command line, the combined gateway and the demo look a protocol up here and import its modules
+The command line, the combined gateway and the demo find a protocol here and import its modules
 late, by name.  A sixth protocol is a package and one more row.
 """
 
@@ -14,15 +14,15 @@ from typing import NamedTuple
 from .core.errors import ConfigurationError
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
-"""A server endpoint on this machine alone, with a port that the system chooses."""
+"""The endpoint of a server for this machine alone, on a port that the system chooses, is this."""
 
 
 class Registered(NamedTuple):
-    """One protocol.
+    """Describes one protocol.
 
     ``ports`` names the default ports by their role (``"tcp"``, ``"websocket"``, ``"control"``, …).
-    ``demo`` is the protocol's table of the demo's gateway.toml, with which its server listens on
-    ``demo_addresses`` addresses; ``demo_send`` is what ``msgproto send`` is told beside each.
+    ``demo`` is the protocol's table in the demo's gateway.toml; its server then listens on
+    ``demo_addresses`` addresses. ``demo_send`` is what ``msgproto send`` is told beside each.
     """
 
     name: str

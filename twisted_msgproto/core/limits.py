@@ -1,7 +1,7 @@
-"""Limits as data: each has a name, a default, a unit and a reason.
+"""Limits are data: each has a name, a default, a unit and a reason.
 
-A protocol lists its limits in one table.  The table makes the ``--limit NAME=VALUE`` options, the
-``--help`` text and the documentation, so a limit cannot be on paper only.
+A protocol lists its limits in one table.  The table is the source of the ``--limit NAME=VALUE``
+options, the ``--help`` text and the documentation, so a limit cannot be on paper only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from .errors import ConfigurationError
 
 
 class Limit(NamedTuple):
-    """One named bound: its default, its unit ("octets", "s", "messages", …) and why it exists."""
+    """A limit has a name, a default, a unit ("octets", "s", "messages", …) and a reason to
+    exist.
+    """
 
     name: str
     default: float
@@ -27,9 +29,10 @@ class Limit(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Limits(Mapping[str, float]):
-    """The limits in force: a table of :class:`Limit` and the values that an operator changed.
+    """Holds the limits in force: a table of :class:`Limit`, and the values that an operator
+    changed.
 
-    Reading ``limits["json-octets"]`` gives the value in force.  A value keeps the type of its
+    ``limits["json-octets"]`` is the value in force.  A value keeps the type of its
     default: an integer limit stays an integer.
     """
 

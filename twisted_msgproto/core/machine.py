@@ -23,10 +23,10 @@ from typing import Generic, TypeVar
 
 
 class State(Enum):
-    """The base of a machine's states: each is equal to itself alone.
+    """Base class of a machine's states; each state is equal to itself alone.
 
-    Enum hashes the name, in Python code; the table is looked up for every event, and a state that
-    is hashed as any other object is costs nothing there.
+    Enum hashes the name in Python code.  The transition table is consulted for every event, so
+    states are hashed by identity instead, in C.
     """
 
     __hash__ = object.__hash__
@@ -48,7 +48,7 @@ class IllegalTransition(Exception):
 
 
 class Machine(Generic[S]):
-    """A state, and the table that says where each event leads.
+    """Holds a state, and the table of where each event leads.
 
     Attributes:
         table: the transitions; shared by all machines of a kind, never changed.

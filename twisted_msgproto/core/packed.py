@@ -1,7 +1,7 @@
-"""Columns in one buffer each.
+"""Packed columns keep all their values in one buffer.
 
-A peer that sends in bulk sends one frame behind another.  What stands in them is put into columns
-at once, as long as the processor has it at hand; a value becomes a Python object when somebody asks
+A peer that sends in bulk sends one frame after another.  Their contents are put into columns at
+once, while they are in the processor's cache; a value becomes a Python object when somebody asks
 for it, and the queue writes whole columns without asking.  So a message in bulk is no Python object
 at all on its way to the disk.
 
@@ -21,12 +21,14 @@ PACKED_MIN = 64
 """A shorter packed column costs more on its own than as a part of its neighbours' list."""
 
 FORM: Final = 2
-"""Of what ``_packed`` takes and gives; see :func:`~.compiled.compiled`."""
+"""This number changes with the arguments and results of ``_packed``; see
+:func:`~.compiled.compiled`.
+"""
 
 _compiled: Any = compiled("twisted_msgproto.core._packed", FORM)
 
 COMPILED: Final = _compiled is not None
-"""Whether the compiled form is in use."""
+"""True if the compiled form is in use."""
 
 V = TypeVar("V")
 
@@ -46,7 +48,7 @@ shift = shift_compiled if COMPILED else shift_python
 
 
 class Packed(Sequence[V], Generic[V]):
-    """A column of values that stand in buffers; read-only."""
+    """A read-only column whose values are kept in buffers."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -84,10 +86,10 @@ class Packed(Sequence[V], Generic[V]):
 
 
 class PackedOctets(Packed[bytes]):
-    """Rows of octets that touch each other in a buffer; they are never changed.
+    """Presents rows of octets that lie side by side in a buffer; they are never changed.
 
     Row ``k`` stands in ``octets[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
-    they are signed 32-bit integers (``array("i")``), which never fall.
+    they are signed 32-bit integers (``array("i")``) that never decrease.
     """
 
     __slots__ = ("bounds", "octets")
@@ -109,14 +111,14 @@ class PackedOctets(Packed[bytes]):
         return [octets[start:end] for start, end in pairwise(self.bounds)]
 
     def text(self, row: int) -> str:
-        """Row ``row`` as UTF-8."""
+        """Return row ``row`` as UTF-8."""
         return self.value(row).decode()
 
 
 class PackedNumbers(Packed[int], array):  # type: ignore[misc,type-arg]
-    """Integers of 64 bits, never changed: ``PackedNumbers("q", numbers)``.
+    """Presents 64-bit integers that never change: ``PackedNumbers("q", numbers)``.
 
-    Octets are taken for the numbers as they stand in memory.
+    Octets are interpreted as numbers in the machine's own byte order.
     """
 
     __slots__ = ()
@@ -127,7 +129,7 @@ class PackedNumbers(Packed[int], array):  # type: ignore[misc,type-arg]
 
 
 class PackedMaps(Packed[dict[str, str]]):
-    """Maps of texts: map ``k`` holds the pairs ``bounds[k]`` … ``bounds[k + 1] - 1``.
+    """Presents maps of texts: map ``k`` holds the pairs ``bounds[k]`` … ``bounds[k + 1] - 1``.
 
     ``keys`` and ``items`` have a row for each pair; all are UTF-8, and no map has a key twice.
     """

@@ -1,8 +1,8 @@
-"""Spaces of sequence numbers that wrap: the numbers only name messages, they are never compared.
+"""Sequence numbers wrap: they only name messages and are never compared.
 
-Which message came first is known from its place in a window (:mod:`.window`), never from the size
-of its number.  What remains to a sequence space is to know which number follows, and how many steps
-lie between two numbers.
+The order of messages is known from their places in a window (:mod:`.window`), never from the size
+of their numbers.  A sequence space only knows the number that follows, and how many steps lie
+between two numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class SequenceSpace:
-    """The numbers ``first`` … ``last`` in a circle."""
+    """A sequence space has the numbers ``first`` … ``last``, in a circle."""
 
     first: int
     last: int
@@ -35,7 +35,7 @@ class SequenceSpace:
 
 
 SEQUENCE_16_BITS_WITHOUT_0 = SequenceSpace(1, 0xFFFF)
-"""MicroMsg2 (``MM-13``): 65535 is followed by 1."""
+"""MicroMsg2 counts from 1 to 65535 and begins again (``MM-13``)."""
 
 SEQUENCE_64_BITS = SequenceSpace(0, 0xFFFF_FFFF_FFFF_FFFF)
-"""MTL (``MT-22``)."""
+"""MTL counts in this space (``MT-22``)."""

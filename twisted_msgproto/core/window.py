@@ -1,9 +1,10 @@
-"""Two machines for acknowledgements, shared by all protocols that count.
+"""Windows keep account of acknowledgements for all protocols that count.
 
-:class:`SendWindow` is the sender's: which messages are in flight, and may another be sent?
-:class:`ReceiveWindow` is the receiver's: what has arrived, what of it is *safe*, and which
-acknowledgements are due?  Safe and acknowledged are two states: a message is safe when the sink
-says so, it is acknowledged when the protocol's own rule says so and everything before it is safe.
+:class:`SendWindow` is the sender's: it knows the messages in flight, and whether another may be
+sent.  :class:`ReceiveWindow` is the receiver's: it knows what has arrived, what of it is *safe*,
+and what acknowledgements are due.  Safe and acknowledged are two states: a message is safe when the
+sink says so, it is acknowledged when the protocol's own rule says so and everything before it is
+safe.
 
 Both compare by place in the order of arrival, never by the size of a number, so numbers may wrap,
 restart or run backwards as the peer likes.
@@ -19,7 +20,7 @@ A = TypeVar("A")
 
 
 class SendWindow(Generic[M]):
-    """At most ``limit`` messages in flight, in the order in which they were sent.
+    """Keeps at most ``limit`` messages in flight, in the order of their sending.
 
     Invariant: the sequence numbers in flight differ from each other.
     """
@@ -86,7 +87,9 @@ class SendWindow(Generic[M]):
         return list(self._flights.values())
 
     def drain(self) -> list[M]:
-        """Take every message out of the window, oldest first: the connection is gone."""
+        """Empty the window and return its messages, oldest first, because the connection is
+        gone.
+        """
         messages = self.messages()
         self._flights.clear()
         return messages
@@ -110,8 +113,8 @@ class ReceiveWindow(Generic[A]):
         safe: messages up to this place are all safe.
         acknowledged: messages up to this place have had their acknowledgement returned.
         marked: messages up to this place are covered by a mark.
-        waiting: the acknowledgements that wait for the sink with their places, oldest first; to
-            be looked at only.
+        waiting: the acknowledgements that wait for the sink with their places, oldest first;
+            read-only.
     """
 
     __slots__ = ("_open", "_safe_ahead", "acknowledged", "marked", "received", "safe", "waiting")
@@ -136,7 +139,7 @@ class ReceiveWindow(Generic[A]):
         return self.received - self.safe
 
     def receive(self, count: int) -> None:
-        """``count`` more messages arrived."""
+        """Note that ``count`` more messages arrived."""
         self.received += count
 
     def mark(self, ack: A, place: int | None = None) -> None:
@@ -176,7 +179,7 @@ class ReceiveWindow(Generic[A]):
         return self.due()
 
     def due(self) -> list[A]:
-        """Take the acknowledgements whose messages are all safe, oldest first."""
+        """Remove and return the acknowledgements whose messages are all safe, oldest first."""
         marks = self.waiting
         acks = []
         while marks and marks[0][0] <= self.safe:
