@@ -12,17 +12,17 @@ Duties of the caller, in this order:
 1. ``connection_made(now)`` when the connection stands; then ``receive(inputs, now)`` with what was
    read, and deal with its events in order; call it again with nothing while the machine is
    ``unfinished``, between other work.  Call ``ended(now)`` when the peer will send no more.
-2.  Call ``made_safe(place, now)`` when the sink has made safe what an event with this ``place``
+2. Call ``made_safe(place, now)`` when the sink has made safe what an event with this ``place``
    brought, and ``not_safe(place, now)`` when it never will.  Places may become safe in any order.
 3. After every call write ``outputs()``; when the machine is ``finished`` close the connection after
    that.
 4. Call ``advance(now)`` when the time ``deadline`` comes.  If there is nothing to do yet, the
    deadline moves to a later time.
-5.  Call ``paused(now)`` when reading from the peer stops and ``resumed(now)`` when it starts again:
+5. Call ``paused(now)`` when reading from the peer stops and ``resumed(now)`` when it starts again:
    the peer's silence means nothing in between.
-6.  Call ``drain(now)`` to end in order: everything owed to the peer is sent, then the machine is
+6. Call ``drain(now)`` to end in order: everything owed to the peer is sent, then the machine is
    ``finished``.
-7.  Call ``lost(now)`` when the connection is gone.  After it there are no outputs and no deadline.
+7. Call ``lost(now)`` when the connection is gone.  After it there are no outputs and no deadline.
 
 ``now`` is in seconds, by any clock that does not run backwards.  Each of these calls returns
 events.  A peer's fault is the last event of all, a :class:`~.errors.Fault`.

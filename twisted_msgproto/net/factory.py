@@ -1,4 +1,6 @@
-"""What all factories share: sink, limits, counters, session names; servers: their connections."""
+"""All factories share a sink, limits, counters and session names; servers' also count
+connections.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,13 @@ COMMON_LIMITS: Final = (
     ),
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
 )
-"""What every server bounds."""
+"""Every server has these limits."""
 
 
 class SessionNames:
-    """Public names of sessions: protocol, start of the server, counter; unique per gateway."""
+    """Makes public names of sessions from protocol, start of the server and a counter; they are
+    unique per gateway.
+    """
 
     def __init__(self, protocol: str, started_at: float) -> None:
         """``started_at`` is in seconds since 1970-01-01 UTC."""
@@ -94,7 +98,7 @@ def tls_text(error: BaseException | None) -> str:
 
 
 class SessionFactory:
-    """What the factories of servers and of clients share.
+    """Base class of the factories of servers and clients; it holds what both share.
 
     Subclasses set :attr:`protocolName`, :attr:`LIMITS` and ``protocol``.
 
@@ -121,7 +125,7 @@ class SessionFactory:
         """Make a factory.
 
         ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
-        ``callLater()``; the global reactor if None.  ``wallClock`` gives ``received_at`` (seconds
+        ``callLater()``; the global reactor if None.  ``wallClock`` returns ``received_at`` (seconds
         since 1970-01-01 UTC).  ``budget`` is shared by the servers of a process.
 
         Raises ConfigurationError for a limit that does not exist or makes no sense.
@@ -162,11 +166,11 @@ class SessionFactory:
 
 
 class MsgprotoServerFactory(SessionFactory, ServerFactory):
-    """The base of all server factories.
+    """Base class of all server factories; it keeps account of live connections.
 
     Attributes as :class:`SessionFactory`'s, and:
         liveConnections: the protocols that are connected now.
-        draining: the server stops: no more connections are taken.
+        draining: whether the server stops and accepts no more connections.
     """
 
     log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.net")
@@ -180,7 +184,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         wallClock: Callable[[], float] = time.time,
         budget: OctetBudget | None = None,
     ) -> None:
-        """As :class:`SessionFactory`."""
+        """Make a factory as :class:`SessionFactory` does."""
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.liveConnections: dict[Any, str] = {}
         self._perAddress: Counter[str] = Counter()
@@ -205,10 +209,10 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.counters[f"turned_away:{limit}"] += 1
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
-        """A protocol says that its connection is made.
+        """Note that a connection is made; its protocol calls this.
 
-        On TCP the system then looks now and then whether the peer is still there: one that went
-        without a word while nothing was owed would otherwise hold its place for ever.
+        On TCP this enables keep-alive: a peer that vanished without closing the connection, while
+        nothing was due to it, would otherwise occupy a place for ever.
         """
         transport = getattr(protocol, "transport", None)
         if ITCPTransport.providedBy(transport):
@@ -218,12 +222,12 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.addressTaken(host)
 
     def addressTaken(self, host: str) -> None:
-        """One more connection from ``host``."""
+        """Count one more connection from ``host``."""
         self._taken += 1
         self._perAddress[host] += 1
 
     def addressFreed(self, host: str) -> None:
-        """One connection less from ``host``."""
+        """Count one connection less from ``host``."""
         self._taken -= 1
         self._perAddress[host] -= 1
         if not self._perAddress[host]:
@@ -252,7 +256,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
 
     def drain(self) -> Deferred[None]:
-        """Take no more connections, let the live ones end well; fires when the last is gone.
+        """Accept no more connections and end the live ones in order; fires when the last is gone.
 
         Each protocol's ``drain()`` stops reading, acknowledges what it has when that is safe, and
         closes.  After the limit ``drain`` the rest is cut off.

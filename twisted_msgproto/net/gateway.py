@@ -1,4 +1,4 @@
-"""What the servers of one process share, and the services that hold them.
+"""The servers of one process share a gateway: a sink, a budget, and the services that run them.
 
 One protocol's ``makeService`` makes a gateway of one server; ``twistd msgproto`` makes one gateway
 of many.  Either way a protocol only says how its factory is made and where it listens.
@@ -27,10 +27,12 @@ from .sink import DurableSink, IMessageSink
 log = Logger(namespace="twisted_msgproto.gateway")
 
 STOP_SECONDS: Final = 4.0
-"""For the whole end of a process, connections and queue: supervisors begin to kill after 5 s."""
+"""The end of a whole process, connections and queue together, may last this long: supervisors
+begin to kill after 5 s.
+"""
 
 QUEUE_SECONDS_LEAST: Final = 0.5
-"""What the queue gets of it, also when the connections have used up all."""
+"""The queue gets at least this much of it, even when the connections have used up all."""
 
 
 class CannotStart(SystemExit, Exception):
@@ -42,7 +44,7 @@ class CannotStart(SystemExit, Exception):
 
 
 class Gateway(MultiService):
-    """The service at the top: it owns the sink, and its children are the servers.
+    """This service is the root: it owns the sink, and its children are the servers.
 
     Attributes:
         reactor: where all of it runs.
@@ -59,7 +61,7 @@ class Gateway(MultiService):
         title: str = "gateway",
         **queue_options: Any,
     ) -> None:
-        """``queue`` is a queue directory (opened when the service starts), or None.
+        """Make a gateway; ``queue`` is a queue directory (opened when the service starts), or None.
 
         ``title`` stands in front of the line that says why the queue cannot be opened.
         """
@@ -78,7 +80,7 @@ class Gateway(MultiService):
         """Begin to serve: this process is a gateway from now on.
 
         Only here is the queue opened: ``twistd`` has become a daemon and another user by now, and
-        its log takes what there is to tell.  CannotStart with one line if that cannot be.
+        errors go to its log.  CannotStart with one line if that cannot be.
         """
         if self._unopened is not None:
             directory, sink = self._unopened
@@ -93,8 +95,8 @@ class Gateway(MultiService):
     def stopService(self) -> Deferred[Any]:
         """Stop listening, let the connections end well, then flush and close the queue.
 
-        On a disk without room both wait in vain: together they take no longer than
-        :data:`STOP_SECONDS`, unless an operator has given the connections more than that.
+        On a full disk both would wait in vain: together they last no longer than
+        :data:`STOP_SECONDS`, unless an operator has set a longer ``drain`` for the connections.
         """
         until = self.reactor.seconds() + STOP_SECONDS
         stopped: Deferred[Any] = maybeDeferred(super().stopService)
@@ -136,7 +138,7 @@ def address_name(address: Any) -> str:
 
 
 class ListeningService(Service):
-    """One factory on any number of endpoints, with an end that loses nothing.
+    """Serves one factory on any number of endpoints, with an end that loses nothing.
 
     ``stopService`` stops listening first; then the factory lets its connections end well.
     """

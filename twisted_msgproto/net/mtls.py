@@ -1,4 +1,4 @@
-"""Server endpoint strings with client certificates: ``mtls:PORT:…`` (``LJ-01``).
+"""The endpoint strings ``mtls:PORT:…`` ask for client certificates (``LJ-01``).
 
 Twisted's own ``ssl:`` and ``tls:`` strings cannot ask for them::
 
@@ -32,7 +32,9 @@ from twisted.internet.ssl import (
 from ..core.errors import ConfigurationError
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""What TLS 1.2 may use, in OpenSSL's words; TLS 1.3 has its own suites, all authenticated."""
+"""TLS 1.2 may use these ciphers, in OpenSSL's words; TLS 1.3 has its own suites, all
+authenticated.
+"""
 
 VERIFY: Final = ("none", "peer", "force_peer")
 

@@ -1,4 +1,4 @@
-"""The options that every twistd plugin of the package has, checked before anything starts.
+"""Every twistd plugin of the package has these options; they are checked before anything starts.
 
 A usage error is one line: nothing an operator types ends in a traceback.
 """
@@ -19,7 +19,7 @@ from .factory import COMMON_LIMITS
 
 
 class ServerOptions(usage.Options):
-    """Common options of a server; a protocol's own options are a subclass.
+    """Parses the options that all servers have; a protocol's own options are a subclass.
 
     A subclass sets :attr:`protocolName`, :attr:`defaultEndpoint` and :attr:`LIMITS`, and adds
     ``optParameters``, ``optFlags`` and ``opt_…`` methods as :class:`usage.Options` has them.
@@ -57,7 +57,9 @@ class ServerOptions(usage.Options):
         )
 
     def parseOptions(self, options: Any = None) -> None:
-        """What twistd calls: a usage error is one line on stderr and exit status 1."""
+        """Parse the command line for twistd: a usage error is one line on stderr and exit status
+        1.
+        """
         parse_or_exit(self.protocolName, self.read, options)
 
     def read(self, words: Sequence[str] | None) -> None:
@@ -86,7 +88,7 @@ class ServerOptions(usage.Options):
             raise usage.UsageError(str(error)) from None
 
     def postOptions(self) -> None:
-        """Check what was given, as far as it can be checked without opening anything."""
+        """Check the options, as far as that is possible without opening anything."""
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
         for description in self["endpoints"]:
@@ -113,9 +115,10 @@ def parse_or_exit(
 
 
 def _look_for_certificates(description: str) -> None:
-    """ValueError for ``tls:DIRECTORY:…`` without the directory.
+    """Raise ValueError for ``tls:DIRECTORY:…`` if there is no such directory.
 
-    Twisted would listen, and refuse every hand-shake.  What is in the directory may come later.
+    Twisted would listen, and refuse every hand-shake.  The certificates may be added to the
+    directory later.
     """
     match = re.match(r"tls:((?:[^:\\]|\\.)*)", description)
     if match and not os.path.isdir(directory := re.sub(r"\\(.)", r"\1", match[1])):

@@ -13,13 +13,14 @@ def prompt_write(
 ) -> Callable[[bytes], None]:
     """Return a ``write`` for ``transport`` that hands the octets to the system before it returns.
 
-    A transport keeps what it is given until the next turn of the reactor finds its socket writable,
-    as it nearly always is.  For a short answer that costs three system calls more, and a turn.
-    With the first octet that the system does not take, or an error, all is left to the transport
-    from then on: its peer reads more slowly than we write, or is gone.
+    A transport keeps octets until the next turn of the reactor finds its socket writable, as it
+    nearly always is.  For a short answer that costs three system calls more, and a turn. After the
+    first octet that the system does not accept, or an error, everything is left to the transport:
+    its peer reads more slowly than we write, or is gone.
 
-    Nobody else may write to the transport.  One that is no socket itself (TLS) writes as it is
-    used to.  ``waits`` takes what the system does not; by default that is ``transport.write``.
+    Nobody else may write to the transport.  One that is no socket itself (TLS) writes as it is used
+    to.  ``waits`` is called with what the system does not accept; by default that is
+    ``transport.write``.
     """
     plain: Callable[[bytes], None] = transport.write if waits is None else waits
     own_socket = bool(IWriteDescriptor.providedBy(transport))

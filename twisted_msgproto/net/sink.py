@@ -1,4 +1,5 @@
-"""Where messages become safe: the :class:`IMessageSink` interface and the sink over the queue.
+"""Messages become safe in a sink: this is its interface, :class:`IMessageSink`, and the sink over
+the queue.
 
 A protocol hands a batch to its sink and acknowledges when the Deferred fires.  What "safe" means is
 the sink's promise; :class:`DurableSink` promises that the batch is on disk.
@@ -23,23 +24,23 @@ if TYPE_CHECKING:
 
 
 class IMessageSink(Interface):
-    """Takes batches and says when they are safe."""
+    """Accepts batches and says when they are safe."""
 
     def put(batch: MessageBatch) -> Deferred[None]:
         """Make ``batch`` safe.
 
         The Deferred fires with None when it is, and fails if it never will be; batches are made
-        safe in the order in which they were put.  The batch is not changed after this call.
+        safe in the order of these calls.  The batch is not changed after this call.
         """
 
 
 @implementer(IMessageSink)
 class DurableSink:
-    """A sink over a queue directory: its Deferreds fire after ``fdatasync``.
+    """Stores batches in a queue directory: its Deferreds fire after ``fdatasync``.
 
-    Writing and flushing happen in the queue's own thread, which also encodes what came in small
-    batches; a packed batch is encoded by ``put``.  The reactor is woken once for all batches that
-    became safe meanwhile.  While the disk is full the Deferreds wait.
+    The queue's own thread writes and flushes, and also encodes small batches; a packed batch is
+    encoded by ``put``.  The reactor is woken once for all batches that became safe meanwhile.
+    While the disk is full the Deferreds wait.
 
     Attributes:
         writer: the queue's writer; its figures are the queue's figures.

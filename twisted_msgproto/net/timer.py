@@ -1,4 +1,4 @@
-"""One timer for one machine: the only place that arms a timer from a machine's deadline."""
+"""A machine has one timer; nothing else arms a timer from a machine's deadline."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class MachineTimer:
         machine: Connection[Any, Any, Any],
         follow: Callable[[list[Any]], None],
     ) -> None:
-        """``clock`` has ``seconds()`` and ``callLater()``.
+        """Make a timer; ``clock`` has ``seconds()`` and ``callLater()``.
 
-        ``follow(events)`` is called whenever ``machine`` was advanced: it follows the events, of
-        which there may be none, and writes what the machine has to say.
+        ``follow(events)`` is called whenever ``machine`` was advanced: it follows the events, if
+        there are any, and writes the machine's outputs.
         """
         self._clock = clock
         self._machine = machine

@@ -13,21 +13,23 @@ from zope.interface import Attribute, Interface, implementer
 
 
 class IIdentity(Interface):
-    """The avatar: a client who may come in."""
+    """This avatar stands for a client that may log in."""
 
     name = Attribute("Who it is, as text; None for an anonymous one.")
 
 
 @implementer(IIdentity)
 class Identity:
-    """An avatar that is a name and no more."""
+    """This avatar has a name and nothing else."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
 
 
 class IdentityRealm:
-    """A realm in which everybody whom a checker accepts is known by the name it gave."""
+    """In this realm, everybody whom a checker accepts is known by the name that the checker
+    returned.
+    """
 
     def requestAvatar(
         self, avatarId: Any, mind: object, *interfaces: Any
@@ -43,7 +45,9 @@ class IdentityRealm:
 
 @implementer(IUsernamePassword)
 class Passcode:
-    """A name and a password, compared in constant time; neither shows in ``repr``."""
+    """Holds a name and a password.  They are compared in constant time, and ``repr`` shows
+    neither.
+    """
 
     def __init__(self, username: str, password: str) -> None:
         self.username = username.encode()
@@ -71,7 +75,7 @@ def portal_over(checkers: Iterable[Any]) -> Portal | None:
 
 
 class LoggedIn(NamedTuple):
-    """A client who may come in; call ``logout`` when it leaves."""
+    """A client has logged in; call ``logout`` when it leaves."""
 
     name: str | None
     avatar: Any

@@ -1,4 +1,4 @@
-"""The options of a server whose clients log in."""
+"""These are the options of a server whose clients log in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _octets(text: str | bytes) -> bytes:
 
 
 class AuthenticationOptions(ServerOptions, AuthOptionMixin):
-    """Server options with ``--auth``, ``--help-auth`` and ``--help-auth-type``."""
+    """Adds ``--auth``, ``--help-auth`` and ``--help-auth-type`` to a server's options."""
 
     supportedInterfaces = (IUsernamePassword, IAnonymous)
 

@@ -1,4 +1,4 @@
-"""Which logins are checked, and when: guesses wait, a right password gets in.
+"""The throttle decides when a login is checked: guesses wait, a right password gets in.
 
 Refusing whoever has failed too often would let anybody shut anybody out: twenty wrong passwords for
 a name, from wherever, and its owner is refused.  So nobody is locked out here.  What is scarce is
@@ -44,12 +44,13 @@ LOGIN_LIMITS: Final = (
     Limit("login-line", 100, "logins", "waiting for a check; above it one is refused without", 1),
     Limit("login-window", 3600.0, "s", "after so long a failed login is forgotten", 0.001),
 )
-"""What every protocol that authenticates bounds; part of its ``LIMITS``."""
+"""Every protocol that authenticates has these limits; they are part of its ``LIMITS``."""
 
 BUCKETS_MAX: Final = 10_000
-"""Addresses, pairs and names, each, whose tokens are counted; the longest unused make room.
+"""Failures are remembered for this many addresses, this many pairs and this many names; those
+unused for longest are dropped.
 
-A bucket takes about 300 octets, so all three take 9 MB at most.
+A bucket uses about 300 octets, so all three use 9 MB at most.
 """
 
 KNOWN_PAIRS_MAX: Final = 10_000
@@ -62,23 +63,26 @@ KNOWN_SECONDS: Final = 30 * 86400.0
 """A pair is known for 30 days after it logged in: longer than any holiday's silence."""
 
 KNOWN_FAILURES_MAX: Final = 5
-"""Wrong passwords of a known pair; then it is no better than any other until it logs in."""
+"""After this many wrong passwords, a known pair is treated like any other until it logs in."""
 
 TOGETHER_MAX: Final = 100
-"""Logins of an address or a name that are checked at one time while none of them has failed.
+"""At most this many logins of an address or a name are checked at one time while none of them has
+failed.
 
-After a restart a thousand clients come back through one address, with a checker that takes
-its time.  As soon as one fails, only as many are checked together as there are tokens.
+After a restart a thousand clients come back through one address, and the checker may be slow.  As
+soon as one fails, only as many are checked together as there are tokens.
 """
 
 NAME_CHARACTERS_MAX: Final = 64
 """Longer names are remembered by their digest."""
 
 _ALMOST: Final = 1 - 1e-6
-"""A token that is whole but for rounding: clocks count seconds since 1970 in 2⁻²² s."""
+"""A token counts as whole from here on: clocks count seconds since 1970 in 2⁻²² s, so sums are
+rounded.
+"""
 
 _TICK: Final = 0.001
-"""Seconds that have to pass at least before it is worth to look again."""
+"""At least this many seconds pass before the throttle checks again."""
 
 WAIT_MIN: Final = 1.0
 """Seconds a login has to have waited to be checked although its name has no token.
@@ -118,7 +122,7 @@ def key_of(name: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """The tokens of an address, a pair or a name.
+    """Counts the tokens of an address, a pair or a name.
 
     Attributes:
         tokens: what was left at ``at``; 0 to ``burst``.
@@ -165,7 +169,7 @@ class Bucket:
         return now + max(_TICK, (self.pending + 1 - self.tokens) / self.rate)
 
     def spend(self, now: float) -> None:
-        """A login that held a token has failed."""
+        """Note that a login that held a token has failed."""
         self.refill(now)
         self.tokens = max(0.0, self.tokens - 1)
         self.failures += 1
@@ -184,7 +188,7 @@ class Bucket:
 
 
 class Buckets:
-    """The buckets of all addresses, of all pairs or of all names."""
+    """Holds the buckets of all addresses, of all pairs or of all names."""
 
     def __init__(self, burst: float, rate: float, window: float) -> None:
         self._burst = burst
@@ -217,7 +221,7 @@ class Buckets:
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """A pair that has logged in.
+    """Remembers a pair of place and name that has logged in.
 
     Attributes:
         at: when it did so last.
@@ -237,7 +241,7 @@ class Known:
 
 
 class KnownPairs:
-    """The pairs of place and name that have logged in, the longest ago first."""
+    """Holds the pairs of place and name that have logged in, the longest ago first."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
@@ -277,16 +281,16 @@ class KnownPairs:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One login, from its arrival to its outcome.
+    """Follows one login from its arrival to its outcome.
 
     Attributes:
         place: its address's network, or the address itself where that stands for many.
         name: what its name is remembered by.
         until: it waits until then at most.
-        patient: its client gives it the whole ``login-wait``.
+        patient: its client waits for the whole ``login-wait``.
         own: the buckets of its address and of the pair; twice that of the pair where the address
             stands for many.
-        others: the bucket of its name, which others use up too.
+        others: the bucket of its name, shared with other addresses.
         held: it has a token of each of its own.
         known: the pair that vouches for it; None: tokens do.
     """
@@ -314,7 +318,7 @@ class Attempt:
 
 
 class Throttle:
-    """Decides which logins are checked, which wait and which are refused.
+    """Decides for each login whether it is checked, waits or is refused.
 
     The caller reports what happens (``arrive``, ``succeeded``, ``failed``, ``leave``), calls
     ``poll`` after each of these and at :attr:`deadline`, and does what that says.
@@ -325,7 +329,7 @@ class Throttle:
     """
 
     def __init__(self, limits: Limits, hand_shake: float = inf) -> None:
-        """``limits`` contain :data:`LOGIN_LIMITS`.
+        """Make a throttle; ``limits`` contain :data:`LOGIN_LIMITS`.
 
         ``hand_shake``: the seconds within which a client has to be answered.
         """
@@ -344,7 +348,9 @@ class Throttle:
         self.deadline = inf
 
     def arrive(self, address: str, name: str, now: float, within: float = inf) -> Attempt:
-        """A client wants to log in; it has to be answered ``within`` so many seconds."""
+        """Note that a client wants to log in and has to be answered ``within`` this many
+        seconds.
+        """
         self._look(now)  # those who wait come first
         network, name = network_of(address), key_of(name)
         place = network or address
@@ -408,7 +414,7 @@ class Throttle:
     # ── tokens ──────────────────────────────────────────────────────────────────────────────────
 
     def _free(self, attempt: Attempt, now: float) -> bool:
-        """Take what the attempt needs to be checked, if all of it is there."""
+        """Reserve the tokens that the attempt needs to be checked, if all are there."""
         known = self._known.find(attempt.place, attempt.name, now)
         if known is not None and known.trusted:
             self._release(attempt)
@@ -432,7 +438,7 @@ class Throttle:
         return True
 
     def _release(self, attempt: Attempt) -> None:
-        """Give back what it holds of its own."""
+        """Return the tokens of its own that it holds."""
         if attempt.held:
             attempt.held = False
             self._changed = True
@@ -442,7 +448,7 @@ class Throttle:
     # ── the line ────────────────────────────────────────────────────────────────────────────────
 
     def _look(self, now: float) -> None:
-        """Let those go on whose time has come, if something has changed or is due."""
+        """Release those whose time has come, if something has changed or is due."""
         if not self._changed and now < self.deadline:
             return
         self._changed = False

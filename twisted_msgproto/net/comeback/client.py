@@ -1,4 +1,4 @@
-"""Coming back on Twisted's transports, with Twisted's ``ClientService`` inside."""
+"""Clients on Twisted's transports reconnect with Twisted's ``ClientService`` inside."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tls_refusal(reason: Failure) -> Refused | None:
 
 @implementer(IStreamClientEndpoint)
 class _Attempts:
-    """An endpoint that tells a service what becomes of each attempt."""
+    """Wraps an endpoint, and tells a service the outcome of each attempt."""
 
     def __init__(self, endpoint: IStreamClientEndpoint, service: ClientComeback[Any]) -> None:
         self._endpoint = endpoint
@@ -47,10 +47,10 @@ class _Attempts:
 
 
 class ClientComeback(Comeback[S]):
-    """A client that comes back on Twisted transports, over Twisted's ``ClientService``.
+    """Reconnects a client on Twisted transports with Twisted's ``ClientService``.
 
-    What the factory builds is a session with ``whenEstablished()``, which fails with Refused where
-    the server refused it, or carries one as its ``session``.
+    The factory builds a session, or a protocol that has one as its ``session``; the session's
+    ``whenEstablished()`` fails with Refused if the server refused it.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class ClientComeback(Comeback[S]):
         self._error = (None if loss is None else tls_refusal(loss)) or failure.value
 
     def _between(self, attempts: int) -> float:
-        """ClientService asks when to connect again: a connection was lost, or there was none."""
+        """Return the seconds until the next attempt; ClientService asks when a connection was
+        lost or could not be made.
+        """
         error, self._error = self._error, None
         self._connection = None
         self._failed(error)

@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 class Errand(Generic[S, T]):
-    """A verb that may have to wait for a session, and whose Deferred outlives sessions.
+    """Holds a call of a verb that may have to wait for a session; its Deferred outlives sessions.
 
     Attributes:
-        done: what the caller got; it fires once.
-        octets: what it holds while it waits.
-        safe: doing it twice does no harm.
+        done: the Deferred that the caller received; it fires once.
+        octets: how much it counts against the limit while it waits.
+        safe: whether doing it twice does no harm.
     """
 
     __slots__ = ("deadline", "done", "inner", "octets", "over", "safe", "sending", "timer", "verb")

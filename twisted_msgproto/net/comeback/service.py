@@ -1,4 +1,4 @@
-"""One session at a time, for as long as a service runs: what every protocol has in common."""
+"""Keep one session at a time for as long as a service runs; all protocols share this."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Comeback(Service, Generic[S]):
 
     A verb that is called while there is no session waits for the next one, up to its time limit;
     then it fails with TimedOut.  When the server refuses the session, whatever waits fails with
-    Refused, and so does whatever is called until another attempt ends otherwise; attempts go on at
-    growing intervals, unless ``stopWhenRefused``.
+    Refused, and so does whatever is called until another attempt ends otherwise; attempts continue
+    at growing intervals, unless ``stopWhenRefused``.
 
     Subclasses say how a session begins and ends (:meth:`_begin`, :meth:`_closeSession`,
     :meth:`_cutOff`, :meth:`_leave`) and report what happens (:meth:`_attempting`,
@@ -50,14 +50,13 @@ class Comeback(Service, Generic[S]):
         limits: Mapping[str, object] | Limits | None = None,
         random: Callable[[], float] = random_module.random,
     ) -> None:
-        """``clock`` has ``seconds()`` and ``callLater()``.
+        """Make a service; ``clock`` has ``seconds()`` and ``callLater()``.
 
-        ``retryPolicy(attempts)`` gives the seconds until the next attempt after so many have
-        failed; it takes the place of the limits ``retry-first`` and ``retry-most``.  Refusals keep
-        their own intervals; with ``stopWhenRefused`` a refusal ends the attempts until the service
-        is stopped and started again.  What is in flight when the service stops has ``drain``
-        seconds.  ``limits`` change :data:`COMEBACK_LIMITS` by name.  ``random`` gives numbers from
-        0 to 1.
+        ``retryPolicy(attempts)`` returns the seconds until the next attempt after this many
+        failures; it replaces the limits ``retry-first`` and ``retry-most``.  Refusals keep their
+        own intervals; with ``stopWhenRefused`` a refusal ends the attempts until the service is
+        stopped and started again.  What is in flight when the service stops has ``drain`` seconds.
+        ``limits`` change :data:`COMEBACK_LIMITS` by name.  ``random`` returns numbers from 0 to 1.
 
         Raises ConfigurationError for a limit that does not exist or makes no sense.
         """
@@ -172,7 +171,7 @@ class Comeback(Service, Generic[S]):
         return None
 
     def _wait(self, errand: Errand[S, Any], first: bool = False) -> None:
-        """It waits for a session, behind those that wait already or before all of them."""
+        """Let it wait for a session, behind those that wait already or before all of them."""
         self._errands[errand] = None
         if first:
             self._errands = {errand: None, **self._errands}
@@ -190,7 +189,7 @@ class Comeback(Service, Generic[S]):
             self._errandOctets -= errand.octets
 
     def _runErrands(self) -> None:
-        """Hand what waits to the session, in order."""
+        """Send what waits through the session, in order."""
         if self._busy:
             return  # whoever is at it comes to the newest, too
         self._busy = True

@@ -1,6 +1,6 @@
-"""WebSocket as two of the protocols need it: autobahn inside, bounded on every side.
+"""This is WebSocket as two of the protocols need it: autobahn inside, bounded on every side.
 
-autobahn speaks RFC 6455.  This room adds what it leaves open:
+autobahn speaks RFC 6455. This package adds what it leaves open:
 
 * **Composition**: a connection carries messages for a *session*, any object with the methods of
   :class:`.wire.FramedSession`; the session sees a :class:`.wire.WebSocketWire`.  Only
