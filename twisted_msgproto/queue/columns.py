@@ -1,4 +1,4 @@
-"""From message batches to the payload of a frame, and from payloads to the table's columns.
+"""Turn message batches into the payload of a frame, and payloads into the table's columns.
 
 Writing gathers the lists of many batches and builds Arrow once for all of them; a packed column
 becomes Arrow as it stands in its buffer.  What a batch shares is written once per batch, as a run.
@@ -48,32 +48,34 @@ from .schema import (
 RUNS_HEAD = "IIII"
 RUNS = struct.Struct(f"<{RUNS_HEAD}")
 ORIGINS_REMEMBERED = 4096
-"""How many connections' origins are kept as text; more only cost time."""
+"""The origins of this many connections are kept as text; more would only cost time."""
 
 ORIGIN_VALUES = 5
 Origin = tuple[str, str, str | None, str | None, str | None]
-"""protocol, kind, peer, session, client_id: what all messages of a batch share, but the time."""
+"""All messages of a batch share these columns (protocol, kind, peer, session, client_id) and the
+time.
+"""
 
 
 @dataclass(slots=True)
 class Encoded:
-    """A frame's payload, ready but for the offset of its first message."""
+    """Holds a frame's payload, complete but for the offset of its first message."""
 
     count: int
     pieces: list[Any]
-    """Buffers; their octets together are ``octets``, a multiple of 8."""
+    """These are buffers; their octets together are ``octets``, a multiple of 8."""
     octets: int
     runs: int
     crc: int
     replaced: int = 0
-    """Texts in which octets that are not UTF-8 became U+FFFD."""
+    """This counts the texts in which octets that are not UTF-8 became U+FFFD."""
 
 
 # -- writing --------------------------------------------------------------------------------------
 
 
 def clean(text: str) -> tuple[str, int]:
-    """``text`` fit for UTF-8, and 1 if something had to become U+FFFD, else 0.
+    """Return ``text`` fit for UTF-8, and 1 if something had to become U+FFFD, else 0.
 
     Octets from the wire that are no UTF-8 come as lone surrogates (``surrogateescape``).
     """
@@ -129,7 +131,7 @@ def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
 
 
 def _column(batch: MessageBatch, name: str) -> Sequence[Any] | None:
-    """A column of one batch, which has a value for each message or is None."""
+    """A column of one batch has a value for each message, or it is None."""
     column: Sequence[Any] | None = getattr(batch, name)
     if column is not None and len(column) != batch.count:
         raise ValueError(f"{name} has {len(column)} values for {batch.count} messages")
@@ -191,7 +193,9 @@ def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
 
 
 def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
-    """Which of the two columns message ids go into, the column, and texts cleaned."""
+    """Return the one of the two columns that message ids go into, its values, and how many texts
+    were cleaned.
+    """
     integer = pa.int64()
     try:
         numbers = _joined([_array(some, integer) for some in stretches], integer)
@@ -210,7 +214,7 @@ def _all_fields(stretches: list[Sequence[Any]]) -> tuple[pa.Array, int]:
 
 
 def _packed_texts(rows: PackedOctets) -> pa.Array:
-    """Packed rows of UTF-8 as a text column, without copying an octet."""
+    """Return packed rows of UTF-8 as a text column, without copying an octet."""
     return pa.StringArray.from_buffers(
         len(rows), pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)
     )
@@ -310,7 +314,7 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
 
 
 class _Pieces:
-    """A file, as Arrow sees it, which keeps what is written to it: not a copy, but the buffers."""
+    """Is a file to Arrow, and keeps the buffers that are written to it, without a copy."""
 
     closed = False
 
@@ -416,9 +420,9 @@ class _Part:
 
 @dataclass(slots=True)
 class Assembly:
-    """Frames put together into one record batch of the table.
+    """Puts frames together into one record batch of the table.
 
-    ``add`` frames (or parts of them) in order, then take them with ``finish``.
+    ``add`` frames (or parts of them) in order, then call ``finish``.
     """
 
     gateway: str
@@ -523,7 +527,7 @@ class Assembly:
 
 
 _Arrays = Sequence[tuple[int, dict[int, pa.Array]]]
-"""Rows and stored columns (by their bits) of each part."""
+"""These are the rows and the stored columns (by their bits) of each part."""
 
 _STORED_TYPES = {bit: kind for bit, _, kind in STORED}
 

@@ -1,4 +1,4 @@
-"""How far each consumer has committed: one small file each in ``consumers/``.
+"""Consumers note how far they have committed in one small file each, in ``consumers/``.
 
 A consumer writes only its own file; the queue's writer reads them all to know what may be trimmed.
 """
@@ -113,10 +113,12 @@ class Watch:
         self._patience = patience
         self._since: dict[str, tuple[int, float]] = {}
         self.still: dict[str, float] = {}
-        """Who stands still, and for how long."""
+        """Finds the consumers that stand still, and for how long."""
 
     def look(self, committed: Mapping[str, int], end: int, now: float) -> list[str]:
-        """The names of those who stand still since this look; each is given once."""
+        """Return the names of the consumers that are found to stand still with this check; each
+        is reported once.
+        """
         behind = {name: offset for name, offset in committed.items() if offset < end}
         self._since = {
             name: known

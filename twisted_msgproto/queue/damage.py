@@ -13,7 +13,7 @@ FILE = "damaged"
 _TEXT = re.compile(r"damaged (\d{1,20}) (\d{1,20}) (.*)", re.ASCII)
 
 Range = tuple[int, int]
-"""Offsets lo ≤ n < hi."""
+"""A range has the offsets lo ≤ n < hi."""
 
 
 def read(disk: Disk, directory: str) -> dict[Range, str]:
@@ -47,7 +47,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def uncovered(lo: int, hi: int, ranges: Iterable[Range]) -> list[Range]:
-    """Which parts of lo ≤ n < hi none of ``ranges`` covers."""
+    """Return the parts of lo ≤ n < hi that none of ``ranges`` covers."""
     result = []
     for known_lo, known_hi in merged(ranges):
         if known_hi <= lo or known_lo >= hi:

@@ -1,7 +1,7 @@
-"""The octets of a queue's files: sealed lines, segment headers, frames, the published end.
+"""A queue's files consist of sealed lines, segment headers, frames and the published end.
 
-``docs/queue-format.md`` is the format; its tables and these ``struct`` formats say the same.
-Nothing here opens a file: :class:`Segment` reads through a :class:`~.disk.File` it is given.
+``docs/queue-format.md`` specifies the format; its tables and these ``struct`` formats agree.
+Nothing here opens a file: :class:`Segment` reads through a :class:`~.disk.File` of its caller.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ CHECKSUM = struct.Struct("<I")
 SEGMENT_HEADER_OCTETS = SEGMENT_HEADER.size + CHECKSUM.size
 FRAME_HEADER_OCTETS = FRAME_HEADER.size
 EMPTY_SEGMENT_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + LINEAGE.size
-"""A segment without messages: its header and the frame that says whose row comes before it."""
+"""A segment without messages has this size: its header, and the frame that names the row before
+it.
+"""
 END_OCTETS = END.size + CHECKSUM.size
 END_LINEAGE_OCTETS = END_LINEAGE.size + CHECKSUM.size
 
@@ -50,7 +52,7 @@ WINDOW_OCTETS = 1 << 20
 """What is read from a segment at a time, unless one frame is larger."""
 
 BLOCK_OCTETS = 4096
-"""What is given up at a time where a disk cannot be read."""
+"""Where a disk cannot be read, this much is skipped at a time."""
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
 
@@ -93,7 +95,9 @@ def segment_offset(name: str) -> int | None:
 
 @dataclass(slots=True, frozen=True)
 class Identity:
-    """What a queue is called for good (``queue_id``, 32 hexadecimal digits) and its secret seed."""
+    """Holds the permanent name of a queue (``queue_id``, 32 hexadecimal digits) and its secret
+    seed.
+    """
 
     queue_id: str
     seed: bytes
@@ -158,19 +162,21 @@ class SegmentHeader:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """What the file ``end`` says: readers may go up to ``offset``, and no further."""
+    """Holds what the file ``end`` says: readers may read up to ``offset``, and no further."""
 
     offset: int
     segment: int
-    """First offset of the segment that was being written."""
+    """The segment that was being written begins with this offset."""
     octets: int
-    """How long that segment was at that time."""
+    """That segment was this long at that time."""
     epoch: int
     incarnation: int = 0
-    """Of row ``offset`` - 1, with its witness; 0 when it is not known (see ``lineage.py``)."""
+    """Row ``offset`` - 1 has this incarnation, and ``witness``; 0 when it is not known (see
+    ``lineage.py``).
+    """
     witness: int = 0
     frame_octets: int = 0
-    """Octets of the frame that ends at ``octets``; 0 when it is not known."""
+    """The frame that ends at ``octets`` has this many octets; 0 when it is not known."""
 
     def packed(self) -> bytes:
         """Return the content of the file ``end``."""
@@ -236,15 +242,17 @@ def pack_lineage_frame(frame_seed: int, *, first: int, incarnation: int, witness
 
 @dataclass(slots=True)
 class Record:
-    """One frame: ``count`` messages from the offset ``first`` on (0 in a frame of lineage)."""
+    """Describes one frame: it has ``count`` messages from the offset ``first`` on (0 in a frame
+    of lineage).
+    """
 
     position: int
     first: int
     count: int
     octets: int
-    """Octets of the whole frame, header included."""
+    """The whole frame has this many octets, header included."""
     runs: int
-    """Octets of the runs, at the head of the payload."""
+    """The runs at the head of the payload have this many octets."""
     payload_crc: int
 
     @property
@@ -260,7 +268,7 @@ class Record:
 
 @dataclass(slots=True)
 class Damage:
-    """Octets that are no valid record, and the offsets that that costs.
+    """Describes octets that are no valid record, and the offsets that are lost with them.
 
     ``hi`` is None when nothing valid follows in the segment: then it is for the caller to know how
     far offsets went.  ``lo == hi``: octets that cost no message.  ``position == end_position``:
@@ -300,11 +308,11 @@ def read_readable(file: File, position: int, octets: int) -> bytes:
 
 
 class Segment:
-    """A reading view of one segment file.
+    """Reads one segment file.
 
-    ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be looked
-    at, ``window`` how much is read at a time, both in octets.  Octets that the disk cannot read
-    any more are zeros; other errors raise OSError.
+    ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be read,
+    ``window`` how much is read at a time, both in octets.  Octets that the disk cannot read any
+    more are zeros; other errors raise OSError.
     """
 
     def __init__(
@@ -328,7 +336,7 @@ class Segment:
         return SegmentHeader.unpacked(bytes(self.octets(0, SEGMENT_HEADER_OCTETS)))
 
     def octets(self, position: int, octets: int) -> memoryview:
-        """``octets`` octets from ``position``; fewer where the segment ends."""
+        """Read ``octets`` octets from ``position``; fewer where the segment ends."""
         octets = min(octets, self.size - position)
         if octets <= 0:
             return memoryview(b"")
@@ -350,7 +358,7 @@ class Segment:
         """Return the record whose frame begins at ``position``, by its header alone.
 
         None if there is no valid header, if its messages are not all at or above ``expected``, or
-        if the frame is not whole.
+        if the frame is incomplete.
         """
         octets = self.octets(position, FRAME_HEADER_OCTETS)
         if len(octets) < FRAME_HEADER_OCTETS:
@@ -381,7 +389,7 @@ class Segment:
         return None
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """Return a frame's position from which to walk to reach ``offset``, and its first offset.
+        """Return the position of a frame at or before ``offset``, and its first offset.
 
         Halves the segment until no more than a window is left, so that reading from the middle
         costs the same wherever the middle is.
@@ -398,7 +406,7 @@ class Segment:
         return position, first
 
     def stretch(self, position: int, expected: int, bound: int) -> tuple[int, int]:
-        """Pass over whole, valid records from ``position`` on which follow one another.
+        """Skip consecutive valid records from ``position`` on.
 
         Returns the position and the offset after the last one; stops at the offset ``bound``, and
         before a frame that is larger than a window.
@@ -432,7 +440,7 @@ class Segment:
         """Yield every record from ``position`` on, and what is damaged between them, in order.
 
         ``expected`` is the offset the first record should have.  With ``check`` payloads are
-        checked too.  With ``bound`` many records below that offset may come as one, which is
+        checked too.  With ``bound`` many records below that offset may come as one, because that is
         several times as fast.  The last item is a :class:`Damage` with ``hi`` None when the segment
         ends in something that is no record.
         """

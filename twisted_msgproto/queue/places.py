@@ -1,7 +1,7 @@
-"""Where in a queue's segments a row stands, and what proves it: :class:`Places`.
+"""Find where in a queue's segments a row stands, and its proof: see :class:`Places`.
 
-Frames are found by their headers alone, a few of them, so that a place can be asked for many times
-a second in a queue of any size.
+Frames are found by a few headers alone, so that a place can be requested many times a second in a
+queue of any size.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .format import (
 from .lineage import Landed, Lineage, witness
 
 LOOK_OCTETS = 16 << 10
-"""What is read of a segment at a time when a single frame is looked for."""
+"""When a single frame is searched, this much of a segment is read at a time."""
 HINTS_MAX = 64
-"""How many rows' places are remembered."""
+"""The places of this many rows are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A frame, by its header, in the segment that begins at the offset ``segment``."""
+    """Describes a frame, by its header, in the segment that begins at the offset ``segment``."""
 
     segment: int
     record: Record
@@ -43,8 +43,8 @@ class Placed:
 class Places:
     """Finds the frames of single rows of the queue in ``directory``.
 
-    It remembers where it found them, and looks there first; what it answers is always read from
-    the disk, so it never tells of a history that was replaced meanwhile.  Not for use by several
+    It remembers where it found them, and tries there first; what it answers is always read from the
+    disk, so it never tells of a history that was replaced meanwhile.  Not for use by several
     threads at once.  Every method may raise OSError, and FileNotFoundError when a segment is
     trimmed meanwhile.
     """
@@ -56,7 +56,9 @@ class Places:
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     def remember(self, row: int, segment: int, position: int) -> None:
-        """A hint: the frame with ``row`` may begin at ``position`` of the segment ``segment``."""
+        """Remember, as a hint, that the frame with ``row`` may begin at ``position`` of the
+        segment ``segment``.
+        """
         self._hints[row] = segment, position
         self._hints.move_to_end(row)
         while len(self._hints) > HINTS_MAX:
@@ -107,7 +109,7 @@ class Places:
     def landed(
         self, offset: int, firsts: Sequence[int], published: Published, lineage: Lineage
     ) -> Landed:
-        """``offset`` with what is known of the row before it.
+        """Return ``offset`` with what is known of the row before it.
 
         ``offset`` is neither below the first segment nor beyond the published end.
         """

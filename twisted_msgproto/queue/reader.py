@@ -1,7 +1,7 @@
-"""Reading a queue: any number of processes, no lock, beside a living writer.
+"""Read a queue: any number of processes may, without a lock, beside a living writer.
 
-:class:`QueueReader` never goes past the published end and never touches the writer's files.  What
-it finds damaged it passes over and remembers (:meth:`QueueReader.damaged`).
+:class:`QueueReader` never reads past the published end and never changes the writer's files.  It
+skips what is damaged, and remembers it (:meth:`QueueReader.damaged`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .source import Rows
 
 READ_ROWS = 10_000
 READ_OCTETS = 32 << 20
-"""A batch is given out at this weight, however few rows it has."""
+"""A batch is returned at this size, however few rows it has."""
 END_READS_MAX = 100
-"""How often the published end is read again when a read meets a write."""
+"""When a read meets a write, the published end is read again at most this often."""
 LOOKS_MAX = 100
-"""How often a look at the directory begins again because a segment was trimmed meanwhile."""
+"""When a segment was trimmed meanwhile, the directory is listed again at most this often."""
 
 Look = TypeVar("Look")
 Note = Callable[[int, int, str], None]
-"""Told of each range lo ≤ offset < hi that a read meets as damaged, and why."""
+"""This is called with each range lo ≤ offset < hi that a read finds damaged, and the reason."""
 
 NOTHING_PUBLISHED = Published(0, 0, 0, 0)
 
@@ -145,7 +145,7 @@ class QueueReader:
         return self._looked(look)
 
     def place(self, offset: int) -> Landed:
-        """``offset`` with the incarnation and the witness of row ``offset`` - 1.
+        """Return ``offset`` with the incarnation and the witness of row ``offset`` - 1.
 
         Raises QueueMismatch for an offset that was trimmed or is beyond the published end.
         """
@@ -219,7 +219,9 @@ class QueueReader:
         return self._places.landed(offset, firsts, published, known)
 
     def _octets(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
-        """Return the octets of each segment; those that another follows are looked at once."""
+        """Return the octets of each segment; the size of a segment with a successor is read once
+        only.
+        """
         sizes = {}
         for first in firsts:
             if first == published.segment:
@@ -381,7 +383,7 @@ class QueueReader:
         consumers.write(self._disk, self.directory, consumer, self.queue_id, offset)
 
     def forget(self, consumer: str) -> None:
-        """Forget ``consumer`` and what it still needs; the gateway may go on writing.
+        """Forget ``consumer`` and what it still needs; the gateway may continue to write.
 
         A consumer that still lives makes itself known again with its next commit.  Raises
         QueueError if there is none of this name.

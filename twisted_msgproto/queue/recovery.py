@@ -1,8 +1,8 @@
-"""What a writer finds when it opens a queue, and what it does about it.
+"""A writer that opens a queue checks and mends it.
 
 The table of cases stands in ``docs/queue-format.md``, "What a start finds, and what it does".  In
-one sentence: what was never published and is not whole is cut off; what was published and is
-damaged is copied aside, told once and passed over; offsets are never given twice.
+one sentence: incomplete records that were never published are cut off; published records that are
+damaged are copied aside, reported once and skipped; offsets are never assigned twice.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .format import (
 
 QUARANTINE = "quarantine"
 COPY_OCTETS_MAX = 64 << 20
-"""How much of one damaged stretch is copied aside."""
+"""At most this much of one damaged stretch is copied aside."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """What was found at start.  ``lines`` say it for the log, one line each."""
+    """Reports what was found at start.  ``lines`` say it for the log, one line each."""
 
     truncated_octets: int = 0
     kept_records: int = 0
@@ -58,23 +58,25 @@ class Recovery:
 
 @dataclass(slots=True)
 class Found:
-    """The state of the queue after recovery: where appending goes on."""
+    """Holds the state of the queue after recovery, and where appending resumes."""
 
     identity: Identity
     epoch: int
     end: int
     sizes: dict[int, int]
-    """Octets of each segment by its first offset, in order."""
+    """This maps the first offset of each segment to its octets, in order."""
     appendable: bool
     """Whether the newest segment may be appended to; else a new one begins at ``end``."""
     damaged: dict[Range, str]
     unchecked: list[int]
-    """First offsets of the segments that were not looked at, newest last."""
+    """These segments, by first offset, were not checked, newest last."""
     recovery: Recovery
 
 
 def segment_offsets(disk: Disk, directory: str) -> list[int]:
-    """First offsets of all segments, in order; FileNotFoundError without the directory."""
+    """Return the first offsets of all segments, in order; raise FileNotFoundError without the
+    directory.
+    """
     offsets = (segment_offset(name) for name in disk.names(directory))
     return sorted(offset for offset in offsets if offset is not None)
 
@@ -158,7 +160,7 @@ def recover(
     make_identity: Callable[[], Identity],
     check_octets: int,
 ) -> Found:
-    """Check the queue in ``directory``, mend what has to be mended, and say where to go on.
+    """Check the queue in ``directory``, mend what has to be mended, and return where to resume.
 
     The caller holds the lock.  The newest segments are checked, ``check_octets`` of them (the
     newest one always, in full).  Raises QueueError for a queue that is not ours to mend (another
@@ -230,7 +232,7 @@ def _newest(
     headers: dict[int, tuple[SegmentHeader | None, int]],
     published: Published | None,
 ) -> None:
-    """Check the newest segment, cut off what was never published, settle end and epoch."""
+    """Check the newest segment, cut off what was never published, and determine end and epoch."""
     recovery = state.recovery
     known = published.offset if published is not None else 0
     if not headers:

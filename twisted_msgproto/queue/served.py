@@ -28,7 +28,7 @@ from .streams import Streams
 REQUEST_OCTETS_MAX = 4096
 """What an action's body or a ticket may have: it is a few names and numbers."""
 ROWS_MAX = 100_000
-"""Rows of one record batch that a caller may ask for; asking for more gives these."""
+"""A caller may request this many rows in one record batch; a larger request is reduced to it."""
 
 Request = dict[str, Any]
 Chunk = tuple[pa.RecordBatch, bytes | None]
@@ -79,7 +79,9 @@ class Served:
 
     @contextmanager
     def _remembering(self, reader: QueueReader) -> Iterator[QueueReader]:
-        """The reader that remembers places from call to call; ``reader`` if that is another's."""
+        """Return the reader that remembers places from call to call, or ``reader`` if that
+        belongs to another call.
+        """
         with self._mutex:
             if self._reader.identity != reader.identity:
                 self._reader = reader
@@ -131,9 +133,9 @@ class Served:
     def stream(self, ticket: bytes, address: str) -> Iterator[Chunk]:
         """Yield the batches of a ticket, for a reader at ``address``.
 
-        Where damage was met the ranges met so far are told with the batch, and at the end with
-        one that has no rows.  Above the limit of streams, and for a reader that took nothing for
-        too long, it raises FlightUnavailableError, which callers answer by trying again.
+        Where damage was found the ranges found so far come with the batch, and at the end with one
+        that has no rows.  Above the limit of streams, and for a reader that read nothing for too
+        long, it raises FlightUnavailableError; callers then try again.
         """
         request = _request(ticket)
         reader = self._own(request)

@@ -1,4 +1,4 @@
-"""What every queue offers to whoever reads it, on this machine or on another.
+"""Every queue offers this to its readers, on this machine or on another.
 
 :class:`~.reader.QueueReader` is a :class:`Queue` in a directory,
 :class:`~twisted_msgproto.spark.flight.FlightQueue` one that is served over Arrow Flight.
@@ -17,7 +17,7 @@ from .lineage import Description, Landed
 
 
 class Rows:
-    """The record batches of one read, in order, and afterwards what of it was damaged.
+    """Iterates over the record batches of one read, in order; afterwards it says what was damaged.
 
     It can be read once.
     """
@@ -68,7 +68,7 @@ class Queue(Protocol):
         """Return all that a plan needs, of the rows from ``landed`` on; checks ``landed`` first."""
 
     def place(self, offset: int) -> Landed:
-        """``offset`` with the incarnation and the witness of row ``offset`` - 1."""
+        """Return ``offset`` with the incarnation and the witness of row ``offset`` - 1."""
 
     def check(self, landed: Landed) -> None:
         """Raise QueueMismatch, saying why and what to do, if ``landed`` is not its history."""
