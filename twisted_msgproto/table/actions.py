@@ -18,26 +18,26 @@ from urllib.parse import quote, unquote
 from ..queue.lineage import Landed
 
 OURS = "msgproto"
-"""The key of this package's part of a ``commitInfo``."""
+"""This package's part of a ``commitInfo`` has this key."""
 OFFSET_PREFIX = "msgproto:"
 INCARNATION_PREFIX = "msgproto-incarnation:"
 WITNESS_PREFIX = "msgproto-witness:"
-"""Prefixes of the application ids that say how far a gateway has landed, before its queue id."""
+"""Application ids that say how far a gateway has landed begin with these, before the queue's id."""
 
 PATH_SAFE = "/=:-_.~!$&'()*+,;@"
-"""What needs no percent sign in a path of the log."""
+"""These characters need no percent sign in a path of the log."""
 
 
 class Torn(ValueError):
-    """A version's file is not whole: a power cut took a part of it."""
+    """A version's file is torn: a part of it was lost in a power cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a program that writes the table; it stands in every commit it makes."""
+    """Identifies one run of a program that writes the table; every commit of the run names it."""
 
     id: str
-    """Random hexadecimal digits."""
+    """These are random hexadecimal digits."""
     host: str
     pid: int
 
@@ -49,25 +49,25 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file of the table: an ``add`` of its log."""
+    """Describes one Parquet file of the table: an ``add`` of its log."""
 
     path: str
-    """Below the table, with ``/``, not percent-encoded."""
+    """The path is relative to the table, with ``/``, not percent-encoded."""
     size: int
-    """In octets."""
+    """The size is in octets."""
     partition: Mapping[str, str | None]
-    """Partition column to value, as Delta writes values (``day`` → ``2026-01-31``)."""
+    """This maps partition columns to values, as Delta writes values (``day`` → ``2026-01-31``)."""
     rows: int | None = None
-    """None when the file's statistics do not say."""
+    """It is None when the file's statistics do not say."""
     statistics: str = ""
-    """The ``stats`` of the add: a JSON text, or empty."""
+    """The ``stats`` of the add are a JSON text, or empty."""
     modified: int = 0
-    """Milliseconds since 1970."""
+    """The time is in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a table is: identity, columns, partitioning, properties."""
+    """Describes a table: identity, columns, partitioning, properties."""
 
     id: str
     schema: str
@@ -78,7 +78,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolVersions:
-    """What a program has to know to read and to write the table."""
+    """Says what a program has to know to read and to write the table."""
 
     reader: int = 1
     writer: int = 2
@@ -92,22 +92,24 @@ class Commit:
 
     version: int
     operation: str
-    """What the writer calls it (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); empty when unknown."""
+    """The writer calls its operation this (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); it is empty
+    when unknown.
+    """
     run: Run | None
-    """The run of this package that wrote it; None for other programs."""
+    """This is the run of this package that wrote it; None for other programs."""
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
-    """Paths, as in :class:`DataFile`."""
+    """These are paths, as in :class:`DataFile`."""
     transactions: Mapping[str, int] = field(default_factory=dict)
     """Application id to version, as far as this commit sets it."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What this package's writer put beside its run; empty for other programs."""
+    """This package's writer put this beside its run; it is empty for other programs."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """The ``operationParameters`` of the commit."""
+    """These are the ``operationParameters`` of the commit."""
     timestamp: int = 0
-    """Milliseconds since 1970, by the writer's clock."""
+    """The time is in milliseconds since 1970, by the writer's clock."""
     data_change: bool = True
-    """False when the commit only arranges the same rows anew."""
+    """It is False when the commit only rearranges the same rows."""
     metadata: Metadata | None = None
     protocol: ProtocolVersions | None = None
 
@@ -129,7 +131,9 @@ class Proposal:
     before: Mapping[str, Landed | None] = field(default_factory=dict)
     """Where the table has the gateways of ``landed`` now, as far as the proposer knows."""
     notes: Mapping[str, int] = field(default_factory=dict)
-    """Other application transactions of this package: why offsets are not in the table."""
+    """These are other application transactions of this package: they say why offsets are not in
+    the table.
+    """
     info: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     data_change: bool = True
@@ -250,7 +254,7 @@ def commit_lines(
 def our_info(
     run: Run, operation: str, info: Mapping[str, object], actions: int | None = None
 ) -> dict[str, Any]:
-    """This package's part of a ``commitInfo``; ``actions`` counts the lines after it."""
+    """Return this package's part of a ``commitInfo``; ``actions`` counts the lines after it."""
     values = {"run": run.id, "host": run.host, "pid": run.pid, "operation": operation}
     return {**values, **({} if actions is None else {"actions": actions}), "info": dict(info)}
 

@@ -1,4 +1,4 @@
-"""Why offsets are not in a table, where that is nobody's loss: notes in the table's own log.
+"""Notes in the table's own log say why offsets are not in a table, where nothing was lost.
 
 A row may be missing because the table began later, because its day expired, or because the queue
 had lost it before.  The log keeps such reasons as application transactions, which stay through
@@ -27,21 +27,19 @@ DAMAGED_PREFIX = "msgproto-damaged:"
 DROPPING_PREFIX = "msgproto-dropping:"
 
 NOTES_MAX = 16
-"""New notes of one kind for one gateway in one commit.
+"""One commit has at most this many new notes of one kind for one gateway.
 
 Rows around midnight can expire in many small ranges; the nearest are noted as one.
 """
 
 
 def begins(transactions: Mapping[str, int]) -> dict[str, int]:
-    """Return the first offset that the table was to hold, of the gateways of which that is
-    noted.
-    """
+    """Return the first offset that the table was to hold, for each gateway with such a note."""
     return _offsets(transactions, BEGIN_PREFIX)
 
 
 def dropping(transactions: Mapping[str, int]) -> dict[str, int]:
-    """Return where a transform began to drop rows, of the gateways of which that is noted."""
+    """Return where a transform began to drop rows, for each gateway with such a note."""
     return _offsets(transactions, DROPPING_PREFIX)
 
 
@@ -98,7 +96,9 @@ def batch_notes(
 
 
 def _fewer(ranges: list[Range]) -> list[Range]:
-    """At most NOTES_MAX ranges that cover these: the smallest gaps between them are closed."""
+    """Return at most NOTES_MAX ranges that cover these: the smallest gaps between them are
+    closed.
+    """
     neighbours = enumerate(pairwise(ranges))
     gaps = [(after[0] - before[1], index) for index, (before, after) in neighbours]
     closed = {index for _, index in heapq.nsmallest(len(ranges) - NOTES_MAX, gaps)}

@@ -1,8 +1,8 @@
-"""Ranges of offsets: what they cover together, what they cover twice, what they leave out.
+"""Compute what ranges of offsets cover together, cover twice and leave out.
 
-Files of a table may hold rows of many gateways in any order, and a table has billions of rows.
-So offsets are kept as ranges, in Arrow arrays of 16 octets a range, and files that are read in the
-order in which they landed leave one range a gateway.
+Files of a table may hold rows of many gateways in any order, and a table has billions of rows. So
+offsets are kept as ranges, in Arrow arrays of 16 octets a range, and files that are read in the
+order of landing leave one range a gateway.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SETTLE_RANGES = 4096
 """Ranges that may wait before they are merged with what is known."""
 
 Ranges = tuple[pa.Array, pa.Array]
-"""The ends of ranges: ``lo`` and ``hi``, one 64-bit integer each a range."""
+"""Ranges end at these offsets: ``lo`` and ``hi`` are one 64-bit integer each a range."""
 
 NONE: Ranges = (pa.array([], pa.int64()), pa.array([], pa.int64()))
 
@@ -51,7 +51,9 @@ def _swept(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
 
 @dataclass(slots=True)
 class Coverage:
-    """The offsets of one gateway that were seen, and those that were seen more than once."""
+    """Collects the offsets of one gateway that were seen, and those that were seen more than
+    once.
+    """
 
     rows: int = 0
     _once: Ranges = NONE
@@ -60,7 +62,7 @@ class Coverage:
     _waits: int = 0
 
     def add(self, lo: pa.Array, hi: pa.Array) -> None:
-        """Take rows in; a row whose offset was seen before is one that is there twice."""
+        """Add rows; a row whose offset was seen before is there twice."""
         self._waiting.append((lo, hi))
         self._waits += len(lo)
         self.rows += (pc.sum(hi).as_py() or 0) - (pc.sum(lo).as_py() or 0)

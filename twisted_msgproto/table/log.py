@@ -43,14 +43,16 @@ from .storage import LOG, LocalStorage, ObjectStorage, Storage, storage_at
 from .torn import mend
 
 ATTEMPTS_MAX = 1000
-"""How often a commit tries the next number before it gives up: so many writers are a fault."""
+"""A commit tries the next number at most this often: more writers than that are a fault."""
 
 UNCONFIRMED_MAX = 100
-"""Versions of this package's runs among which a commit whose answer was lost is looked for."""
+"""A commit whose answer was lost is searched among this many versions of this package's runs."""
 CHECKPOINT_RETRY = 10
-"""Versions after which a checkpoint that failed is tried again."""
+"""A checkpoint that failed is tried again after this many versions."""
 CLEAN_SECONDS = 600.0
-"""The log is cleaned so often at most: that lists its folder, which holds hours of versions."""
+"""The log is cleaned at most once in this time: that lists its folder, and the folder holds
+hours of versions.
+"""
 
 
 class Commits(Protocol):
@@ -74,22 +76,22 @@ class Commits(Protocol):
         """Make versions durable with the files that others name, and other files besides."""
 
     def checkpoint(self, base: Base, version: int) -> Base:
-        """Make a checkpoint of the newest version, which is ``version``, from ``base``."""
+        """Make a checkpoint of ``version``, the newest one, from ``base``."""
 
     def clean(self, properties: Mapping[str, str], until: int) -> None:
         """Remove what the checkpoint ``until`` and the retention make needless."""
 
 
 class Machine(TypedDict, total=False):
-    """What a table stands on, unless it is the operating system's; for tests."""
+    """Replaces what a table uses of the operating system; for tests."""
 
     disk: TableDisk
     clock: Callable[[], float]
-    """Gives the time in seconds since 1970."""
+    """This returns the time in seconds since 1970."""
 
 
 class Table:
-    """One Delta table.  Not for several threads at once.
+    """Represents one Delta table.  It is not for several threads at once.
 
     Every method raises TableError, with one line, when the table cannot do what was asked.
     """
@@ -142,10 +144,11 @@ class Table:
         storage: Mapping[str, str] | None = None,
         **machine: Unpack[Machine],
     ) -> Table:
-        """Mend what a loss of power tore, where that can be done without doubt, and open.
+        """Repair what a loss of power tore, where that can be done without doubt, and open the
+        table.
 
-        What was mended is in :attr:`mended`.  An object store has to prove that it gives a
-        version's number to one writer alone.
+        :attr:`mended` lists the repairs.  An object store has to prove that only one writer can
+        make a version's number.
 
         Raises:
             TableError: what is torn cannot be mended, or the store lets writers overwrite each
@@ -217,7 +220,7 @@ class Table:
         return cls.open_for_writing(location, storage, **machine)
 
     mended: tuple[str, ...] = ()
-    """What :meth:`open_for_writing` made whole: a line for each thing."""
+    """:meth:`open_for_writing` repaired these: a line for each thing."""
 
     @property
     def location(self) -> str:
@@ -236,7 +239,7 @@ class Table:
 
     @property
     def table_id(self) -> str:
-        """Return the table's identity, which a copy of it keeps."""
+        """Return the table's identity; a copy of the table keeps it."""
         return self._metadata.id
 
     @property
@@ -260,7 +263,7 @@ class Table:
         return self._state.metadata
 
     def refresh(self) -> list[Commit]:
-        """Return what was committed since the last look, oldest first."""
+        """Return what was committed since the last call, oldest first."""
         seen: list[Commit] = []
         while True:
             version = self._state.version + 1
@@ -310,9 +313,9 @@ class Table:
         """Add a batch: its files, and how far each of its gateways has landed with it.
 
         ``before`` is where the table had those gateways when the batch was planned; None for a
-        gateway that the table did not know; ``notes`` are other application transactions.
-        Returns the version, which is durable.  A commit
-        that failed may be asked for again, with the same arguments.
+        gateway that the table did not know; ``notes`` are other application transactions. Returns
+        the version; it is durable.  A commit that failed may be tried again, with the same
+        arguments.
 
         Raises:
             Overtaken: another writer moved one of the gateways.
@@ -345,12 +348,13 @@ class Table:
         info: Mapping[str, object] | None = None,
         notes: Mapping[str, int] | None = None,
     ) -> int:
-        """Take files out of the table and put others in, in one version.
+        """Remove files from the table and add others, in one version.
 
         ``data_change`` is False when the rows stay the same (compaction).
 
         Raises:
-            Overtaken: a removed file went meanwhile, or a gateway of ``landed`` moved.
+            Overtaken: a removed file was removed by another writer meanwhile, or a gateway of
+                ``landed`` moved.
             TableChanged, TableError: as for :meth:`commit`.
         """
         self._files()
@@ -448,7 +452,7 @@ class Table:
         return None
 
     def _look_behind(self) -> None:
-        """Whether the version on which the next one is to stand is still there.
+        """Check that the version before the next one is still there.
 
         Another writer may have cleaned the log up to it.  Then what came since is read, version by
         version: a RESTORE among them must be met.
@@ -518,7 +522,7 @@ class Table:
         )
 
     def _take(self, commit: Commit, *, durable: bool = False) -> None:
-        """Go on to the next version."""
+        """Advance to the next version."""
         self._state.apply(commit)
         self._note(commit)
         if not durable:

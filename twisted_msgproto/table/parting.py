@@ -1,7 +1,8 @@
-"""Where a table and a queue part: the last row that both have.
+"""Find where a table and a queue part: the last row that both have.
 
 A queue that was restored from an older copy and written on has other rows than the table from some
-offset on.  Below it rows are the same in both, above it they are not, so it is found by halving.
+offset on.  Below it rows are the same in both, above it they are not, so the offset is found by
+halving.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from .log import Table
 from .offsets import KEY, read_footer, read_group
 
 PROOF = ("received_at", "message_id", "session", "peer", "body")
-"""Columns that tell rows of two histories apart; those that the table has are compared."""
+"""These columns distinguish rows of two histories; those that the table has are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where rows lo ≤ offset < hi of the gateway are."""
+    """Returns where rows lo ≤ offset < hi of the gateway are."""
 
     lo: int
     hi: int
@@ -82,7 +83,7 @@ def _same(rows: _Rows, queue: Queue, offset: int, names: list[str]) -> bool:
 
 
 class _Rows:
-    """Single rows of one gateway in a table."""
+    """Reads single rows of one gateway in a table."""
 
     def __init__(self, table: Table, gateway: str, begin: int, end: int, names: list[str]) -> None:
         self.end = end

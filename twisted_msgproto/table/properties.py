@@ -1,4 +1,4 @@
-"""What a table that this package makes is: its properties, its protocol, its first version."""
+"""A table that this package makes has these properties, this protocol and this first version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .actions import Metadata, ProtocolVersions
 PROTOCOL = ProtocolVersions(reader=1, writer=2)
 """The plainest table there is: every reader of Delta tables knows it."""
 CHECKPOINT_EVERY = 100
-"""Versions from one checkpoint to the next: what a reader has to replay at most."""
+"""One checkpoint follows another after this many versions; a reader replays at most that many."""
 LOG_RETENTION_HOURS = 6
 """How long old versions can be read (time travel), and how many files the log's folder keeps."""
 

@@ -17,7 +17,7 @@ from .storage import Storage
 
 
 def target_of(table: Table) -> Target:
-    """Return what files of ``table`` look like."""
+    """Return the layout of files of ``table``."""
     storage = table.storage
     return Target(table.location, dict(storage.options), table.schema, table.partition_by)
 
@@ -47,7 +47,8 @@ def write_file(
     partition: Mapping[str, str | None],
     rows: Iterable[pa.Table],
 ) -> DataFile | None:
-    """Return one file of a partition, durable, which no log names yet; None if there are no rows.
+    """Write one durable file of a partition that no log names yet, and return it; None if there are
+    no rows.
 
     Raises TableError when the storage refuses; what was written is removed then.
     """

@@ -1,4 +1,4 @@
-"""A start looks before it touches: the table, its log's operations, and each gateway.
+"""A start checks before it writes: the table, its log's operations, and each gateway.
 
 What the table says about a gateway is believed only when nothing has happened to the table that
 could have made it untrue, and only for the queue whose history it is.  Everything that does not
@@ -28,7 +28,7 @@ from .snapshot import read_version
 from .storage import LocalStorage, Storage, storage_at
 
 FIRST_DESIGN_LOG = "_spark_metadata"
-"""The log of a table that the first design's Parquet sink wrote."""
+"""The log of a table by the first design's Parquet sink had this name."""
 
 FIRST_DESIGN = (
     "the table {table} was written by the first design of the bridge, which kept its place in a "
@@ -38,10 +38,12 @@ FIRST_DESIGN = (
 )
 
 CONSUMER_DIGITS = 8
-"""Digits of the table's id in a consumer's default name: two tables do not trim each other's."""
+"""A consumer's default name has this many digits of the table's id: two tables do not trim each
+other's queue.
+"""
 
 TAKEN_BACK = frozenset({"RESTORE", "FSCK", "REPAIR"})
-"""Operations that change what the table holds whatever they say they added and removed."""
+"""These operations change what the table holds, whatever they say they added and removed."""
 
 
 def open_table(
@@ -101,9 +103,9 @@ def check_first_design(storage: Storage) -> None:
 
 
 def check_schema(table: Table, schema: pa.Schema) -> None:
-    """Raises ConfigurationError unless rows of ``schema`` fit the table.
+    """Raise ConfigurationError unless rows of ``schema`` fit the table.
 
-    The table may have more columns that may be null; they are null in what we land.
+    The table may have more columns if they may be null; they are null in what we land.
     """
     has = {column.name: column for column in table.schema}
     if DAY.name not in has and {"gateway", "offset"} <= set(has):
@@ -149,9 +151,9 @@ def _plain(kind: pa.DataType) -> str:
 
 
 def check_operations(table: Table) -> None:
-    """Raises RewindNeeded when the table's offsets may not be what its rows are.
+    """Raise RewindNeeded when the table's offsets may not match its rows.
 
-    Looks at every version since the last one that landed rows of a gateway.
+    Every version since the last one that landed rows of a gateway is checked.
     """
     if not table.landed():
         return
@@ -181,10 +183,10 @@ def versions_since_landing(table: Table) -> Iterator[Commit]:
 
 
 def check_commits(location: str, commits: Iterable[Commit]) -> None:
-    """Raises RewindNeeded for a commit that took rows back or put others in their place.
+    """Raise RewindNeeded for a commit that removed rows or replaced them.
 
-    What only arranges rows anew goes on (OPTIMIZE, VACUUM), what other programs append too, and
-    what this package did itself: it keeps the offsets right.
+    Commits that only rearrange rows (OPTIMIZE, VACUUM) are accepted, and so are rows that other
+    programs append, and commits of this package, because it keeps the offsets right.
     """
     for commit in commits:
         if commit.run is not None:
@@ -231,17 +233,17 @@ def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterabl
 
 
 def consumer_name(table_id: str) -> str:
-    """The consumer's name when nobody gives one."""
+    """Return the consumer's name if no other was configured."""
     return f"spark-{re.sub(r'[^0-9A-Za-z]', '', table_id)[:CONSUMER_DIGITS]}"
 
 
 def check_gateway(
     location: str, description: Description, landed: Landed | None, *, start_begin: bool
 ) -> None:
-    """Raises QueueMismatch when the table cannot begin with this gateway.
+    """Raise QueueMismatch when the table cannot begin with this gateway.
 
-    ``landed`` has been proven by then: what is looked at here is a gateway that the table does
-    not know though the gateway has trimmed rows already (another table had them).
+    ``landed`` has been proven by then: this check concerns a gateway that the table does not know
+    although it has trimmed rows already (another table had them).
     """
     if landed is None and description.begin > 0 and not start_begin:
         raise QueueMismatch(

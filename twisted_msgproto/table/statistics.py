@@ -1,7 +1,7 @@
-"""The statistics of a data file, as its ``add`` carries them: of every column, or of none.
+"""A data file's ``add`` carries statistics of every column, or of none.
 
-Readers skip a file when its statistics say that no row fits.  pyarrow's and duckdb's readers take a
-column without statistics, beside others that have them, for one without any value and skip the
+Readers skip a file when its statistics say that no row fits.  pyarrow's and duckdb's readers treat
+a column without statistics, beside others that have them, as one without any value and skip the
 file wrongly, so a file has them for each primitive column or says its number of rows alone.  The
 columns of maps and lists, which nobody filters by range, are left out as every writer of Delta
 tables leaves them out.
@@ -25,7 +25,7 @@ TIE_BREAKER = "\U0010ffff"
 
 @dataclass(slots=True)
 class _Bounds:
-    """The smallest and the largest value of a column, and its nulls, over row groups."""
+    """Holds the smallest and the largest value of a column, and its nulls, over row groups."""
 
     nulls: int = 0
     least: Any = None
@@ -48,7 +48,7 @@ class _Bounds:
 
 @dataclass(slots=True)
 class _Collected:
-    """The three parts of a file's statistics."""
+    """Holds the three parts of a file's statistics."""
 
     minimum: dict[str, Any] = field(default_factory=dict)
     maximum: dict[str, Any] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""Where a table stands: a directory of this machine, or an object store through delta-rs.
+"""A table is kept in a directory of this machine, or in an object store through delta-rs.
 
-:func:`storage_at` makes either of a location and options; what it gives can be pickled, so that
+:func:`storage_at` makes either from a location and options; its result can be pickled, so that
 tasks on other machines write files into the same table.
 """
 
@@ -24,10 +24,12 @@ from .disk import OSTableDisk, TableDisk
 LOG = "_delta_log"
 """The folder of a table's log."""
 PRIVATE = "_msgproto"
-"""The folder of a table for what is no part of it; readers pass over names which begin so."""
+"""This folder of a table is for files that are no part of it; readers skip names with this
+beginning.
+"""
 TEMPORARY_PREFIX = "_commit_"
 TEMPORARY_SUFFIX = ".json.tmp"
-"""Names which delta-rs uses for the same purpose, so that either cleans up after the other."""
+"""delta-rs uses these names for the same purpose, so that either cleans up after the other."""
 LOCAL_SCHEMES = frozenset({"", "file"})
 
 CLIENT_OPTIONS: Mapping[str, str] = {
@@ -36,9 +38,9 @@ CLIENT_OPTIONS: Mapping[str, str] = {
     "max_retries": "3",
     "retry_timeout": "20s",
 }
-"""What delta-rs' client is given unless the operator says otherwise.
+"""delta-rs' client gets these options unless the operator sets others.
 
-Left alone it asks a store that does not answer for three minutes.
+By default it would try a store that does not answer for three minutes.
 """
 
 
@@ -49,9 +51,9 @@ class Storage(Protocol):
     """
 
     location: str
-    """A directory, or a URL that delta-rs reads."""
+    """This is a directory, or a URL that delta-rs reads."""
     options: Mapping[str, str]
-    """Delta-rs' storage options; empty for a directory."""
+    """These are delta-rs' storage options; they are empty for a directory."""
 
     @property
     def local(self) -> bool:
@@ -75,7 +77,7 @@ class Storage(Protocol):
 
 @dataclass(slots=True)
 class LocalStorage:
-    """A table in a directory of this machine, or of a disk that machines share."""
+    """Keeps a table in a directory of this machine, or of a disk that machines share."""
 
     location: str
     disk: TableDisk = field(default_factory=OSTableDisk)
@@ -132,7 +134,7 @@ class LocalStorage:
 
 @dataclass(slots=True)
 class ObjectStorage:
-    """A table in an object store that delta-rs knows."""
+    """Keeps a table in an object store that delta-rs knows."""
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -170,14 +172,14 @@ class ObjectStorage:
 
 
 class _StoreFiles(DeltaStorageHandler):
-    """delta-rs' filesystem, with files that also take pyarrow's buffers."""
+    """Wraps delta-rs' filesystem, so that its files also accept pyarrow's buffers."""
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> Any:
         return pa.PythonFile(_OctetsOnly(self._handler.open_output_stream(path, metadata)))
 
 
 class _OctetsOnly:
-    """A file of delta-rs, whose ``write`` knows nothing but ``bytes``."""
+    """Wraps a file of delta-rs, because its ``write`` accepts nothing but ``bytes``."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

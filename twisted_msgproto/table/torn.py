@@ -1,11 +1,11 @@
-"""What a loss of power may leave of a log on a local disk, and how it is made whole.
+"""Repair what a loss of power may leave of a log on a local disk.
 
-This package makes every version and every checkpoint durable before it relies on it, so its own
-can be missing and cannot be torn.  Other programs that write the table sync nothing.  What can be
-mended without doubt is mended before a writer goes on:
+This package makes every version and every checkpoint durable before it relies on it, so its own can
+be missing and cannot be torn.  Other programs that write the table sync nothing.  What can be
+repaired without doubt is repaired before a writer continues:
 
-* a torn checkpoint goes when the log without it still says everything;
-* a torn last version, or one whose files are not there whole, becomes an empty version of the same
+* a torn checkpoint is removed when the log without it still says everything;
+* a torn last version, or one whose files are incomplete, becomes an empty version of the same
   number.  Numbers are never used again: a reader may have seen it.
 
 Everything else is for a person to decide, and the error says what to do.
@@ -32,9 +32,9 @@ from .snapshot import (
 from .storage import LocalStorage
 
 EMPTY = "EMPTY"
-"""The operation of a version that stands for one that a loss of power took."""
+"""A version that replaces one lost in a power cut has this operation."""
 PARQUET_MARK = b"PAR1"
-"""The last octets of every whole Parquet file."""
+"""Every complete Parquet file ends with these octets."""
 
 
 def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
@@ -123,9 +123,9 @@ def _mend_last(
 def _make_empty(
     storage: LocalStorage, version: int, reason: str, clock: Callable[[], float]
 ) -> None:
-    """Puts an empty version in the place of a torn one, durably.
+    """Replace a torn version by an empty one, durably.
 
-    It bears no run of this package: what came before it has still to be looked at.
+    It names no run of this package, because what came before it still has to be checked.
     """
     info = {
         "timestamp": int(clock() * 1000),
