@@ -1,14 +1,14 @@
-"""Which protocols and sinks there are: our own protocols, and those of other packages.
+"""This module knows all protocols and sinks: our own, and those of other packages.
 
-The command line, the combined gateway, the demo and the benches look a protocol up here and import
-its modules late, by name.  Our own stand in :data:`PROTOCOLS`.  Another package adds one with an
-entry point whose value is a :class:`Registered`::
+The command line, the combined gateway, the demo and the benches find a protocol here and import its
+modules late, by name.  Our own stand in :data:`PROTOCOLS`.  Another package adds one with an entry
+point whose value is a :class:`Registered`::
 
     [project.entry-points."twisted_msgproto.protocols"]
     lines = "msgproto_lines:REGISTERED"
 
-and a sink with an entry point of the group ``twisted_msgproto.sinks``.  A package which cannot be
-imported is named in one line when its protocol is asked for; the others go on.
+and a sink with an entry point of the group ``twisted_msgproto.sinks``.  If a package cannot be
+imported, one line names it when its protocol is asked for; all others work as before.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ from .core.errors import ConfigurationError
 from .core.named import failure_text
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
-"""A server endpoint on this machine alone, with a port which the system chooses."""
+"""The endpoint of a server for this machine alone, on a port that the system chooses, is this."""
 
 PROTOCOL_GROUP: Final = "twisted_msgproto.protocols"
-"""Entry points of protocols; each value is a :class:`Registered` of the entry point's name."""
+"""Protocols are entry points of this group; each value is a :class:`Registered` of their name."""
 
 SINK_GROUP: Final = "twisted_msgproto.sinks"
-"""Entry points of sinks; see :meth:`twisted_msgproto.net.gateway.Gateway.sinkOf`."""
+"""Sinks are entry points of this group; see
+:meth:`twisted_msgproto.net.gateway.Gateway.sinkOf`."""
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-"""What a protocol can be called: its name is a table of TOML and a word of the command line."""
+"""A protocol's name matches this, since it names a table of TOML and a twistd plugin."""
 
 RESERVED: Final = frozenset(
     {"broker", "growth", "idle", "limits", "msgproto", "queue", "scale", "spark", "status"}
 )
-"""Names which mean something else in a gateway.toml, or to ``twistd`` and ``msgproto bench``."""
+"""These names mean something else in a gateway.toml, to ``twistd`` or to ``msgproto bench``."""
 
 
 class Registered(NamedTuple):
-    """One protocol.
+    """Describes one protocol.
 
     ``package`` has the modules ``service`` (``Options``, ``serve``, ``makeService``) and
     ``command`` (``DEFAULT_ENDPOINT``, ``send``, ``recv``).  ``ports`` names the default ports by
-    their role (``"tcp"``, ``"websocket"``, ``"control"``, …).  ``demo`` is the protocol's table of
-    the demo's gateway.toml, with which its server listens on ``demo_addresses`` addresses; the demo
-    leaves a protocol out whose table is empty.  ``demo_send`` is what ``msgproto send`` is told
-    beside each address.  ``bench`` is the module with the rows of ``msgproto bench``; empty for
-    none.
+    their role (``"tcp"``, ``"websocket"``, ``"control"``, …).  ``demo`` is the protocol's table in
+    the demo's gateway.toml; its server then listens on ``demo_addresses`` addresses.  The demo
+    leaves out a protocol whose table is empty.  ``demo_send`` is what ``msgproto send`` is told
+    beside each address.  ``bench`` names the module with the rows of ``msgproto bench``; it is
+    empty if there is none.
     """
 
     name: str
@@ -115,7 +116,7 @@ PROTOCOLS: Mapping[str, Registered] = {
         ),
     )
 }
-"""Our own; they need no metadata of an installation."""
+"""These are our own; they need no metadata of an installation."""
 
 
 # ── protocols ───────────────────────────────────────────────────────────────────────────────────

@@ -63,10 +63,10 @@ def all_subjects() -> dict[str, str]:
 
 
 AGAINST = frozenset({"lumberjack"})
-"""Subjects which can be measured beside another program (``--against``)."""
+"""Subjects that can be measured beside another program (``--against``)."""
 
 BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark", "growth")}
-"""Subject → the subjects which are measured with it."""
+"""Subject → the subjects that are measured with it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +132,7 @@ def _said(line: str) -> None:
 
 
 def _rows(arguments: argparse.Namespace) -> Generator[Row]:
-    """The rows of the subjects asked for, each subject once."""
+    """Yield the rows of the subjects asked for, each subject once."""
     subjects = chosen(arguments.subjects)
     if arguments.against is not None and not AGAINST & set(subjects):
         raise ConfigurationError(f"--against is for {', '.join(AGAINST)} only")
@@ -150,7 +150,7 @@ def _rows(arguments: argparse.Namespace) -> Generator[Row]:
 
 
 def chosen(asked: Sequence[str]) -> dict[str, bool]:
-    """The subjects to measure → whether they were asked for by name; ConfigurationError."""
+    """Return the subjects to measure → whether they were asked for by name; ConfigurationError."""
     ours_alone = bool(asked) and SUBJECTS.keys() >= set(asked)
     subjects = SUBJECTS if ours_alone else all_subjects()
     unknown = [name for name in asked if name not in subjects]
@@ -162,7 +162,7 @@ def chosen(asked: Sequence[str]) -> dict[str, bool]:
 
 
 def _module(name: str) -> ModuleType:
-    """A subject's module; ModuleNotFoundError if it or what it needs is not installed."""
+    """Return a subject's module; ModuleNotFoundError if it or what it needs is not installed."""
     if name in SUBJECTS:
         module = importlib.import_module(SUBJECTS[name])
     else:
@@ -174,7 +174,7 @@ def _module(name: str) -> ModuleType:
 
 
 def describe(result: Result | Readings) -> str:
-    """A result for people, in two lines."""
+    """Return a result for people, in two lines."""
     return _compared(result) if isinstance(result, Result) else _shown(result)
 
 
@@ -234,7 +234,7 @@ def _number(value: float) -> str:
 def plot(results: Sequence[Result | Readings], file: Path) -> None:
     """Draw each figure with its rounds and its mark.
 
-    Ratios stand as they are; a value which stands alone is drawn in parts of its mark, and not at
+    Ratios stand as they are; a value that stands alone is drawn in parts of its mark, and not at
     all if it has none.
     """
     import matplotlib

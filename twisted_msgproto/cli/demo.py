@@ -45,7 +45,7 @@ START_SECONDS = 120.0
 STILL_SECONDS = 600.0
 """The demo gives up when nothing has moved for so long.
 
-A process which ends is seen at once; this is for one which hangs, and a machine with far more work
+A process that ends is seen at once; this is for one that hangs, and a machine with far more work
 than processors may keep Spark from its first batch for minutes.
 """
 
@@ -79,7 +79,7 @@ class Count:
 
     @property
     def agrees(self) -> bool:
-        """All were acknowledged and all landed, whoever reads the table."""
+        """Return all were acknowledged and all landed, whoever reads the table."""
         everywhere = self.read_again is None or self.read_again == self.landed
         return everywhere and self.sent == self.acknowledged == self.landed > 0
 
@@ -141,7 +141,9 @@ def lock_directory(directory: Path) -> IO[bytes] | None:
 
 
 def temporary_directory() -> Path:
-    """A new directory under the system's temporary one; what earlier demos left there goes."""
+    """Return a new directory under the system's temporary one; what earlier demos left there
+    goes.
+    """
     prefix = f"msgproto-demo-{os.getuid()}-"
     for old in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         if old.is_symlink() or old.stat().st_uid != os.getuid():
@@ -165,7 +167,7 @@ def shown_protocols() -> dict[str, Registered]:
 
 
 def gateway_file(queue: Path, protocols: Iterable[Registered]) -> str:
-    """A gateway.toml with a server of every protocol, on ports which the system chooses."""
+    """Return a gateway.toml with a server of every protocol, on ports that the system chooses."""
     lines = ["[queue]", f"directory = {toml_value(str(queue))}"]
     for protocol in protocols:
         lines += ["", f"[{protocol.name}]"]
@@ -185,7 +187,7 @@ class Progress:
         self._open = False  # a line without an end stands on the terminal
 
     def say(self, text: str) -> None:
-        """A line which stays."""
+        """A line that stays."""
         self.end_line()
         print(text, flush=True)
 
@@ -230,7 +232,7 @@ class Demo:
         self._moved = (0.0, (0, 0))  # when something moved last, and where it stood
 
     def run(self) -> tuple[dict[str, Count], int]:
-        """The counts per protocol, and how many offsets stand in the table more than once.
+        """Return the counts per protocol, and how many offsets stand in the table more than once.
 
         Raises DemoFailed when a process ends or nothing moves any more.
         """
@@ -263,7 +265,7 @@ class Demo:
     def _start_clients(
         self, children: Children, addresses: dict[str, list[str]]
     ) -> dict[str, Child]:
-        """A client process for each address; those of one protocol share its messages.
+        """Return a client process for each address; those of one protocol share its messages.
 
         The first client of a protocol has its name, the others a number behind it (``sabc-2``).
         """
@@ -368,7 +370,7 @@ class Demo:
 
 
 def landed_since(table: LandedTable, gateway: str, first: int) -> dict[str, int]:
-    """Rows per protocol in the table which this gateway wrote from offset ``first`` on."""
+    """Return rows per protocol in the table that this gateway wrote from offset ``first`` on."""
     import pyarrow.compute as pc
 
     rows = table.read(["gateway", "offset", "protocol"])
@@ -396,7 +398,7 @@ def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> dic
 
 
 def failed(child: Child, what: str) -> DemoFailed:
-    """Why the demo ends, with the last lines of the process that is the cause."""
+    """Return why the demo ends, with the last lines of the process that is the cause."""
     tail = "".join(f"\n  {line[:300]}" for line in child.lines()[-TAIL_LINES:])
     return DemoFailed(f"the {child.name} process {what}; its log {child.log} ends:{tail}")
 

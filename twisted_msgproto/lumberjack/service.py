@@ -19,10 +19,10 @@ class Options(ServerOptions):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """The Lumberjack server as a child of ``gateway``, which has the sink."""
+    """Return the Lumberjack server as a child of ``gateway``, which has the sink."""
     return ListeningService(gateway.reactor, gateway.makeFactory(options), options["endpoints"])
 
 
 def makeService(options: ServerOptions) -> IService:
-    """What twistd calls."""
+    """Return what twistd calls."""
     return standalone(options, serve)

@@ -1,8 +1,8 @@
-"""Who must not read now: pause reasons of one connection, and the octets of all which wait.
+"""Backpressure pauses the reading of a connection while too much waits.
 
-Nothing is dropped for want of room.  A connection is not read while there is a reason: it or all
-connections together have too many octets which are not safe yet, its peer does not read what we
-write, or more of what it sent must be decoded first.
+Nothing is dropped for lack of space.  A connection is not read while one of these reasons holds: it
+or all connections together have too many octets that are not safe yet, its peer does not read what
+we write, or more of its octets must be decoded first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReadControl:
 
     @property
     def reasons(self) -> frozenset[str]:
-        """Why not."""
+        """Return why not."""
         return frozenset(self._reasons)
 
     def pause(self, reason: str) -> None:
@@ -51,21 +51,22 @@ class ReadControl:
 
 
 class Holder(Protocol):
-    """A connection which holds octets of what is not whole yet."""
+    """Holds octets of incomplete frames or messages, as a connection does."""
 
     def cutOff(self, octets: int, limit: float) -> None:
         """End at once: ``octets`` are held, the most of all, who together may hold ``limit``."""
 
 
 class HeldOctets:
-    """Octets of frames and messages which are not whole yet, of all connections of a process.
+    """Bounds the octets of incomplete frames and messages, over all connections of a process.
 
-    They cannot wait for better times, because what they lack would not come then.  Above the limit
-    the connection which holds most is cut off: a usual one, with a little in the works, never is.
+    Pausing would not free them, because their missing parts would not arrive.  Above the limit the
+    connection that uses the most memory is closed; an ordinary connection uses little and is never
+    chosen.
 
     Attributes:
         limit: octets.
-        held: octets which are held now.
+        held: octets that are held now.
     """
 
     def __init__(self) -> None:
@@ -74,8 +75,9 @@ class HeldOctets:
         self._holders: dict[Holder, int] = {}
 
     def hold(self, holder: Holder, octets: int) -> None:
-        """``holder`` holds so many octets now, in all; it or others may be cut off before this
-        returns."""
+        """Set the octets that ``holder`` holds now; it or others may be closed before this
+        returns.
+        """
         self.held += octets - self._holders.pop(holder, 0)
         if octets:
             self._holders[holder] = octets
@@ -87,12 +89,13 @@ class HeldOctets:
 
 
 class OctetBudget:
-    """Octets which wait for the sink, of all connections of a process; above the limit none reads.
+    """Bounds the octets that wait for the sink, over all connections of a process; above the limit
+    nothing is read.
 
     Attributes:
-        limit: octets; reading stops above it and goes on at half of it.
-        waiting: octets which wait now.
-        held: octets of what is not whole yet, and so cannot wait for the sink.
+        limit: octets; reading stops above it and resumes at half of it.
+        waiting: octets that wait now.
+        held: octets of incomplete messages, which cannot go to the sink yet.
     """
 
     def __init__(self, limit: float = inf, reason: str = "process-octets") -> None:
@@ -109,14 +112,14 @@ class OctetBudget:
         self.held.limit = min(self.held.limit, held)
 
     def add(self, octets: int, control: ReadControl) -> None:
-        """``octets`` of the connection behind ``control`` wait from now on."""
+        """Note that ``octets`` of the connection behind ``control`` wait from now on."""
         self.waiting += octets
         if self.waiting > self.limit:
             self._paused[control] = None
             control.pause(self._reason)
 
     def remove(self, octets: int) -> None:
-        """``octets`` wait no longer."""
+        """Note that ``octets`` wait no longer."""
         self.waiting -= octets
         if self._paused and self.waiting <= self.limit // 2:
             paused, self._paused = self._paused, {}
@@ -124,5 +127,7 @@ class OctetBudget:
                 control.resume(self._reason)
 
     def forget(self, control: ReadControl) -> None:
-        """The connection behind ``control`` is gone (what waits of it goes on waiting)."""
+        """Note that the connection behind ``control`` is gone; its octets still wait for the
+        sink.
+        """
         self._paused.pop(control, None)

@@ -1,4 +1,4 @@
-"""What the servers of one process share, and the services which hold them.
+"""The servers of one process share a gateway: a sink, a budget, and the services that run them.
 
 One protocol's ``makeService`` makes a gateway of one server; ``twistd msgproto`` makes one gateway
 of many.  Either way a protocol only says how its factory is made and where it listens.
@@ -28,27 +28,29 @@ from .sink import DurableSink, IMessageSink
 log = Logger(namespace="twisted_msgproto.gateway")
 
 STOP_SECONDS: Final = 4.0
-"""For the whole end of a process, connections and queue: supervisors begin to kill after 5 s."""
+"""The end of a whole process, connections and queue together, may last this long: supervisors
+begin to kill after 5 s.
+"""
 
 QUEUE_SECONDS_LEAST: Final = 0.5
-"""What the queue gets of it, also when the connections have used up all."""
+"""The queue gets at least this much of it, even when the connections have used up all."""
 
 
 class CannotStart(SystemExit, Exception):
     """A service cannot start, for a reason of one line.
 
-    SystemExit: no traceback is printed.  Exception: ``twistd`` tells the process which made the
+    SystemExit: no traceback is printed.  Exception: ``twistd`` tells the process that made the
     daemon, and removes its pid file; for SystemExit alone that process would wait for ever.
     """
 
 
 class Gateway(MultiService):
-    """The service at the top: it owns the sink, and its children are the servers.
+    """This service is the root: it owns the sink, and its children are the servers.
 
     Attributes:
         reactor: where all of it runs.
         sink: what all servers put their batches into, or None.
-        budget: the octets of all connections which wait for the sink.
+        budget: the octets of all connections that wait for the sink.
         factories: the server factories, for the status page.
     """
 
@@ -60,9 +62,9 @@ class Gateway(MultiService):
         title: str = "gateway",
         **queue_options: Any,
     ) -> None:
-        """``queue`` is a queue directory (opened when the service starts), or None.
+        """Make a gateway; ``queue`` is a queue directory (opened when the service starts), or None.
 
-        ``title`` stands in front of the line which says why the queue cannot be opened.
+        ``title`` stands in front of the line that says why the queue cannot be opened.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.reactor = reactor
@@ -122,7 +124,7 @@ class Gateway(MultiService):
         """Begin to serve: this process is a gateway from now on.
 
         Only here is the queue opened: ``twistd`` has become a daemon and another user by now, and
-        its log takes what there is to tell.  CannotStart with one line if that cannot be.
+        errors go to its log.  CannotStart with one line if that cannot be.
         """
         if self._unopened is not None:
             directory, sink = self._unopened
@@ -142,8 +144,8 @@ class Gateway(MultiService):
     def stopService(self) -> Deferred[Any]:
         """Stop listening, let the connections end well, then flush and close the queue.
 
-        On a disk without room both wait in vain: together they take no longer than
-        :data:`STOP_SECONDS`, unless an operator has given the connections more than that.
+        On a full disk both would wait in vain: together they last no longer than
+        :data:`STOP_SECONDS`, unless an operator has set a longer ``drain`` for the connections.
         """
         until = self.reactor.seconds() + STOP_SECONDS
         stopped: Deferred[Any] = maybeDeferred(super().stopService)
@@ -170,7 +172,9 @@ class Gateway(MultiService):
 
 
 def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:
-    """The sink over ``directory``, not opened; ConfigurationError if a package is missing."""
+    """Return the sink over ``directory``, not opened; ConfigurationError if a package is
+    missing.
+    """
     try:
         return DurableSink.unopened(directory, reactor, **queue_options)
     except ModuleNotFoundError as error:
@@ -180,19 +184,21 @@ def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSin
 
 
 def announce(name: str, address: str) -> None:
-    """Print the one line which says that a server listens (scripts wait for it)."""
+    """Print the one line that says that a server listens (scripts wait for it)."""
     print(f"{name} listening on {address}", file=sys.stdout, flush=True)
 
 
 def address_name(address: Any) -> str:
-    """A listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``, ``unix:/run/x``."""
+    """Return a listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``,
+    ``unix:/run/x``.
+    """
     if getattr(address, "host", None) is not None:
         return f"{str(address.type).lower()}:{peer_name(address)}"
     return f"unix:{peer_name(address)}"
 
 
 class ListeningService(Service):
-    """One factory on any number of endpoints, with an end which loses nothing.
+    """Serves one factory on any number of endpoints, with an end that loses nothing.
 
     ``stopService`` stops listening first; then the factory lets its connections end well.
     """
@@ -251,7 +257,9 @@ class ListeningService(Service):
 def standalone(
     options: ServerOptions, serve: Callable[[ServerOptions, Gateway], IService], reactor: Any = None
 ) -> Gateway:
-    """The service of one protocol's twistd plugin; SystemExit with one line if it cannot be."""
+    """Return the service of one protocol's twistd plugin; SystemExit with one line if it cannot
+    be.
+    """
     if reactor is None:
         from twisted.internet import reactor
     try:

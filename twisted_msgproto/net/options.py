@@ -1,4 +1,4 @@
-"""The options which every twistd plugin of the package has, checked before anything starts.
+"""Every twistd plugin of the package has these options; they are checked before anything starts.
 
 A usage error is one line: nothing an operator types ends in a traceback.
 """
@@ -22,7 +22,7 @@ from .sink import IMessageSink
 
 
 class ServerOptions(usage.Options):
-    """Common options of a server; a protocol's own options are a subclass.
+    """Parses the options that all servers have; a protocol's own options are a subclass.
 
     A subclass sets :attr:`protocolName`, :attr:`defaultEndpoint`, :attr:`LIMITS` and
     :attr:`serverFactory`, and adds ``optParameters``, ``optFlags`` and ``opt_…`` methods as
@@ -68,7 +68,7 @@ class ServerOptions(usage.Options):
         self.longdesc = f"{self.getDescription()}\n\nLimits:\n{self['limits'].describe()}"
 
     def getDescription(self) -> str:
-        """What ``--help`` says above the limits."""
+        """Return what ``--help`` says above the limits."""
         return (
             f"{(type(self).__doc__ or '').strip()}\n\n"
             f"Default endpoint: {self.defaultEndpoint}\n"
@@ -76,7 +76,9 @@ class ServerOptions(usage.Options):
         )
 
     def parseOptions(self, options: Any = None) -> None:
-        """What twistd calls: a usage error is one line on stderr and exit status 1."""
+        """Parse the command line for twistd: a usage error is one line on stderr and exit status
+        1.
+        """
         parse_or_exit(self.protocolName, self.read, options)
 
     def read(self, words: Sequence[str] | None) -> None:
@@ -85,7 +87,7 @@ class ServerOptions(usage.Options):
 
     @classmethod
     def defaultLimits(cls) -> Limits:
-        """The limits of this server at their defaults."""
+        """Return the limits of this server at their defaults."""
         return Limits.of(COMMON_LIMITS, cls.LIMITS)
 
     def opt_endpoint(self, description: str) -> None:
@@ -154,7 +156,7 @@ class ServerOptions(usage.Options):
         return sink
 
     def postOptions(self) -> None:
-        """Check what was given, as far as it can be checked without opening anything."""
+        """Check the options, as far as that is possible without opening anything."""
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
         for description in self["endpoints"]:
@@ -181,9 +183,10 @@ def parse_or_exit(
 
 
 def _look_for_certificates(description: str) -> None:
-    """ValueError for ``tls:DIRECTORY:…`` without the directory.
+    """Raise ValueError for ``tls:DIRECTORY:…`` if there is no such directory.
 
-    Twisted would listen, and refuse every hand-shake.  What is in the directory may come later.
+    Twisted would listen, and refuse every hand-shake.  The certificates may be added to the
+    directory later.
     """
     match = re.match(r"tls:((?:[^:\\]|\\.)*)", description)
     if match and not os.path.isdir(directory := re.sub(r"\\(.)", r"\1", match[1])):
