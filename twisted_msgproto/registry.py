@@ -130,7 +130,7 @@ def known() -> list[str]:
 def registered(name: str) -> Registered:
     """Return the protocol of this name.
 
-    Raises ConfigurationError if there is none, and if the package which brings it is broken.
+    Raises ConfigurationError if there is none, and if the package that provides it is broken.
     """
     row = PROTOCOLS.get(name)
     if row is not None:
@@ -144,9 +144,9 @@ def registered(name: str) -> Registered:
 def usable(
     complain: Callable[[str], object], parts: Iterable[tuple[str, str]] = ()
 ) -> Iterator[Registered]:
-    """Iterate over all protocols; one which is broken is left out, and ``complain(line)`` called.
+    """Iterate over all protocols; a broken one is left out, and ``complain(line)`` is called.
 
-    It is broken too if it lacks one of ``parts``, which are modules and their attributes.
+    A protocol that lacks one of ``parts`` is broken, too; each is a module and an attribute.
     """
     yield from PROTOCOLS.values()
     for name in sorted(_others(PROTOCOL_GROUP)):
@@ -173,7 +173,7 @@ def load(name: str, module: str) -> ModuleType:
 
 
 def load_module(name: str, module: str) -> ModuleType:
-    """Import ``module``, which belongs to the protocol ``name``; raises as :func:`load` does."""
+    """Import ``module`` for the protocol ``name``; it raises as :func:`load` does."""
     if name in PROTOCOLS:
         return importlib.import_module(module)
     try:
@@ -212,14 +212,14 @@ def _row(name: str, offers: tuple[EntryPoint, ...]) -> Registered:
 
 
 def known_sinks() -> list[str]:
-    """Return the names of all sinks which packages have registered; none is imported for it."""
+    """Return the names of all registered sinks; no package is imported for it."""
     return sorted(_others(SINK_GROUP))
 
 
 def registered_sink(name: str) -> object:
-    """Return what makes the sink of this name.
+    """Return the class or function that makes the sink of this name.
 
-    Raises ConfigurationError if there is none, and if the package which brings it is broken.
+    Raises ConfigurationError if there is none, and if the package that provides it is broken.
     """
     offers = _others(SINK_GROUP).get(name)
     if offers is None:
@@ -243,12 +243,12 @@ def _others(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
 
 
 def forget() -> None:
-    """Look for the entry points of other packages anew: a process looks once."""
+    """Forget the entry points of other packages: they are searched for anew, as at the start."""
     _others.cache_clear()
 
 
 def _loaded(what: str, offers: tuple[EntryPoint, ...]) -> object:
-    """Import what one package offers; ConfigurationError if that fails or several offer it."""
+    """Load the one entry point; ConfigurationError is raised if there are several, or it fails."""
     if len(offers) > 1:
         names = " and ".join(sorted(map(package_name, offers)))
         raise ConfigurationError(f"{what} comes from more than one package, {names}: uninstall one")
@@ -259,7 +259,7 @@ def _loaded(what: str, offers: tuple[EntryPoint, ...]) -> object:
 
 
 def package_name(offer: EntryPoint) -> str:
-    """Return the name and version of the package which has this entry point."""
+    """Return the name and version of the package that has this entry point."""
     try:
         assert offer.dist is not None
         return f"{offer.dist.name} {offer.dist.version}"

@@ -39,17 +39,17 @@ SUBJECTS: Mapping[str, str] = {
         for name in ("queue", "spark", "growth", "idle", "scale")
     },
 }
-"""Subject → the module with its rows, in the order in which they are measured.
+"""The rows of each subject are in this module; subjects are measured in this order.
 
-Such a module has ``comparisons(arguments)``, which yields the rows, and may have ``REQUIRES``, the
-packages of an extra without which it has nothing to measure.
+Such a module has ``comparisons(arguments)``, a generator of the rows, and may have ``REQUIRES``,
+the packages of an extra that it cannot do without.
 """
 
 
 def all_subjects() -> dict[str, str]:
     """Return :data:`SUBJECTS` and those of other packages' protocols.
 
-    A package which is broken is left out, with a line on stderr.
+    A broken package is left out, with a line on stderr.
     """
 
     def complain(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Objects which an operator names as text: ``MODULE:NAME``, as in ``class = "my.app:Server"``."""
+"""An operator names an object as ``MODULE:NAME``, as in ``class = "my.app:Server"``."""
 
 from __future__ import annotations
 

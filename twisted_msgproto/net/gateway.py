@@ -79,7 +79,7 @@ class Gateway(MultiService):
             self._unopened = queue, self.sink
 
     def makeFactory(self, options: ServerOptions, **settings: Any) -> Any:
-        """Make the server factory which the options of one server ask for, with its sink.
+        """Make the server factory for the options of one server, with its sink.
 
         ``settings`` are the arguments of its own protocol.  Raises ConfigurationError when a class
         or a sink of the operator's own cannot be made.
@@ -107,11 +107,11 @@ class Gateway(MultiService):
         return factory
 
     def sinkOf(self, options: ServerOptions) -> IMessageSink | None:
-        """Return the sink of one server: what its options name, or the queue's, or None.
+        """Return the sink that the options of one server name, or the queue's, or None.
 
-        What options name is called with this gateway, once for all servers which name it.  Its
-        ``open()`` is called before the servers start and its ``close(seconds)`` after they have
-        ended, before the queue closes, where it has these methods; ``close`` may return a Deferred.
+        A named sink is made once, with this gateway as its argument, for all servers that name it.
+        If it has ``open()``, that is called before the servers start; if it has ``close(seconds)``,
+        that is called after they have ended and before the queue closes, and may return a Deferred.
         """
         name = options["sink"]
         if name is None:

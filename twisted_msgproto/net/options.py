@@ -33,8 +33,8 @@ class ServerOptions(usage.Options):
     ``options["class"]`` and ``options["sink"]`` are what was given, or None.
 
     Attributes:
-        subclass: what ``class`` names, or None.
-        sinkMaker: what ``sink`` names, or None; it is called with the gateway.
+        subclass: the class named by ``class``, or None.
+        sinkMaker: the class or function named by ``sink``, or None; it is called with the gateway.
     """
 
     protocolName: ClassVar[str]
@@ -42,10 +42,10 @@ class ServerOptions(usage.Options):
     LIMITS: ClassVar[tuple[Limit, ...]] = ()
 
     serverFactory: ClassVar[type[MsgprotoServerFactory]]
-    """What makes the connections; ``class`` may name a subclass of it."""
+    """This factory makes the connections; ``class`` may name a subclass of it."""
 
     serverClass: ClassVar[type | None] = None
-    """What ``class`` may name a subclass of as well; None: the factory's ``protocol``."""
+    """``class`` may also name a subclass of this; None stands for the factory's ``protocol``."""
 
     subclass: type | None = None
     sinkMaker: Callable[[Any], object] | None = None
@@ -107,7 +107,7 @@ class ServerOptions(usage.Options):
             raise usage.UsageError(str(error)) from None
 
     def opt_class(self, name: str) -> None:
-        """A subclass of the server or of its factory to run instead, as MODULE:NAME."""
+        """Run this subclass of the server or of its factory instead; it is MODULE:NAME."""
         bases = [base for base in (self._serverClass(), self.serverFactory) if base is not None]
         try:
             found = load_named(name)[1]
@@ -123,10 +123,7 @@ class ServerOptions(usage.Options):
         return self.serverClass or getattr(self.serverFactory, "protocol", None)
 
     def opt_sink(self, name: str) -> None:
-        """Where messages become safe: the name of a registered sink, or MODULE:NAME.
-
-        It is called with the gateway, whose sink (with --queue) it may hand on to.
-        """
+        """Messages are made safe by this sink: a registered name, or MODULE:NAME."""
         try:
             found = load_named(name)[1] if ":" in name else registered_sink(name)
         except ConfigurationError as error:

@@ -1,15 +1,15 @@
-"""Tools for people who test a protocol, a subclass, a hook or a sink of their own.
+"""These tools test a protocol, a subclass, a hook or a sink of your own.
 
 They need neither a network nor a running reactor, and no particular test runner: a test says when
 octets move, when time passes, when a batch is safe and when the disk fails.
 
-* :class:`Pair`: a server's and a client's protocol, connected in memory.
-* :class:`Clock`: time which passes when the test says so, for any number of pairs.
-* :class:`HeldSink`, :class:`SafeSink`: sinks which make batches safe by hand, or at once.
-* :func:`splits`: all the ways in which a stream of octets may arrive.
-* :class:`BrokenDisk`: a disk which runs full or fails at a given step (``testing.disks``).
+* :class:`Pair` connects a server's and a client's protocol in memory.
+* :class:`Clock` lets time pass when the test says so, for any number of pairs.
+* :class:`HeldSink` and :class:`SafeSink` make batches safe by hand, or at once.
+* :func:`splits` cuts a stream of octets in all the ways it may arrive.
+* :class:`BrokenDisk` runs full or fails at the step the test chooses.
 
-The disk needs pyarrow, as the queue does, and is imported when it is asked for.
+The disk needs pyarrow, as the queue does, so it is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["BrokenDisk", "Clock", "HeldSink", "MemoryTransport", "Pair", "SafeSi
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs an extra only when somebody asks for it."""
+    """Import the disk when it is first used, since it needs the extra ``queue``."""
     if name == "BrokenDisk":
         from .disks import BrokenDisk
 

@@ -1,4 +1,4 @@
-"""Time which passes when the test says so."""
+"""In a test time passes when the test says so."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from twisted.internet.task import Clock as TwistedClock
 from .pairs import Pair
 
 BEGIN_SECONDS: Final = 1_700_000_000.0
-"""What the clock shows first, in seconds since 1970-01-01 UTC: a day in November 2023."""
+"""The clock begins at this time, a day in November 2023, in seconds since 1970-01-01 UTC."""
 
 
 class Clock(TwistedClock):
-    """Twisted's clock for tests, which also moves the octets of pairs.
+    """Extends Twisted's clock for tests: it also moves the octets of pairs.
 
-    Give it to a factory as its ``clock``, and ``clock.seconds`` as its ``wallClock``: then the
+    Pass it to a factory as its ``clock``, and ``clock.seconds`` as its ``wallClock``: then the
     times in messages are those of the test.
     """
 
@@ -24,7 +24,7 @@ class Clock(TwistedClock):
         self.rightNow = BEGIN_SECONDS
 
     def settle(self, *pairs: Pair) -> None:
-        """Move octets and run the calls which are due, until nothing happens any more."""
+        """Move octets and run the calls that are due, until nothing happens any more."""
         moved = True
         while moved:
             moved = any([pair.pump() for pair in pairs])

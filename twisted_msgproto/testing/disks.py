@@ -1,4 +1,4 @@
-"""A disk for the queue which runs full or fails at a given step."""
+"""A queue's disk runs full or fails when the test says so."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from ..queue.disk import OS_DISK, Disk, File
 STEPS: Final = frozenset(
     {"open", "write", "truncate", "sync", "rename", "remove", "sync_directory"}
 )
-"""What can be made to fail: names of methods of :class:`~twisted_msgproto.queue.disk.Disk` and
-:class:`~twisted_msgproto.queue.disk.File`."""
+"""These steps can be made to fail; they are methods of the queue's ``Disk`` and ``File``."""
 
 
 class BrokenDisk:
-    """The operating system's files, whose calls fail when the test says so.
+    """Passes calls on to the operating system's files, and fails when the test says so.
 
-    Give it to a queue as ``QueueWriter(directory, disk=disk)`` or ``DurableSink(directory, reactor,
+    Use it for a queue as ``QueueWriter(directory, disk=disk)`` or ``DurableSink(directory, reactor,
     disk=disk)``.  Any thread may call it.
 
     Attributes:
@@ -102,7 +101,7 @@ class BrokenDisk:
 
 
 class _BrokenFile:
-    """An open file of a :class:`BrokenDisk`."""
+    """Is an open file of a :class:`BrokenDisk`."""
 
     def __init__(self, disk: BrokenDisk, path: str, file: File) -> None:
         self._disk = disk

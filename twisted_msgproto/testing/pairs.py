@@ -1,4 +1,4 @@
-"""A server's and a client's protocol, connected in memory: octets move when the test says so."""
+"""A server's and a client's protocol are connected in memory; octets move when the test says so."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ SERVER_PORT: Final = 5048
 CLIENT_PORT: Final = 40000
 
 Build = Callable[[IPv4Address], Any]
-"""Builds a protocol for the address of its peer, as ``factory.buildProtocol`` does."""
+"""A function of this kind builds a protocol, as ``factory.buildProtocol`` does."""
 
 
 @implementer(ITransport, IPushProducer)
 class MemoryTransport:
-    """One end of a pair: a TCP transport of Twisted, as far as a protocol can tell.
+    """Is one end of a pair; to a protocol it is a TCP transport of Twisted.
 
     Attributes:
-        protocol: what this end belongs to; None where the factory built none.
+        protocol: this end's protocol; None if the factory built none.
         other: the other end.
-        buffer: what was written here and has not arrived there.
-        written: octets which were written here, in all.
-        full: above so many octets in ``buffer`` the producer is paused.
+        buffer: octets that were written here and have not arrived there.
+        written: how many octets were written here, in all.
+        full: the producer is paused while ``buffer`` has more octets than this.
         reading: the protocol wants to read.
-        deaf: nothing is read here, whatever the protocol wants: set it to play a peer which does
+        deaf: nothing is read here, whatever the protocol wants: set it to play a peer that does
             not read.
         closing: the protocol has asked for the end.
-        aborted: it has asked for the end at once, which a peer sees as a reset.
+        aborted: it has asked for the end at once; the peer sees a reset.
         shut: nothing more will be written here, and the peer may know: set it for a half-close.
         gone: the protocol's ``connectionLost`` was called.
     """
@@ -80,7 +80,7 @@ class MemoryTransport:
         """Do nothing: octets wait for the test in any case."""
 
     def setTcpKeepAlive(self, on: bool) -> None:
-        """Do nothing: no system looks after this connection."""
+        """Do nothing: no system watches this connection."""
 
     def write(self, data: bytes) -> None:
         """Put octets into the buffer; nothing after the end was asked for."""
@@ -98,7 +98,7 @@ class MemoryTransport:
         self.write(b"".join(pieces))
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """Take one push producer."""
+        """Accept one push producer."""
         assert self.producer is None and streaming
         self.producer = producer
 
@@ -138,7 +138,7 @@ class MemoryTransport:
             self.protocol.connectionLost(Failure(reason))
 
     def drained(self) -> None:
-        """The peer has read: with nothing left to read, the producer goes on."""
+        """Resume the producer once the peer has read everything."""
         if not self.buffer and self.producer_paused:
             self.producer_paused = False
             if self.producer:
@@ -174,7 +174,7 @@ class MemoryTransport:
 
 
 class Pair:
-    """A server's and a client's protocol with a connection between them.
+    """Connects a server's and a client's protocol.
 
     Octets, and the end of the connection, move when :meth:`pump` is called::
 
@@ -196,10 +196,10 @@ class Pair:
         host: str = "127.0.0.1",
         tls: bool = False,
     ) -> None:
-        """``server(address)`` and ``client(address)`` build the protocols.
+        """Build the protocols with ``server(address)`` and ``client(address)``, and connect them.
 
-        ``full``: octets above which a transport pauses its producer.  ``host``: the client's
-        address.  ``tls``: the client begins a TLS hand-shake, which comes to nothing.
+        A transport pauses its producer while more than ``full`` octets wait.  ``host`` is the
+        client's address.  With ``tls`` the client begins a TLS hand-shake that never completes.
         """
         self.server = MemoryTransport(SERVER_PORT, full)
         self.client = MemoryTransport(CLIENT_PORT, full, host)
@@ -220,7 +220,7 @@ class Pair:
 
     @property
     def ends(self) -> tuple[MemoryTransport, MemoryTransport]:
-        """Both ends, the server's first."""
+        """Return both ends, the server's first."""
         return self.server, self.client
 
     def pump(self, size: int | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""Sinks which say that a batch is safe when the test says so, or at once."""
+"""These sinks say that a batch is safe when the test says so, or at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..net.sink import IMessageSink
 
 @implementer(IMessageSink)
 class SafeSink:
-    """A sink which keeps everything in memory and says at once that it is safe.
+    """Keeps everything in memory and says at once that it is safe.
 
     Attributes:
-        batches: what was put, oldest first.
+        batches: the batches that were put, oldest first.
     """
 
     def __init__(self) -> None:
@@ -27,17 +27,17 @@ class SafeSink:
 
     @property
     def messages(self) -> list[Message]:
-        """All messages which were put, one by one."""
+        """Return all messages that were put, one by one."""
         return [message for batch in self.batches for message in batch]
 
 
 @implementer(IMessageSink)
 class HeldSink:
-    """A sink whose batches wait until the test releases them or lets them fail.
+    """Keeps batches waiting until the test releases them or lets them fail.
 
     Attributes:
-        batches: what was put, oldest first.
-        waiting: the Deferreds of the batches which are neither safe nor lost, oldest first; a test
+        batches: the batches that were put, oldest first.
+        waiting: the Deferreds of the batches that are neither safe nor lost, oldest first; a test
             may fire them in any order.
     """
 
@@ -53,15 +53,15 @@ class HeldSink:
         return safe
 
     def release(self, count: int | None = None) -> None:
-        """Say that the oldest ``count`` batches are safe (None: all which wait now)."""
+        """Say that the oldest ``count`` batches are safe (None: all that wait now)."""
         for _ in range(len(self.waiting) if count is None else count):
             self.waiting.pop(0).callback(None)
 
     def fail(self, error: Exception) -> None:
-        """Say that the oldest batch which waits never will be safe."""
+        """Say that the oldest batch that waits never will be safe."""
         self.waiting.pop(0).errback(error)
 
     @property
     def messages(self) -> list[Message]:
-        """All messages which were put, one by one."""
+        """Return all messages that were put, one by one."""
         return [message for batch in self.batches for message in batch]

@@ -1,4 +1,4 @@
-"""The ways in which a stream of octets may arrive."""
+"""A stream of octets may arrive in many ways."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 PIECE_OCTETS: Final = (1, 2, 3, 7, 64)
-"""Sizes of the pieces into which a whole stream is cut."""
+"""A whole stream is cut into pieces of each of these sizes."""
 
 
 def splits(octets: bytes, everywhere: int = 400) -> Iterator[list[bytes]]:
