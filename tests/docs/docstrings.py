@@ -185,8 +185,9 @@ def begins_clause(word: str, before: str) -> bool:
 
 def riddle(text: str) -> str | None:
     """The first phrase of ``text`` which stops a reader."""
+    plain = " ".join(text.split())
     for pattern in RIDDLES:
-        if match := re.search(pattern, text, re.IGNORECASE):
+        if match := re.search(pattern, plain, re.IGNORECASE):
             return match[0]
     return None
 
@@ -203,7 +204,8 @@ def measure(figures: Figures, path: Path, source: str) -> None:
             figures.note("vague", path, docstring.line, docstring.text)
         if not is_sentence(docstring.text):
             figures.note("fragments", path, docstring.line, docstring.text)
-    for text in (*docstrings(path, source), *comments(path, source)):
+    texts = (*docstrings(path, source), *comments(path, source)) if riddle(source) else ()
+    for text in texts:
         if riddle(text.text):
             figures.note("riddles", path, text.line, text.text)
 

@@ -75,9 +75,9 @@ def page(protocol: str) -> str:
     lines = [
         f"# Machines of {title}",
         "",
-        "These pictures are drawn from the transition tables by",
-        "`python -m tests.docs.machines`, and a test keeps them equal. A card is a state, and its rows",
-        "are the events that may happen in it. An event that is not listed is illegal there.",
+        "`python -m tests.docs.machines` draws these pictures from the transition tables; a test",
+        "keeps them equal. A card is a state; its rows are the events that may happen in it. An",
+        "event that is not listed is illegal there.",
     ]
     for module, name, table in tables(protocol):
         meaning = (inspect.getdoc(type(initial(table))) or "").splitlines()
