@@ -123,7 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_duration(text: str) -> float:
-    """Seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is seconds.
+    """Return seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is
+    seconds.
 
     Raises ConfigurationError for anything else.
     """

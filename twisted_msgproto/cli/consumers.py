@@ -86,7 +86,7 @@ class Standing:
     name: str
     offset: int
     behind: int
-    """Rows which it has not committed."""
+    """Rows that it has not committed."""
     moved: int | None
     """When its offset last changed, µs since 1970 UTC; None when that is not known."""
     waits_seconds: float
@@ -105,7 +105,7 @@ class Standing:
 
 
 def standings(queue: Queue, now: float) -> list[Standing]:
-    """Every consumer of ``queue`` by name; ``now`` is in seconds since 1970 UTC."""
+    """Return every consumer of ``queue`` by name; ``now`` is in seconds since 1970 UTC."""
     from twisted_msgproto.queue.lineage import Landed
 
     described = queue.describe()
@@ -122,7 +122,7 @@ def standings(queue: Queue, now: float) -> list[Standing]:
 
 
 def reset(queue: Queue, name: str, offset: str) -> None:
-    """Set a known consumer to an offset which the queue has, and go on having what it needs.
+    """Set a known consumer to an offset that the queue has, and go on having what it needs.
 
     Raises QueueError for a consumer or number that is none, QueueMismatch for an offset that was
     trimmed (also meanwhile) or is beyond the end.

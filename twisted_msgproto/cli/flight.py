@@ -1,6 +1,6 @@
 """Serve a queue over the network (Arrow Flight), for a bridge on another machine.
 
-Reads the queue's directory beside the gateway which writes it.  On an address which other machines
+Reads the queue's directory beside the gateway that writes it.  On an address that other machines
 can reach it needs TLS and a token; the bridge takes them as --tls-ca and --token-file.
 """
 

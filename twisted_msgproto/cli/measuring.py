@@ -1,8 +1,8 @@
 """How the benchmarks measure: ratios in one run, in interleaved pairs, never a figure alone.
 
 The speed of a shared machine drifts by more than what is to be measured.  So every piece of work
-stands beside another one which is done in the same round, and what counts is the median of the
-rounds' ratios.  A protocol lists its rows in ``bench.py``, as :class:`Comparison`; the few which
+stands beside another one that is done in the same round, and what counts is the median of the
+rounds' ratios.  A protocol lists its rows in ``bench.py``, as :class:`Comparison`; the few that
 nothing can stand beside (how long until a message is in the table, what idle connections weigh)
 are a :class:`Gauge`.
 """
@@ -59,11 +59,11 @@ class Figures:
 
     @property
     def messages_per_group(self) -> float | None:
-        """How many messages shared a sync; None if nothing was made durable."""
+        """Return how many messages shared a sync; None if nothing was made durable."""
         return self.messages / self.groups if self.groups else None
 
     def __add__(self, more: Figures) -> Figures:
-        """Two pieces of work as one."""
+        """Return two pieces of work as one."""
         return Figures(
             self.messages + more.messages,
             self.wall + more.wall,
@@ -74,7 +74,9 @@ class Figures:
         )
 
     def percentile(self, share: float) -> float | None:
-        """The latency which ``share`` of the messages keep, in seconds; None if not measured."""
+        """Return the latency that ``share`` of the messages keep, in seconds; None if not
+        measured.
+        """
         if not self.latencies:
             return None
         ordered = sorted(self.latencies)
@@ -91,7 +93,7 @@ class Comparison:
 
     ``follows``: the work beside takes its shape (its number of groups, say) from what ours just
     did, so ours comes first in every round; otherwise they take turns in going first.  ``slices``:
-    a round is so many pairs whose figures are added up, for work which a disk's whims would rule.
+    a round is so many pairs whose figures are added up, for work that a disk's whims would rule.
     """
 
     name: str
@@ -107,7 +109,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a gauge shows: the value which counts, and what else is worth telling, by name."""
+    """What a gauge shows: the value that counts, and what else is worth telling, by name."""
 
     value: float
     notes: Mapping[str, float] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One row which stands alone: a value in a ``unit``, less is better.
+    """One row that stands alone: a value in a ``unit``, less is better.
 
     ``mark`` and ``goal`` bound the median; None where the row only informs.  Read once in a run
     unless it ``repeats``: a percentile of a long load, say, has its repetitions in it.
@@ -135,7 +137,7 @@ Row = Comparison | Gauge
 
 @dataclass(slots=True)
 class Result:
-    """A measured comparison: every round's figures, and the ratio which counts."""
+    """A measured comparison: every round's figures, and the ratio that counts."""
 
     row: Comparison
     ours: list[Figures]
@@ -143,7 +145,7 @@ class Result:
 
     @property
     def ratios(self) -> list[float]:
-        """Each round's ratio, ours / beside.
+        """Return each round's ratio, ours / beside.
 
         Raises ConfigurationError where the work beside was too little for its clock.
         """
@@ -156,17 +158,17 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """The median ratio."""
+        """Return the median ratio."""
         return median(self.ratios)
 
     def keeps(self, bound: float | None) -> bool | None:
-        """Whether the ratio keeps ``bound``; None if there is none."""
+        """Return whether the ratio keeps ``bound``; None if there is none."""
         if bound is None:
             return None
         return self.ratio <= bound if self.row.figure == "cpu" else self.ratio >= bound
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain values, for ``--json``."""
+        """Return the result as plain values, for ``--json``."""
         latencies = [latency for figures in self.ours for latency in figures.latencies]
         merged = Figures(1, 1.0, 0.0, latencies=latencies)
         return {
@@ -199,15 +201,17 @@ class Readings:
 
     @property
     def value(self) -> float:
-        """The median value."""
+        """Return the median value."""
         return median(reading.value for reading in self.readings)
 
     def keeps(self, bound: float | None) -> bool | None:
-        """Whether the value keeps ``bound``; None if there is none."""
+        """Return whether the value keeps ``bound``; None if there is none."""
         return None if bound is None else self.value <= bound
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain values, for ``--json``; the notes are those of the last round."""
+        """Return the result as plain values, for ``--json``; the notes are those of the last
+        round.
+        """
         return {
             "name": self.row.name,
             "unit": self.row.unit,

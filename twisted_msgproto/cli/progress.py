@@ -59,7 +59,7 @@ class Counted:
 
 
 class PlainLines(Counted):
-    """A line now and then; work which ends at once prints none."""
+    """A line now and then; work that ends at once prints none."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Bar(Counted):
 
 
 def progress_for(total: int | None, *, quiet: bool = False) -> Counted:
-    """What suits stderr: a bar on a terminal (with rich installed), plain lines elsewhere.
+    """Return what suits stderr: a bar on a terminal (with rich installed), plain lines elsewhere.
 
     ``total`` is how many messages there will be, None if nobody knows; ``quiet`` shows nothing.
     """

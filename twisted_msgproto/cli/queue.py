@@ -122,7 +122,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, Any]]:
-    """The queue's messages lo ≤ offset < hi (default: all) as rows of JSON values.
+    """Yield the queue's messages lo ≤ offset < hi (default: all) as rows of JSON values.
 
     Where messages are damaged a line on stderr gives their range.
     """

@@ -22,7 +22,7 @@ def iso_time(microseconds: int) -> str:
 
 
 def text_of(octets: bytes) -> str | None:
-    """The text which these octets are as UTF-8; None if they are none."""
+    """Return the text that these octets are as UTF-8; None if they are none."""
     try:
         return octets.decode()
     except UnicodeDecodeError:
@@ -30,12 +30,12 @@ def text_of(octets: bytes) -> str | None:
 
 
 def base64_of(octets: bytes) -> str:
-    """The octets in base64."""
+    """Return the octets in base64."""
     return base64.b64encode(octets).decode()
 
 
 def row(message: Message) -> dict[str, Any]:
-    """The row of this message, without the columns which only a queue gives."""
+    """Return the row of this message, without the columns that only a queue gives."""
     body = None if message.body is None else text_of(message.body)
     if message.body is not None and body is None:
         body_column: dict[str, Any] = {"body_base64": base64_of(message.body)}

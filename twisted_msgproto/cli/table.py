@@ -118,7 +118,7 @@ def _open(arguments: argparse.Namespace, *, writing: bool = False) -> Table:
 
 
 def read_pairs(words: Sequence[str]) -> dict[str, str]:
-    """Options of delta-rs; ConfigurationError for a word which is none."""
+    """Options of delta-rs; ConfigurationError for a word that is none."""
     pairs = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -129,7 +129,7 @@ def read_pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def read_age(option: str, text: str) -> timedelta:
-    """How long ``30d`` or ``48h`` is; ConfigurationError for anything else."""
+    """Return how long ``30d`` or ``48h`` is; ConfigurationError for anything else."""
     match = AGE.fullmatch(text.strip())
     if match is None:
         raise ConfigurationError(f"{option} is a time like 48h or 30d, not {text!r}")
@@ -137,7 +137,7 @@ def read_age(option: str, text: str) -> timedelta:
 
 
 def read_before(arguments: argparse.Namespace, today: date) -> date:
-    """The first day which stays, as ``--before`` or ``--keep`` says."""
+    """The first day that stays, as ``--before`` or ``--keep`` says."""
     if arguments.keep is not None:
         age = read_age("--keep", arguments.keep)
         if age.seconds:
@@ -155,7 +155,7 @@ def read_before(arguments: argparse.Namespace, today: date) -> date:
 
 
 def open_queues(arguments: argparse.Namespace) -> dict[str, Queue]:
-    """The queues which were named, by queue id; QueueError for one which cannot be opened."""
+    """Return the queues that were named, by queue id; QueueError for one that cannot be opened."""
     from twisted_msgproto.spark.opening import open_queue
     from twisted_msgproto.spark.options import Access
 

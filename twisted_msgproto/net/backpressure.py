@@ -1,8 +1,8 @@
-"""Who must not read now: pause reasons of one connection, and the octets of all which wait.
+"""Backpressure pauses the reading of a connection while too much waits.
 
-Nothing is dropped for want of room.  A connection is not read while there is a reason: it or all
-connections together have too many octets which are not safe yet, its peer does not read what we
-write, or more of what it sent must be decoded first.
+Nothing is dropped for lack of space.  A connection is not read while one of these reasons holds: it
+or all connections together have too many octets that are not safe yet, its peer does not read what
+we write, or more of its octets must be decoded first.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class OctetBudget:
             control.pause(self._reason)
 
     def remove(self, octets: int) -> None:
-        """``octets`` wait no longer."""
+        """Note that ``octets`` wait no longer."""
         self.waiting -= octets
         if self._paused and self.waiting <= self.limit // 2:
             paused, self._paused = self._paused, {}
@@ -107,5 +107,7 @@ class OctetBudget:
                 control.resume(self._reason)
 
     def forget(self, control: ReadControl) -> None:
-        """The connection behind ``control`` is gone (what waits of it goes on waiting)."""
+        """Note that the connection behind ``control`` is gone; its octets still wait for the
+        sink.
+        """
         self._paused.pop(control, None)

@@ -42,9 +42,9 @@ def register(spark: SparkSession, *, probe: bool = True) -> None:
     It also lets the workers find this package.  On one machine (``local[…]``) they run this very
     Python unless ``PYSPARK_PYTHON`` or Spark's setting ``spark.pyspark.python`` names another.  On
     a cluster one worker is asked by a small job whether it can run the source (``probe=False``
-    leaves that out); a package which it lacks is sent to it.
+    leaves that out); a package that it lacks is sent to it.
 
-    Raises ConfigurationError, one line which says what to set, when pyarrow or a recent pyspark is
+    Raises ConfigurationError, one line that says what to set, when pyarrow or a recent pyspark is
     absent here, or when the cluster's workers cannot run the source.
     """
     need_spark()

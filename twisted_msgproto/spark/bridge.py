@@ -78,7 +78,7 @@ class BridgeOptions:
     ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one
     batch to the next in seconds (0: the next begins when the last ends); ``once`` drains what is
     there and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None
-    for what the table has; ``start_begin`` takes gateways which the table does not know though
+    for what the table has; ``start_begin`` takes gateways that the table does not know though
     they have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's,
     ``storage`` delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines.
     """
@@ -121,12 +121,14 @@ class BridgeOptions:
 
     @property
     def access(self) -> Access:
-        """What opens the queues of other machines."""
+        """Return what opens the queues of other machines."""
         return Access(self.token_file, self.authority)
 
     @property
     def locations(self) -> list[str]:
-        """The queues, directories as absolute paths: workers have other working directories."""
+        """Return the queues, directories as absolute paths: workers have other working
+        directories.
+        """
         return [
             queue if is_remote(queue) else os.path.abspath(queue.removeprefix("file://"))
             for queue in self.queues
@@ -247,12 +249,12 @@ class Bridge:
             partial(open_queue, access=options.access),
             None,
             partial(starting.check_gateway, place.location, start_begin=options.start_begin),
-            # A start which is refused says one line and nothing else.
+            # A start that is refused says one line and nothing else.
             lambda line: self._unsaid.append(line) if self.status is None else self.say(line),
         )
 
     def _look_before_making(self, gateways: Gateways) -> None:
-        """Asks every gateway before a new table is made: a start which is refused makes none."""
+        """Asks every gateway before a new table is made: a start that is refused makes none."""
         options = self.options
         if not starting.is_new(options.table, options.storage):
             return
@@ -406,7 +408,7 @@ class Bridge:
 
     def _write(self, report: Report) -> None:
         if self.status is not None:
-            # A disk which hangs must not keep the process from its end.
+            # A disk that hangs must not keep the process from its end.
             within(MARKS_SECONDS, partial(self.status.write, report))
 
     def interrupted(self) -> None:
@@ -434,7 +436,7 @@ def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Endi
     """Asks every gateway, and waits a little for one to answer.
 
     ``landed`` is how far the table has landed them.  Raises QueueError, one line: for a gateway
-    which is there and does not fit, for a directory which is no queue, and when not one gateway
+    that is there and does not fit, for a directory that is no queue, and when not one gateway
     answers.
     """
     deadline = time.monotonic() + AWAY_SECONDS
@@ -456,7 +458,7 @@ def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Endi
 
 
 class OpenedMarks:
-    """The queues of the gateways which answer, opened once more for the marks' threads."""
+    """The queues of the gateways that answer, opened once more for the marks' threads."""
 
     def __init__(self, gateways: Gateways, options: BridgeOptions) -> None:
         self._gateways = gateways
@@ -464,7 +466,7 @@ class OpenedMarks:
         self._opened: dict[str, Any] = {}
 
     def __call__(self, name: str) -> Any:
-        """The queue ``name``; None while its gateway is away."""
+        """Return the queue ``name``; None while its gateway is away."""
         one = self._gateways.by_id[name]
         if one.state in (AWAY, REFUSED):
             self._opened.pop(name, None)

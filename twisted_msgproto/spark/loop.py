@@ -42,20 +42,20 @@ between these bounds.  A question costs a millisecond of CPU time over Flight, s
 gateways would otherwise keep a core busy; no row waits longer than the upper bound for its look."""
 
 ATTEMPTS_MAX = 3
-"""A batch which fails is run again; after so many in a row the bridge ends with what it was."""
+"""A batch that fails is run again; after so many in a row the bridge ends with what it was."""
 
 ATTEMPT_SECONDS = 1.0
 """The pause before a batch is run again."""
 
 FILE_SECONDS_MAX = 3600.0
-"""Files which were written longer ago are not committed: vacuum may take what no log names."""
+"""Files that were written longer ago are not committed: vacuum may take what no log names."""
 
 AWAY_SECONDS = 10.0
 """How long a start waits for any gateway to answer, and ``--once`` for each that went away."""
 
 IDLE_SECONDS = 60.0
-"""A bridge which has nothing to land looks at the table so often: what others commit must be read
-before they clean the log behind it, and a bridge which is one too many should not wait for rows."""
+"""A bridge that has nothing to land looks at the table so often: what others commit must be read
+before they clean the log behind it, and a bridge that is one too many should not wait for rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Loop:
     # -- looking ----------------------------------------------------------------------------------
 
     def _note(self, answered: Iterable[Gateway]) -> None:
-        """Lags for people, marks which the table has proven, and where ``once`` ends."""
+        """Lags for people, marks that the table has proven, and where ``once`` ends."""
         landed = self.table.landed()
         now = self.wall()
         proven: dict[str, Landed] = {}
@@ -177,7 +177,7 @@ class Loop:
         except TableError as error:
             if type(error) is not TableError:
                 raise
-            self._looked = self.clock()  # a store which does not answer just now
+            self._looked = self.clock()  # a store that does not answer just now
             return
         self.table.sync()
 
@@ -201,7 +201,7 @@ class Loop:
         return one.description.begin if known is None else known.offset
 
     def _drained(self) -> bool:
-        """Whether all has landed; QueueError when a gateway stays away."""
+        """Return whether all has landed; QueueError when a gateway stays away."""
         for one in self.gateways.in_state(REFUSED):
             raise QueueMismatch(one.line)
         now = self.clock()
@@ -209,7 +209,7 @@ class Loop:
             if now - max(self._began, one.since) > AWAY_SECONDS:
                 raise QueueError(one.line or f"{one.name} is away")
         landed = self.table.landed()
-        # A gateway which answered before may be slow to answer now: its rows are still missing.
+        # A gateway that answered before may be slow to answer now: its rows are still missing.
         return all(
             one.state == ANSWERS
             and one.gateway in self._until
@@ -234,7 +234,7 @@ class Loop:
         except TableError as error:
             if type(error) is not TableError:
                 raise
-            self._failed(error)  # a store which does not answer just now
+            self._failed(error)  # a store that does not answer just now
             return
         waiting = list(self.gateways.waiting(answered, self.table.landed(), self.access))
         plan = self._plan(waiting)
@@ -269,7 +269,7 @@ class Loop:
         )
 
     def _commit(self, plan: Plan, landed: LandedRanges) -> int | None:
-        """The version which holds the batch; None when the batch has to be run again."""
+        """Return the version that holds the batch; None when the batch has to be run again."""
         entries = {name: entry(plan, landed, name) for name in plan.landed}
         begins = {name: each["lo"] for name, each in entries.items() if not plan.before.get(name)}
         dropped_from = {name: each["lo"] for name, each in entries.items() if landed.dropped}
@@ -330,7 +330,7 @@ class Loop:
     # -- telling ----------------------------------------------------------------------------------
 
     def report(self, state: str, error: str | None = None) -> Report:
-        """What there is to say now; any thread may ask."""
+        """Return what there is to say now; any thread may ask."""
         now = self.clock()
         aside = [
             Aside(one.location, one.gateway, one.state, one.line, now - one.since)
@@ -348,7 +348,9 @@ class Loop:
 
 
 def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
-    """What a commit says of one gateway: which offsets its files hold, and which are missing."""
+    """Return what a commit says of one gateway: which offsets its files hold, and which are
+    missing.
+    """
     parts = [part for ranges in plan.tasks for part in ranges if part.gateway == gateway]
     return {
         "lo": min(part.lo for part in parts),
@@ -359,7 +361,7 @@ def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
 
 
 def damage_line(gateway: str, parts: Iterable[tuple[int, int]], version: int) -> str:
-    """One line for rows which a read met as damaged; they are in no table."""
+    """Return one line for rows that a read met as damaged; they are in no table."""
     parts = list(parts)
     rows = sum(hi - lo for lo, hi in parts)
     ranges = ", ".join(f"{lo}..{hi - 1}" for lo, hi in parts)

@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.01
 """How often the end looks whether the last marks have been taken."""
 
 THREADS_MAX = 32
-"""Marks which are on their way at once."""
+"""Marks that are on their way at once."""
 
 Opened = Callable[[str], Queue | None]
 """The queue of a gateway, by its id, for this thread's use; None when it is away."""
@@ -76,12 +76,12 @@ class Marks:
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def unsent(self) -> set[str]:
-        """The gateways which have not taken their newest mark."""
+        """Return the gateways that have not taken their newest mark."""
         with self._lock:
             return {name for name, at in self._wanted.items() if self._sent.get(name) != at}
 
     def send(self) -> None:
-        """Has every mark sent which is new and not on its way."""
+        """Has every mark sent that is new and not on its way."""
         with self._lock:
             due = {
                 name: landed

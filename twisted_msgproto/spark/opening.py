@@ -7,7 +7,7 @@ from ..queue.source import Queue
 from .options import Access
 
 REMOTE = ("grpc://", "grpc+tls://")
-"""How a location begins which is another machine's."""
+"""How a location begins that is another machine's."""
 
 PATIENCE_SECONDS = 20.0
 """How long a task waits for rows of a gateway, before its batch is planned without it."""
@@ -17,7 +17,7 @@ LIMIT_SECONDS = 2.0
 
 
 def is_remote(location: str) -> bool:
-    """Whether ``location`` is a gateway's address and not a directory."""
+    """Return whether ``location`` is a gateway's address and not a directory."""
     return location.startswith(REMOTE)
 
 
@@ -27,7 +27,8 @@ def open_queue(
     patience: float = PATIENCE_SECONDS,
     queue_id: str | None = None,
 ) -> Queue:
-    """The queue at ``location``: a directory, or ``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``.
+    """Return the queue at ``location``: a directory, or ``grpc://HOST:PORT``,
+    ``grpc+tls://HOST:PORT``.
 
     ``patience`` is how long a read waits for rows.  A gateway of which ``queue_id`` is known is
     asked nothing before it is used.  Raises QueueError with one line when there is no queue,

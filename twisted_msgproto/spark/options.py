@@ -44,13 +44,13 @@ OPTIONS = (
 EARLIEST, LATEST = "earliest", "latest"
 
 NAMED_OFFSETS = {-2: EARLIEST, -1: LATEST}
-"""The two numbers which stand for a name in a JSON of offsets, as in Spark's Kafka source."""
+"""The two numbers that stand for a name in a JSON of offsets, as in Spark's Kafka source."""
 
 SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Access(NamedTuple):
-    """What opens the queues of other machines: files which hold the token and the authority."""
+    """What opens the queues of other machines: files that hold the token and the authority."""
 
     token_file: str | None = None
     authority: str | None = None
@@ -61,7 +61,7 @@ class Edge:
     """Where reading begins or ends, as the options say it.
 
     Attributes:
-        everywhere: ``earliest`` or ``latest``, for queues which are not named.
+        everywhere: ``earliest`` or ``latest``, for queues that are not named.
         offsets: queue id → offset, ``earliest`` or ``latest``.
         micros: a time for every queue, microseconds since 1970; None when none was given.
         times: queue id → such a time.
@@ -74,7 +74,7 @@ class Edge:
 
     @property
     def named(self) -> set[str]:
-        """The queues which the options name."""
+        """Return the queues that the options name."""
         return {*self.offsets, *self.times}
 
 
@@ -82,7 +82,7 @@ class Settings:
     """The options of one stream or one look.  Raises ConfigurationError with one line."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        # Spark hands a dictionary which forgets about case when it is pickled: compare in lower.
+        # Spark hands a dictionary that forgets about case when it is pickled: compare in lower.
         given = {name.lower(): value for name, value in options.items()}
         self.locations = split_list(given.get("queue") or given.get("path", ""))
         self.ranges = given.get("ranges")
@@ -125,7 +125,7 @@ class Settings:
 
 
 def _edge(given: Mapping[str, str], side: str, default: str) -> Edge:
-    """The options of one side; as in the Kafka source a time goes before offsets."""
+    """Return the options of one side; as in the Kafka source a time goes before offsets."""
     offsets: Mapping[str, int | str] = {}
     everywhere = given.get(f"{side}offsets", default).strip()
     if everywhere.startswith("{"):
@@ -172,7 +172,7 @@ def _mapping(text: str, name: str) -> dict[str, Any]:
 
 
 def microseconds(value: object, name: str) -> int:
-    """A time of an option in microseconds since 1970.
+    """Return a time of an option in microseconds since 1970.
 
     It is milliseconds since 1970, as in Spark's Kafka source, or ISO 8601 (UTC unless it says
     otherwise).
@@ -193,12 +193,14 @@ def microseconds(value: object, name: str) -> int:
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a comma separated list, without blanks around them; empty parts are dropped."""
+    """Return the parts of a comma separated list, without blanks around them; empty parts are
+    dropped.
+    """
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def whole(given: Mapping[str, str], name: str) -> int | None:
-    """The whole number from 1 of an option; None when it was not given."""
+    """Return the whole number from 1 of an option; None when it was not given."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -212,7 +214,7 @@ def whole(given: Mapping[str, str], name: str) -> int | None:
 
 
 def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """Whether an option is true."""
+    """Return whether an option is true."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -222,7 +224,7 @@ def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def seconds(given: Mapping[str, str], name: str) -> float | None:
-    """The duration of an option in seconds; None when it was not given."""
+    """Return the duration of an option in seconds; None when it was not given."""
     text = given.get(name.lower())
     if text is None:
         return None

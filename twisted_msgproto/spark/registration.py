@@ -24,10 +24,10 @@ PACKAGE = Path(__file__).resolve().parents[1]
 """The directory of this package."""
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark's switch for sources which can use filters; it is off unless it is set."""
+"""Spark's switch for sources that can use filters; it is off unless it is set."""
 
 SHIPPED = "twisted_msgproto.zip"
-"""The package as it is sent to workers which do not have it."""
+"""The package as it is sent to workers that do not have it."""
 
 
 def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
@@ -44,7 +44,9 @@ def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
 
 
 def classic_context(spark: SparkSession) -> SparkContext | None:
-    """The session's context; None under Spark Connect, where the server decides about workers."""
+    """Return the session's context; None under Spark Connect, where the server decides about
+    workers.
+    """
     try:
         return spark.sparkContext
     except Exception:  # pyspark raises its own kinds, which differ with its version
@@ -52,7 +54,7 @@ def classic_context(spark: SparkSession) -> SparkContext | None:
 
 
 def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
-    """Lets workers run a Python which has this package.
+    """Lets workers run a Python that has this package.
 
     ``PYSPARK_PYTHON`` and Spark's setting ``spark.pyspark.python`` are the operator's and are left
     as they are.  Raises ConfigurationError, one line, when the workers of a cluster cannot do it;
@@ -101,7 +103,9 @@ def share_path(context: SparkContext) -> None:
 
 
 def ask_worker(context: SparkContext) -> str | None:
-    """What keeps a worker from running the source: None, a missing module's name, or a line."""
+    """Return what keeps a worker from running the source: None, a missing module's name, or a
+    line.
+    """
 
     # Sent as it stands, without this module, which a worker may not have.
     def probe(_: Any) -> str | None:
@@ -123,7 +127,7 @@ def ask_worker(context: SparkContext) -> str | None:
 
 
 def why(text: str) -> str:
-    """The line of a failed job's message which tells the most, cut to 200 characters."""
+    """Return the line of a failed job's message that tells the most, cut to 200 characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "No module named", "Error:")
     for sign in telling:
@@ -134,7 +138,7 @@ def why(text: str) -> str:
 
 
 def shipped(directory: Path) -> Path:
-    """The package's Python files as a zip file in ``directory``."""
+    """Return the package's Python files as a zip file in ``directory``."""
     path = directory / SHIPPED
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(PACKAGE.rglob("*.py")):

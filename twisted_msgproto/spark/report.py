@@ -25,16 +25,16 @@ DIRECTORY = "bridges"
 """Where the bridges' files stand in a queue's directory: status and lock, one each a consumer."""
 
 AWAY_SHOWN_MAX = 5
-"""Gateways which are away are named up to this number in a progress line; the status has all."""
+"""Gateways that are away are named up to this number in a progress line; the status has all."""
 
 
 def status_path(queue: Path, consumer: str) -> Path:
-    """Where the status of the bridge ``consumer`` stands."""
+    """Return where the status of the bridge ``consumer`` stands."""
     return queue / DIRECTORY / f"{consumer}.json"
 
 
 def lock_path(queue: Path, consumer: str) -> Path:
-    """What a bridge locks, so that two never publish under one consumer's name."""
+    """Return what a bridge locks, so that two never publish under one consumer's name."""
     return queue / DIRECTORY / f"{consumer}.lock"
 
 
@@ -58,7 +58,7 @@ def read_statuses(queue: str | Path) -> list[dict[str, Any]]:
 
 @dataclass(slots=True, frozen=True)
 class Batch:
-    """One batch which is in the table.
+    """One batch that is in the table.
 
     ``number`` is the table's version, ``at`` when it was committed (seconds since 1970).
     """
@@ -78,7 +78,7 @@ class Lag:
 
 
 def lag(landed: Landed | None, description: Description, now: float) -> Lag:
-    """The lag behind a gateway at ``now`` (seconds since 1970), by what it said last."""
+    """Return the lag behind a gateway at ``now`` (seconds since 1970), by what it said last."""
     rows = description.end - (description.begin if landed is None else landed.offset)
     if rows <= 0 or description.oldest is None:
         return Lag(max(0, rows), 0.0)
@@ -90,7 +90,7 @@ class Progress:
     """Figures of a running bridge; all of them since it started, but for ``landed``.
 
     ``landed`` is where the table is in each queue.  ``skipped`` counts rows that are damaged in
-    the queue and so will never land; ``dropped`` those which a transform did not return.
+    the queue and so will never land; ``dropped`` those that a transform did not return.
     """
 
     landed: Mapping[str, Landed] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Progress:
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, batch: Batch, *, skipped: int = 0, dropped: int = 0) -> None:
-        """Counts a batch which was committed."""
+        """Counts a batch that was committed."""
         self.rows += batch.rows
         self.skipped += skipped
         self.dropped += dropped
@@ -112,7 +112,7 @@ class Progress:
         self._recent.append((batch.at, self.rows))
 
     def rate(self, now: float) -> float:
-        """Rows per second over the last :data:`RATE_SECONDS`."""
+        """Return rows per second over the last :data:`RATE_SECONDS`."""
         while len(self._recent) > 1 and self._recent[1][0] < now - RATE_SECONDS:
             self._recent.popleft()
         if not self._recent or self._recent[-1][0] < now - RATE_SECONDS:
@@ -246,7 +246,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def progress_line(report: Report, now: float) -> str:
-    """One line for people: what the last batch did and how far behind the table is."""
+    """Return one line for people: what the last batch did and how far behind the table is."""
     progress, last = report.progress, report.progress.last
     rows = sum(behind.rows for behind in report.lags.values())
     oldest = max((behind.oldest_age for behind in report.lags.values()), default=0.0)

@@ -84,7 +84,7 @@ def session_settings(
             f"-Dlog4j2.configurationFile=file:{scratch / 'log4j2.properties'} {java}".rstrip()
         ),
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        # Parquet's default for timestamps is a 12-octet type which others read as nanoseconds.
+        # Parquet's default for timestamps is a 12-octet type that others read as nanoseconds.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Hadoop's own local file system writes a checksum file beside each file and starts a
         # process (chmod) for every file it makes: some 12 a batch. This one: 4, and no clutter.
@@ -103,7 +103,7 @@ def spark_session(
 ) -> Iterator[Any]:
     """A new session; afterwards neither it nor its Java machine runs any more.
 
-    ``scratch`` is a private directory which exists.  Raises ConfigurationError when there is no
+    ``scratch`` is a private directory that exists.  Raises ConfigurationError when there is no
     Java, when Spark does not start, or when the workers of a cluster cannot run this package.
     ``java`` are options of the Java machine.
     """
@@ -223,7 +223,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def descendants(pid: int) -> set[int]:
-    """The processes which ``pid`` has started, and those which they have; none without /proc."""
+    """Return the processes that ``pid`` has started, and those that they have; none without
+    /proc.
+    """
     found: set[int] = set()
     waiting = [pid]
     while waiting:
@@ -268,7 +270,7 @@ class JavaErrors:
 
 
 def first_line(error: BaseException, limit: int = 300) -> str:
-    """The first line of an error's text that says something, cut to ``limit`` characters."""
+    """Return the first line of an error's text that says something, cut to ``limit`` characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -99,7 +99,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def queues(self) -> dict[str, Source]:
-        """The queues by id, opened where and when they are needed first."""
+        """Return the queues by id, opened where and when they are needed first."""
         if self._queues is None:
             self._queues = open_queues(self._settings.locations, self._settings.access)
             consumer = self._settings.consumer
@@ -109,7 +109,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._queues
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a stream without a checkpoint begins: what ``startingOffsets`` and others say."""
+        """Return where a stream without a checkpoint begins: what ``startingOffsets`` and others
+        say.
+        """
         settings = self._settings
 
         def begun() -> dict[str, Any]:
@@ -129,7 +131,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends, within ``limit``.
+        """Return where the next batch ends, within ``limit``.
 
         Raises QueueMismatch, and so ends the stream, when ``start`` does not fit the queues.
         """
@@ -161,7 +163,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges of the batch start → end."""
+        """Return the ranges of the batch start → end."""
         settings = self._settings
         where = dict(zip(self.queues, settings.locations, strict=True))
         planned = partial(
@@ -176,11 +178,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return located(patiently(planned), where, settings.access)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """Return the rows of one range."""
         return read_range(partition)
 
     def commit(self, end: dict[str, Place]) -> None:
-        """Spark has written the batch which ends here; that it is durable nobody has said.
+        """Spark has written the batch that ends here; that it is durable nobody has said.
 
         So the mark of the option ``consumer`` does not move: see
         :func:`~twisted_msgproto.spark.release` and the option ``releaseAfter``.
@@ -214,7 +216,7 @@ class QueueBatchReader(DataSourceReader):
         self._wanted: pc.Expression | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The ranges from ``startingOffsets`` to ``endingOffsets``."""
+        """Return the ranges from ``startingOffsets`` to ``endingOffsets``."""
         settings = self._settings
         if settings.ranges is not None:
             return list(unpacked(settings.ranges, settings.access))
@@ -243,7 +245,7 @@ class QueueBatchReader(DataSourceReader):
         return located(ranges, where, settings.access)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """Return the rows of one range."""
         return read_range(partition, self._wanted)
 
 
@@ -251,7 +253,7 @@ class FilteredQueueReader(QueueBatchReader):
     """The same for one query, whose filters are used here too (option ``pushFilters``).
 
     Filters on ``offset`` and ``gateway`` narrow what is read at all; filters on every column
-    which can be compared (``received_at``, ``protocol``, …) are applied before rows go to Spark.
+    that can be compared (``received_at``, ``protocol``, …) are applied before rows go to Spark.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -266,11 +268,11 @@ class QueueSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name which ``format()`` takes."""
+        """Return the name that ``format()`` takes."""
         return NAME
 
     def schema(self) -> StructType:
-        """The columns of the table, the same for every queue."""
+        """Return the columns of the table, the same for every queue."""
         return spark_schema()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

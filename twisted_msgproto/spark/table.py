@@ -27,7 +27,7 @@ class LandedTable:
         self.directory = Path(directory)
 
     def dataset(self) -> ds.Dataset | None:
-        """The table as a pyarrow dataset; None while there is none."""
+        """Return the table as a pyarrow dataset; None while there is none."""
         if not (self.directory / DELTA_LOG).is_dir():
             return None
         from deltalake import DeltaTable
@@ -35,7 +35,7 @@ class LandedTable:
         return DeltaTable(str(self.directory)).to_pyarrow_dataset()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows (all, or some columns), in no order."""
+        """Return the rows (all, or some columns), in no order."""
         dataset = self.dataset()
         if dataset is None:
             from ..queue import SCHEMA
@@ -45,18 +45,18 @@ class LandedTable:
         return dataset.to_table(columns=None if columns is None else list(columns))
 
     def count(self) -> int:
-        """How many rows have landed; reads the files' footers only."""
+        """Return how many rows have landed; reads the files' footers only."""
         dataset = self.dataset()
         return 0 if dataset is None else int(dataset.count_rows())
 
     def counts(self) -> dict[str, int]:
-        """Rows per protocol."""
+        """Return rows per protocol."""
         grouped = self.read(["protocol"]).group_by("protocol").aggregate([([], "count_all")])
         names, counts = grouped.column("protocol"), grouped.column("count_all")
         return dict(sorted(zip(names.to_pylist(), counts.to_pylist(), strict=True)))
 
     def duplicates(self) -> list[tuple[str, int, int]]:
-        """(gateway, offset, times) of every row which is there more than once: nothing, always."""
+        """(gateway, offset, times) of every row that is there more than once: nothing, always."""
         return duplicates(self.read(["gateway", "offset"]))
 
     def offsets(self) -> dict[str, list[tuple[int, int]]]:
@@ -65,7 +65,7 @@ class LandedTable:
 
 
 def duplicates(table: pa.Table) -> list[tuple[str, int, int]]:
-    """(gateway, offset, times) of the pairs which ``table`` holds more than once."""
+    """(gateway, offset, times) of the pairs that ``table`` holds more than once."""
     counted = table.group_by(["gateway", "offset"]).aggregate([([], "count_all")])
     twice = counted.filter(pc.greater(counted.column("count_all"), 1))
     columns = [twice.column(name).to_pylist() for name in ("gateway", "offset", "count_all")]

@@ -1,6 +1,6 @@
 """Landed tables in Spark without Java packages: ``format("msgproto-table")`` and a short way.
 
-A landed table is a Delta table: Parquet files, and a log which says which of them count.  Spark
+A landed table is a Delta table: Parquet files, and a log that says which of them count.  Spark
 reads such a table by its Delta package, which is a Java package of its own.  Two ways need none:
 
 * ``spark.read.format("msgproto-table").load(LOCATION)``: the log is read by delta-rs, the files by
@@ -91,7 +91,7 @@ class TableOptions:
 def open_table(
     location: str, storage: Mapping[str, str], version: int | dt.datetime | None = None
 ) -> DeltaTable:
-    """The Delta table at ``location``.  Raises ConfigurationError with one line."""
+    """Return the Delta table at ``location``.  Raises ConfigurationError with one line."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -156,7 +156,9 @@ class TableReader(DataSourceReader):
         self._wanted: pc.Expression | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The table's files, without those of which partition or statistics say: no such row."""
+        """Return the table's files, without those of which partition or statistics say: no such
+        row.
+        """
         options = self._options
         table = open_table(options.location, options.storage, options.version)
         dataset = table_dataset(table, options.location)
@@ -168,7 +170,7 @@ class TableReader(DataSourceReader):
         return [TableFiles(group) for group in shared(files, options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task's files which the query may want."""
+        """Yield the rows of one task's files that the query may want."""
         if not isinstance(partition, TableFiles):  # what Spark makes of "no partitions"
             return
         place = filesystem(self._options.location, self._options.storage)
@@ -197,11 +199,11 @@ class TableSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name which ``format()`` takes."""
+        """Return the name that ``format()`` takes."""
         return TABLE_NAME
 
     def schema(self) -> StructType:
-        """The columns of the table, or those of the option ``columns``."""
+        """Return the columns of the table, or those of the option ``columns``."""
         options = TableOptions(self.options)
         schema = table_schema(open_table(options.location, options.storage, options.version))
         strangers = [name for name in options.columns if name not in schema.names]
@@ -234,7 +236,7 @@ def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
 
 
 def filesystem(location: str, storage: Mapping[str, str]) -> fs.FileSystem:
-    """What opens a table's files by their paths below ``location``."""
+    """Return what opens a table's files by their paths below ``location``."""
     if "://" not in location or location.startswith("file://"):
         root = os.path.abspath(location.removeprefix("file://"))
         return fs.SubTreeFileSystem(root, fs.LocalFileSystem())
@@ -259,7 +261,7 @@ def read_table(
     Raises ConfigurationError with one line when there is no table.
     """
     table = open_table(os.fspath(location), storage or {}, version)
-    table_dataset(table, os.fspath(location))  # refuses features which hide rows of a file
+    table_dataset(table, os.fspath(location))  # refuses features that hide rows of a file
     schema = table_schema(table)
     files = [spark_path(uri) for uri in table.file_uris()]
     if not files:

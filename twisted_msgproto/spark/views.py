@@ -1,11 +1,11 @@
 """What people ask of landed rows: bodies and fields as columns, retries once.
 
-Every function takes a DataFrame which has (at least) the columns of a queue that it speaks of, and
+Every function takes a DataFrame that has (at least) the columns of a queue that it speaks of, and
 returns one with columns added.  No row is ever lost on the way: what cannot be read as the
 function wants it keeps its row, and an error column says why.  They work on a table, on a look at
 a queue and, where it is said, on a stream.
 
-Exactly once holds per (gateway, offset).  A shipper which lost its connection sends again what was
+Exactly once holds per (gateway, offset).  A shipper that lost its connection sends again what was
 not acknowledged, and such a message lands twice, at two offsets: see :func:`effectively_once`.
 """
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from ..core.errors import ConfigurationError
 
 CORRUPT = "_msgproto_corrupt"
-"""Where Spark's JSON reader puts a text which does not fit; never seen outside."""
+"""Where Spark's JSON reader puts a text that does not fit; never seen outside."""
 
 NOT_TEXT = "the body is not UTF-8"
 NOT_JSON = "the body is not JSON"
@@ -28,12 +28,12 @@ NOT_OBJECT = "the body is JSON, but not an object"
 NOT_FITTING = "the body does not fit the schema"
 
 CONTENT = ("protocol", "kind", "destination", "client_id", "fields", "body", "attachments")
-"""The columns which a sender decides.  A retry has them all again; its session, peer, time and
+"""The columns that a sender decides.  A retry has them all again; its session, peer, time and
 (as Lumberjack's sequence numbers begin anew with a connection) message_id are others."""
 
 
 def body_text(column: str = "body") -> Column:
-    """The body as text; null where it is null or not UTF-8."""
+    """Return the body as text; null where it is null or not UTF-8."""
     return sf.try_validate_utf8(sf.col(column).cast("string"))
 
 
@@ -86,7 +86,7 @@ def json_columns(
 
 
 def inferred_schema(messages: DataFrame, *, body: str = "body") -> StructType:
-    """The schema which fits the JSON objects among the bodies; reads them all once."""
+    """Return the schema that fits the JSON objects among the bodies; reads them all once."""
     value = sf.try_parse_json(body_text(body))
     objects = messages.where(sf.schema_of_variant(value).startswith("OBJECT"))
     reader = messages.sparkSession.read.option("mode", "DROPMALFORMED")
@@ -118,7 +118,7 @@ def lumberjack_events(
 
     A data frame (``kind`` = ``data``) has pairs in ``fields``; a JSON frame has a document in
     ``body``.  ``into`` is a map of text to text for both: the pairs, or the document's members,
-    those which are not strings as JSON text (``event['host']``, ``event['@timestamp']``).  A
+    those that are not strings as JSON text (``event['host']``, ``event['@timestamp']``).  A
     document that is not an object is null there, and ``error`` says why.  Other protocols' rows
     are left out.  Works on streams.
     """
@@ -139,7 +139,7 @@ def lumberjack_events(
 
 
 def message_key(key: str | None = None, *, body: str = "body") -> Column:
-    """What makes two messages the same one: a text, never null for rows with a ``key``.
+    """Return what makes two messages the same one: a text, never null for rows with a ``key``.
 
     ``key`` is a JSON path into the body (``$.event.id``).  Without it the key is a hash (SHA-256)
     of everything the sender decides: :data:`CONTENT`.
@@ -170,11 +170,11 @@ def effectively_once(
     Two messages are the same when they have the same ``key`` (see :func:`message_key`) and were
     received no more than ``window`` apart.  A retry of a retry counts from the one before it.  A
     row whose body has no such member (the JSON path finds nothing) stays.  ``window`` is a Spark
-    interval: longer than your shippers retry, short enough that a message which is meant to come
+    interval: longer than your shippers retry, short enough that a message that is meant to come
     again (a heartbeat) is no duplicate; where such messages exist, take a key that is unique.
 
     On a stream Spark's ``dropDuplicatesWithinWatermark`` does it, with ``window`` as watermark of
-    ``received_at``: it keeps the keys of at least one window as its state, and of rows which come
+    ``received_at``: it keeps the keys of at least one window as its state, and of rows that come
     in one batch any may be the one that stays.
     """
     known = message_key(key, body=body)

@@ -1,12 +1,12 @@
 """Many gateways in few processes: real Flight endpoints, each with a queue and an id of its own.
 
 ``python -m twisted_msgproto.cli.benches.endpoints DIR COUNT`` makes COUNT small queues in DIR, or
-takes those which are there, serves each on a port of its own and prints their locations as one JSON
+takes those that are there, serves each on a port of its own and prints their locations as one JSON
 list.  A line ``N`` on its standard input gives each queue N more messages, and is answered by a
 line; the process ends when its standard input does.  An endpoint costs a thread and about 100 KiB.
 
 The same process can be killed and started again, on the same ports, or stopped for a while: then
-its gateways are there and say nothing, as machines do which are out of memory.
+its gateways are there and say nothing, as machines do that are out of memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ END_SECONDS = 60.0
 
 
 class HastyDisk(OSDisk):
-    """A disk which is never synced: a thousand queues are made in seconds."""
+    """A disk that is never synced: a thousand queues are made in seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class HastyDisk(OSDisk):
 
 
 class SlowServer(QueueFlightServer):
-    """A server which answers after ``delay`` seconds, as one far away does."""
+    """A server that answers after ``delay`` seconds, as one far away does."""
 
     delay = 0.0
 
@@ -95,7 +95,7 @@ class Served:
 
 
 class Endpoints:
-    """One process which serves ``count`` queues below ``directory``; see the module.
+    """One process that serves ``count`` queues below ``directory``; see the module.
 
     ``ports`` are those to listen on (default: free ones), ``env`` is the process's environment.
     """
@@ -124,14 +124,14 @@ class Endpoints:
 
     @property
     def locations(self) -> list[str]:
-        """Where the queues are served; waits until they are."""
+        """Return where the queues are served; waits until they are."""
         if not self._locations:
             self._locations = json.loads(self._answer())
         return self._locations
 
     @property
     def ports(self) -> list[int]:
-        """The ports of the locations."""
+        """Return the ports of the locations."""
         return [int(location.rpartition(":")[2]) for location in self.locations]
 
     def _answer(self) -> str:
@@ -180,7 +180,7 @@ def serving(
 ) -> Iterator[list[Endpoints]]:
     """A process for each of ``counts``, all of which serve meanwhile.
 
-    ``ports``, by the place in ``counts``, has the ports of those processes which are to be killed
+    ``ports``, by the place in ``counts``, has the ports of those processes that are to be killed
     and started again (see :func:`reserved`).
     """
     with ExitStack() as stack:
@@ -203,9 +203,9 @@ def serving(
 
 @contextmanager
 def reserved(count: int) -> Iterator[list[int]]:
-    """Ports which no connection of this machine takes by chance while nobody listens on them.
+    """Ports that no connection of this machine takes by chance while nobody listens on them.
 
-    They are bound here and not listened on; a server which sets SO_REUSEADDR, as gRPC's do, can
+    They are bound here and not listened on; a server that sets SO_REUSEADDR, as gRPC's do, can
     listen on them again and again, and nobody is connected meanwhile.
     """
     with ExitStack() as stack:

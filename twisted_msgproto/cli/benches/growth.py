@@ -8,7 +8,7 @@ grows, one at a time:
   a part of it on both sides), in windows of 200.
 * *window*: 2,000 events instead of 200, for as many events in all.  Wider windows make a message
   cheaper, so here linear means: not dearer.
-* *backlog*: a queue which already holds ten times more, for the gateway which appends to it and
+* *backlog*: a queue that already holds ten times more, for the gateway that appends to it and
   for whoever reads it from the beginning.
 * *idle peers*: 100 and 1,000 of them instead of one, for each protocol; see :mod:`.idle_peers`.
 """
@@ -59,7 +59,7 @@ class Load(NamedTuple):
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of growth; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of growth; ``arguments`` are those of ``msgproto bench``."""
 
     def scaled(messages: int, size: int) -> int:
         return max(1, int(messages * arguments.scale) // size)
@@ -110,7 +110,7 @@ def _row(name: str, more: Callable[[], Figures], once: Callable[[], Figures]) ->
 
 
 def _filled(directory: Path, windows: int) -> Subject:
-    """A gateway whose queue holds so many windows."""
+    """Return a gateway whose queue holds so many windows."""
     subject = Subject(MODULE, "durable", str(directory))
     try:
         drive(subject.port, json_window(WIDE), windows, CONNECTIONS, 2)

@@ -1,10 +1,10 @@
-"""What a gateway costs which has nothing to do, and how long it takes to begin.
+"""What a gateway costs that has nothing to do, and how long it takes to begin.
 
 * *10,000 idle connections*: TCP, none of which ever sends an octet.  Memory above that of the same
   process without them, CPU time while nobody speaks, and how long one good client waits for its
   acknowledgements (on disk) among them.
 * *after one event each*: the memory when each of them has had one event acknowledged.
-* *listening*: from the start of the process to its open port, with a GiB in its queue which is not
+* *listening*: from the start of the process to its open port, with a GiB in its queue that is not
   in the cache of the system.
 
 The gateway is ``python -m twisted lumberjack --queue DIR``, measured from outside.
@@ -46,7 +46,9 @@ PATIENCE_SECONDS = 60.0
 
 
 def gateway(directory: Path, connections: int = CONNECTIONS) -> Peer:
-    """A gateway over the queue in ``directory`` which takes so many connections and a few more."""
+    """Return a gateway over the queue in ``directory`` that takes so many connections and a few
+    more.
+    """
     words = [sys.executable, "-m", "twisted", "lumberjack", "--queue", str(directory / "queue")]
     words += ["-e", f"tcp:{PORT}:interface=127.0.0.1", "--limit", f"connections={connections + 10}"]
     return Peer(shlex.join(words), directory, "the gateway")
@@ -111,7 +113,7 @@ class Crowd:
         return Reading(taken / (time.perf_counter() - began) * 100, {"connections": self._count})
 
     def good_client(self, windows: int) -> Reading:
-        """Milliseconds which 99 of 100 acknowledgements of another client take at most."""
+        """Milliseconds that 99 of 100 acknowledgements of another client take at most."""
         latencies = drive(self.gateway.port, json_window(GOOD_WINDOW), windows)
         figures = Figures(windows, 1.0, 0.0, latencies=latencies)
         p50, p99 = figures.percentile(0.5), figures.percentile(0.99)
@@ -136,7 +138,9 @@ def need_files(count: int) -> None:
 
 
 def accepted(port: int) -> int:
-    """How many connections to this port a process has accepted and not closed: see proc(5)."""
+    """Return how many connections to this port a process has accepted and not closed: see
+    proc(5).
+    """
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     found = 0
     for fields in map(str.split, lines):
@@ -187,7 +191,7 @@ def forget(path: Path) -> None:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of idleness; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of idleness; ``arguments`` are those of ``msgproto bench``."""
     count = max(10, int(CONNECTIONS * arguments.scale))
     seconds = max(0.5, IDLE_SECONDS * min(1.0, arguments.scale))
     windows = max(10, int(GOOD_WINDOWS * arguments.scale))

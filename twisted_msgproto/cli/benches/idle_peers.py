@@ -24,7 +24,7 @@ MODULE = "twisted_msgproto.cli.benches.idle_peers"
 MESSAGES = 1_000
 IN_FLIGHT = 10
 CONNECTING = 50
-"""Sessions which begin at the same time."""
+"""Sessions that begin at the same time."""
 TIMES = (100, 1_000)
 MARK = 1.5
 """What a message may cost with more idle peers, beside what it costs with one."""
@@ -46,11 +46,11 @@ class Servers:
         self._driver: Driver | None = None
 
     def count(self, times: int) -> int:
-        """How many idle peers there are for ``times`` 1, at this run's scale."""
+        """Return how many idle peers there are for ``times`` 1, at this run's scale."""
         return max(1, int(times * min(1.0, self._scale))) if times > 1 else 1
 
     def run(self, protocol: str, times: int) -> Figures:
-        """One peer's messages beside the idle ones; what that cost the server."""
+        """Return one peer's messages beside the idle ones; what that cost the server."""
         if self._driver is None:
             need_files(sum(map(self.count, TIMES)) * FILES_A_PEER + SPARE_FILES)
             self._driver = Driver()
@@ -104,7 +104,7 @@ class Driver:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """Two rows a protocol; ``arguments`` are those of ``msgproto bench``."""
+    """Yield two rows a protocol; ``arguments`` are those of ``msgproto bench``."""
     with closing(Servers(arguments.scale)) as servers:
 
         def work(protocol: str, times: int) -> Callable[[], Figures]:
@@ -126,7 +126,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def serve() -> None:
-    """Serve all five protocols with a sink which is safe at once."""
+    """Serve all five protocols with a sink that is safe at once."""
     from twisted.internet import reactor as installed
     from twisted.internet.defer import Deferred, succeed
     from zope.interface import implementer
@@ -224,7 +224,7 @@ async def _mtl(reactor: Any, port: int) -> Session:
 
 
 class _Shared:
-    """One client's sockets, of a context which all clients share: each has threads."""
+    """One client's sockets, of a context that all clients share: each has threads."""
 
     _sockets: Any = None
 
@@ -257,7 +257,7 @@ OPENERS: dict[str, Callable[[Any, int], Awaitable[Session]]] = {
 
 
 class Standing:
-    """The sessions which stand: one which sends and the idle ones, at each server's port."""
+    """The sessions that stand: one that sends and the idle ones, at each server's port."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
@@ -265,7 +265,7 @@ class Standing:
         self._at: dict[int, list[Session]] = {}
 
     async def stand(self, protocol: str, port: int, idle: int) -> None:
-        """Have ``idle`` sessions at ``port`` and one which sends; others' protocols have none."""
+        """Have ``idle`` sessions at ``port`` and one that sends; others' protocols have none."""
         if protocol != self._protocol:
             for session in (one for sessions in self._at.values() for one in sessions):
                 session.close()

@@ -101,7 +101,7 @@ class Bed:
 
     @cached_property
     def work(self) -> list[list[MessageBatch]]:
-        """The batches of one slice."""
+        """Return the batches of one slice."""
         return batches(self._load.group, self._groups, self._load.batch)
 
     @cached_property
@@ -132,7 +132,7 @@ class Bed:
         return self._raw.write(self._frames, self.messages)
 
     def append(self) -> Figures:
-        """Append groups which were encoded before."""
+        """Append groups that were encoded before."""
         # The same groups again and again: what is on the disk differs by its offsets only.
         log, encoded = self._log, self._encoded
         with timed(self.messages) as figures:
@@ -195,7 +195,7 @@ def submit_all(writer: QueueWriter, work: Sequence[Sequence[MessageBatch]]) -> N
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of the queue; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of the queue; ``arguments`` are those of ``msgproto bench``."""
     for load in LOADS:
         groups = max(1, int(min(load.groups_max, MESSAGES // load.group) * arguments.scale))
         with (

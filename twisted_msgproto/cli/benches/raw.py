@@ -19,7 +19,7 @@ def touch_memory(directory: Path, octets: int) -> None:
     """Let this machine have memory for a file of ``octets``: write one, and remove it.
 
     The host of a virtual machine gives memory when it is touched first, and takes back what is not
-    used for some seconds.  To write into memory which is not there costs four times the CPU time,
+    used for some seconds.  To write into memory that is not there costs four times the CPU time,
     and who writes first would pay for both sides of a comparison.
     """
     path, piece = directory / "touched", bytes(TOUCH_OCTETS)
@@ -30,7 +30,7 @@ def touch_memory(directory: Path, octets: int) -> None:
 
 
 class RawFile:
-    """A file in ``directory`` which is written and synced group by group; gone when closed."""
+    """A file in ``directory`` that is written and synced group by group; gone when closed."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "raw"

@@ -2,7 +2,7 @@
 
 * *a batch's plan*: from the first question to the tasks, every living gateway asked, a tenth of
   them silent; answers take 10 ms beyond what they cost.
-* *a commit* which moves every gateway, and *opening a table* which knows them.
+* *a commit* that moves every gateway, and *opening a table* that knows them.
 * *a batch*: a few rows of every gateway, from the writers' sync to the commit; a bridge as users
   start it, with Spark.  *A start after kill -9*: until the table has what waited.
 * *the network*: octets of a question and its answer, and of a row, counted between the two.
@@ -60,12 +60,12 @@ def gateways(directory: Path, count: int, dead: int = 0) -> Iterator[list[Endpoi
 
 
 def locations(served: list[Endpoints]) -> list[str]:
-    """Where all of them are."""
+    """Return where all of them are."""
     return [location for one in served for location in one.locations]
 
 
 def median(values: list[float]) -> float:
-    """The middle one."""
+    """Return the middle one."""
     return sorted(values)[len(values) // 2]
 
 
@@ -73,7 +73,7 @@ def median(values: list[float]) -> float:
 
 
 def plan_seconds(directory: Path, count: int) -> Reading:
-    """Seconds from the first question to the tasks of a batch over all living gateways."""
+    """Return seconds from the first question to the tasks of a batch over all living gateways."""
     from twisted_msgproto.spark.gateways import Gateways
     from twisted_msgproto.spark.opening import open_queue
     from twisted_msgproto.table.plan import plan_batch
@@ -128,7 +128,9 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def commit_seconds(directory: Path, count: int) -> Reading:
-    """Seconds of a durable commit which moves all gateways; and what opening the table takes."""
+    """Return seconds of a durable commit that moves all gateways; and what opening the table
+    takes.
+    """
     from twisted_msgproto.queue.lineage import Landed
     from twisted_msgproto.table.actions import DataFile, Run
     from twisted_msgproto.table.landing import TABLE_SCHEMA
@@ -245,7 +247,7 @@ class Looking:
         self._table: Table | None = None
 
     def rows(self) -> int:
-        """Rows which the table has, by what it says of its gateways."""
+        """Return rows that the table has, by what it says of its gateways."""
         from twisted_msgproto.core.errors import TableError
         from twisted_msgproto.table.log import Table
 
@@ -259,12 +261,12 @@ class Looking:
 
 
 def versions(path: Path) -> int:
-    """The newest version of a table."""
+    """Return the newest version of a table."""
     return max(int(file.stem) for file in (path / "_delta_log").glob("*.json"))
 
 
 def added(path: Path, after: int) -> list[int]:
-    """How many files each commit has added since a version."""
+    """Return how many files each commit has added since a version."""
     return [
         sum(line.startswith('{"add"') for line in file.read_text().splitlines())
         for file in sorted((path / "_delta_log").glob("*.json"))
@@ -281,7 +283,7 @@ class Bridges:
         self._readings: dict[str, Reading] = {}
 
     def read(self, name: str) -> Reading:
-        """One of the figures of :func:`batch_seconds`."""
+        """Return one of the figures of :func:`batch_seconds`."""
         if not self._readings:
             self._readings = dict(batch_seconds(self._directory, self._count))
         return self._readings[name]
@@ -291,7 +293,7 @@ class Bridges:
 
 
 class Counting:
-    """A relay on this machine which counts the octets of both directions."""
+    """A relay on this machine that counts the octets of both directions."""
 
     def __init__(self, port: int) -> None:
         self.octets = 0
@@ -349,7 +351,7 @@ def network_octets(directory: Path) -> Reading:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of many gateways; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of many gateways; ``arguments`` are those of ``msgproto bench``."""
 
     def made() -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="msgproto-bench-", dir=arguments.queue)

@@ -59,7 +59,7 @@ PATIENCE_SECONDS = 120.0
 
 
 def bodies(first: int, count: int, chance: random.Random) -> list[bytes]:
-    """JSON documents of :data:`BODY_OCTETS` which compress about as logs do."""
+    """JSON documents of :data:`BODY_OCTETS` that compress about as logs do."""
     words = ["GET", "POST", "/index", "/api/v1/item", "200", "404", "error", "timeout", "user"]
     made = []
     for number in range(first, first + count):
@@ -74,7 +74,7 @@ def bodies(first: int, count: int, chance: random.Random) -> list[bytes]:
 
 
 def batch_of(first: int, count: int, chance: random.Random) -> MessageBatch:
-    """A batch of such documents, received now."""
+    """Return a batch of such documents, received now."""
     return MessageBatch(
         "lumberjack",
         "json",
@@ -323,7 +323,9 @@ def latency(directory: Path, rate: float, seconds: float, warm: int = WARM_BATCH
 def _watch(
     bridge: subprocess.Popen[str], log: Path, seconds: float, warm: int
 ) -> tuple[float, list[tuple[float, int]]]:
-    """When the steady part began; when each batch stood in the log, and the offset it ends at."""
+    """Return when the steady part began; when each batch stood in the log, and the offset it ends
+    at.
+    """
     seen: list[tuple[float, int]] = []
     began = until = 0.0
     while not until or time.time() < until or len(seen) < warm + BATCHES_MIN:
@@ -344,7 +346,7 @@ def _watch(
 
 
 def landed_in(commit: Path) -> int:
-    """How far a commit says that its one gateway has landed."""
+    """Return how far a commit says that its one gateway has landed."""
     for line in commit.read_text().splitlines():
         transaction = json.loads(line).get("txn")
         if transaction and transaction["appId"].startswith("msgproto:"):
@@ -363,7 +365,7 @@ class Answering:
         self._never = None if answers else threading.Event()
 
     def describe(self, landed: Any = None) -> Any:
-        """What a plan needs, after :data:`ANSWER_SECONDS`."""
+        """Return what a plan needs, after :data:`ANSWER_SECONDS`."""
         from twisted_msgproto.queue.lineage import Description, Landed
 
         if self._never is not None:
@@ -377,7 +379,7 @@ class Answering:
 
 
 def plan_seconds(gateways: int) -> Reading:
-    """Seconds from the first question to the tasks of a batch, in the second round.
+    """Return seconds from the first question to the tasks of a batch, in the second round.
 
     In the first one every gateway is asked twice, and the dead are found.
     """
@@ -428,7 +430,7 @@ def commit_growth(directory: Path, commits: int) -> Reading:
 
 
 def end_seconds(directory: Path) -> Reading:
-    """Seconds from SIGTERM to the end of a bridge, one of whose gateways hangs."""
+    """Return seconds from SIGTERM to the end of a bridge, one of whose gateways hangs."""
     queue = directory / "queue"
     fill(queue, 1000)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -447,7 +449,7 @@ def end_seconds(directory: Path) -> Reading:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of Spark; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of Spark; ``arguments`` are those of ``msgproto bench``."""
 
     def made() -> Any:
         return tempfile.TemporaryDirectory(prefix="msgproto-bench-", dir=arguments.queue)

@@ -24,7 +24,7 @@ MODULE = "twisted_msgproto.cli.benches.umq"
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
-    """The rows of UMQ; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of UMQ; ``arguments`` are those of ``msgproto bench``."""
     calls = max(IN_FLIGHT, int(CALLS * arguments.scale))
     servers: dict[str, Subject] = {}  # started when first needed; they end with this process
 
@@ -56,7 +56,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
 
 
 def serve(kind: str) -> None:
-    """Be a server which echoes."""
+    """Be a server that echoes."""
     from twisted.internet import reactor as installed
 
     reactor: Any = installed
@@ -184,7 +184,7 @@ def _bare_client(port: int, begin: Any, heard: Any) -> Any:
 
 
 def idle_octets(kind: str, connections: int = 1000) -> float:
-    """Octets of resident memory which one idle connection costs a server of ``kind``."""
+    """Return octets of resident memory which one idle connection costs a server of ``kind``."""
     import asyncio
 
     async def open_all(port: int) -> list[Any]:
