@@ -31,6 +31,7 @@ from twisted.python import usage
 from .core.errors import ConfigurationError
 from .core.limits import Limits
 from .net.gateway import Gateway
+from .net.monotonic import count_monotonically
 from .net.options import ServerOptions, parse_or_exit
 from .registry import PROTOCOLS, load
 
@@ -291,6 +292,7 @@ def makeService(options: Options) -> Gateway:
     """Return what twistd calls."""
     from twisted.internet import reactor
 
+    count_monotonically(reactor)
     try:
         return make_gateway(options["configuration"], reactor)
     except ConfigurationError as error:

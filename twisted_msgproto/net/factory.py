@@ -23,6 +23,7 @@ from ..core.errors import shown
 from ..core.limits import Limit, Limits
 from .backpressure import OctetBudget
 from .counters import Counters
+from .ledger import MIN_RATE, Ledger
 from .sink import IMessageSink
 
 COMMON_LIMITS: Final = (
@@ -44,7 +45,14 @@ COMMON_LIMITS: Final = (
         "process-held-octets",
         256 << 20,
         "octets",
-        "of all connections, in what is not whole yet: who holds most is cut off",
+        "of all connections, in unfinished messages and unread output: slow peers are cut off",
+        1,
+    ),
+    Limit(
+        "min-rate",
+        MIN_RATE,
+        "octets/s",
+        "of a peer's unfinished message: slower peers are cut off first when memory is short",
         1,
     ),
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
@@ -109,6 +117,9 @@ class SessionFactory:
             under ``fault:REASON``.
     """
 
+    outputLedger: Ledger | None = None
+    """Where output that peers do not read is entered; a client's own output is its own affair."""
+
     protocolName: ClassVar[str]
     LIMITS: ClassVar[tuple[Limit, ...]] = ()
     noisy = False
@@ -138,7 +149,10 @@ class SessionFactory:
         self.wallClock = wallClock
         self.budget = OctetBudget() if budget is None else budget
         self.budget.bound(
-            self.limits["process-octets"], self.limits.get("process-held-octets", inf)
+            self.limits["process-octets"],
+            self.limits.get("process-held-octets", inf),
+            self.limits.get("min-rate", MIN_RATE),
+            clock,
         )
         self.sessionNames = SessionNames(self.protocolName, wallClock())
         self.counters = Counters()
@@ -186,6 +200,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     ) -> None:
         """Make a factory as :class:`SessionFactory` does."""
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.outputLedger = self.budget.held
         self.liveConnections: dict[Any, str] = {}
         self._perAddress: Counter[str] = Counter()
         self._taken = 0  # connections: the live ones, and those that have no session yet

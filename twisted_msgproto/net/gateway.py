@@ -21,6 +21,7 @@ from ..core.errors import ConfigurationError, MsgprotoError
 from .backpressure import OctetBudget
 from .factory import MsgprotoServerFactory, peer_name
 from .memory import keep_freed_memory
+from .monotonic import count_monotonically
 from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
 
@@ -202,6 +203,8 @@ def standalone(
     """
     if reactor is None:
         from twisted.internet import reactor
+
+        count_monotonically(reactor)
     try:
         gateway = Gateway(reactor, options["queue"], title=options.protocolName)
         serve(options, gateway).setServiceParent(gateway)

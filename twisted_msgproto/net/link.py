@@ -183,6 +183,7 @@ class Link(Protocol):
             self.readOctets,
             self.unread,
             self.outputChanged,
+            factory.outputLedger,
         )
 
     def handshakeCompleted(self) -> None:
@@ -303,9 +304,13 @@ class Link(Protocol):
             return
         now = self._now()
         if paused:
+            if self._held:
+                self.factory.budget.held.paused(self, now)
             self._follow(self.machine.paused(now))
             self._lookUnfinished()
         else:
+            if self._held:
+                self.factory.budget.held.resumed(self, now)
             self._follow(self.machine.resumed(now))
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
@@ -370,21 +375,35 @@ class Link(Protocol):
             self.log.warn(text, peer=self.peer, reason="unread")
         self._abort()
 
+    # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
+
+    @property
+    def reading(self) -> bool:
+        """Whether the connection is read now."""
+        return not self._control.paused
+
+    def holdBack(self, held_back: bool) -> None:
+        """The process holds too much: do not read (True), or read again."""
+        if held_back:
+            self._control.pause("process-held-octets")
+        elif not self._gone:
+            self._control.resume("process-held-octets")
+
     def cutOff(self, octets: int, limit: float) -> None:
-        """Close this connection: all together hold too much of incomplete messages, and this one
-        the most.
-        """
+        """All connections together hold too much, and this one's peer is the latest."""
         if not self._ended:
-            whole = "octets which are not whole yet, most of all"
-            text = f"{octets} {whole}; together at most {limit:.0f}"
+            text = (
+                f"{octets} octets of an unfinished message arrive too slowly while memory is "
+                f"short; process-held-octets is {limit:.0f}"
+            )
             self._tell(Fault("process-held-octets", text), "cut off")
             self._abort()
 
     def _hold(self, octets: int) -> None:
-        """Set how many octets of incomplete messages are held."""
+        """Note how many octets of unfinished messages are held."""
         if octets != self._held:
             self._held = octets
-            self.factory.budget.held.hold(self, octets)
+            self.factory.budget.held.hold(self, octets, self._now())
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
