@@ -1,4 +1,4 @@
-"""``msgproto bench``: the figures of docs/benchmarks.md, measured on this machine.
+"""``msgproto bench`` measures the figures of docs/benchmarks.md on this machine.
 
 Real sockets, real processes, a real queue on a real disk.  Nearly every figure is a ratio to
 something measured beside it in the same round; see :mod:`.measuring`.
@@ -36,21 +36,21 @@ SUBJECTS: Mapping[str, str] = {
     name: f"twisted_msgproto.cli.benches.{name}"
     for name in (*registry.PROTOCOLS, "queue", "spark", "growth", "idle", "scale")
 }
-"""Subject → the module with its rows, in the order in which they are measured.
+"""This maps each subject to the module with its rows, in the order of measurement.
 
-Such a module has ``comparisons(arguments)``, which yields the rows, and may have ``REQUIRES``, the
-packages of an extra without which it has nothing to measure.
+Such a module has ``comparisons(arguments)`` that yields the rows, and may have ``REQUIRES``:
+without these packages of an extra it has nothing to measure.
 """
 
 AGAINST = frozenset({"lumberjack"})
 """Subjects that can be measured beside another program (``--against``)."""
 
 BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark", "growth")}
-"""Subject → the subjects that are measured with it."""
+"""This maps a subject to the subjects that are measured with it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The options of ``msgproto bench``."""
+    """Declare the options of ``msgproto bench``."""
     parser.add_argument(
         "subjects",
         nargs="*",

@@ -53,10 +53,10 @@ class ReadControl:
 
 
 class OctetBudget:
-    """Octets that wait for the sink, of all connections of a process.
+    """Bounds the octets that wait for the sink, over all connections of a process.
 
-    Above the limit connections with more than their share of it are not read; who has little
-    waiting is never paused for what others have (NB-01, NB-03).
+    Above the limit connections with more than their share of it are not read; a connection with
+    little waiting is never paused for the others (NB-01, NB-03).
 
     Attributes:
         limit: octets; above it reading pauses, at half of it reading resumes.
@@ -86,7 +86,7 @@ class OctetBudget:
         ledger.clock = clock
 
     def add(self, octets: int, control: ReadControl, own: float = inf) -> None:
-        """``octets`` of the connection behind ``control`` wait from now on.
+        """Note that ``octets`` of the connection behind ``control`` wait from now on.
 
         ``own`` is what waits of that connection with them.  Without it the connection is paused
         whenever all together are above the limit.

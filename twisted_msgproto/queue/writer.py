@@ -38,9 +38,11 @@ from .recovery import Recovery
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
 ENCODED_AT_ONCE_MESSAGES = 512
-"""A batch of lists with so many messages is worth a frame of its own, which costs 40 µs."""
+"""A batch of lists with at least this many messages is worth a frame of its own."""
 ROW_OCTETS = 32
-"""What a message of a list costs in its frame beside its octets: offsets, numbers, short texts."""
+"""A message of a list has this cost in its frame beside its octets: offsets, numbers, short
+texts.
+"""
 RETRY_DELAY_S = 0.25
 """A writer without space on the disk checks again after this many seconds."""
 USUAL_SYNC = "fdatasync"
@@ -56,7 +58,7 @@ Callback = Callable[[BaseException | None], None]
 
 
 class _Entry(NamedTuple):
-    """A batch that waits: its size, who waits for it, and the batch or else the frame of it.
+    """Holds a batch that waits, its size and who waits for it.
 
     It holds either the batch or its frame, never both: a batch keeps the octets in which it came,
     and memory counts them once.
@@ -69,7 +71,7 @@ class _Entry(NamedTuple):
 
     def weight(self) -> int:
         """Return what writing it costs, in octets of a frame: ``{}`` is not as cheap as it
-        looks.
+        seems.
         """
         if isinstance(self.content, Encoded):
             return self.content.octets
