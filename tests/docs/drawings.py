@@ -213,7 +213,7 @@ def way() -> str:
         drawing.text(x + wide / 2, y + 44, what.first, middle=True, colour=PALE)
         drawing.text(x + wide / 2, y + 60, what.second, middle=True, colour=PALE)
 
-    drawing.box(lefts[1] - 16, top - 18, lefts[3] - lefts[1] + wide + 32, high + 52, fill="#fafbfc")
+    drawing.box(lefts[1] - 8, top - 18, lefts[3] - lefts[1] + wide + 16, high + 52, fill="#fafbfc")
     drawing.text(lefts[1], top + high + 22, "gateway: one process on Twisted", colour=PALE)
     for x, what in zip(lefts, WAY, strict=True):
         station(x, top, what)

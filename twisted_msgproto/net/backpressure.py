@@ -55,14 +55,14 @@ class ReadControl:
 
 
 class OctetBudget:
-    """Octets which wait for the sink, of all connections of a process.
+    """Bounds the octets that wait for the sink, over all connections of a process.
 
-    Above the limit connections with more than their share of it are not read; who has little
-    waiting is never paused for what others have (NB-01, NB-03).
+    Above the limit connections with more than their share of it are not read; a connection with
+    little waiting is never paused for the others (NB-01, NB-03).
 
     Attributes:
         limit: octets; above it reading pauses, at half of it reading resumes.
-        waiting: octets which wait now.
+        waiting: octets that wait now.
         senders: connections of which something waits now; each one's share is limit / senders.
         held: what peers make the process hold, and what cannot wait for the sink.
     """
@@ -88,7 +88,7 @@ class OctetBudget:
         ledger.clock = clock
 
     def add(self, octets: int, control: ReadControl, own: float = inf) -> None:
-        """``octets`` of the connection behind ``control`` wait from now on.
+        """Note that ``octets`` of the connection behind ``control`` wait from now on.
 
         ``own`` is what waits of that connection with them.  Without it the connection is paused
         whenever all together are above the limit.

@@ -135,7 +135,7 @@ class SessionFactory:
     """
 
     outputLedger: Ledger | None = None
-    """Where output which peers do not read is entered; a client's own output is its own affair."""
+    """Output that peers do not read is entered here; a client's own output is its own affair."""
 
     protocolName: ClassVar[str]
     LIMITS: ClassVar[tuple[Limit, ...]] = ()

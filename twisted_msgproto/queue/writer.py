@@ -40,7 +40,9 @@ GROUP_MESSAGES = 16_384
 ENCODED_AT_ONCE_MESSAGES = 512
 """A batch of lists with at least this many messages is worth a frame of its own."""
 ROW_OCTETS = 32
-"""What a message of a list costs in its frame beside its octets: offsets, numbers, short texts."""
+"""A message of a list has this cost in its frame beside its octets: offsets, numbers, short
+texts.
+"""
 RETRY_DELAY_S = 0.25
 """A writer without space on the disk checks again after this many seconds."""
 USUAL_SYNC = "fdatasync"
@@ -56,7 +58,7 @@ Callback = Callable[[BaseException | None], None]
 
 
 class _Entry(NamedTuple):
-    """A batch which waits: its size, who waits for it, and the batch or else the frame of it.
+    """Holds a batch that waits, its size and who waits for it.
 
     It holds either the batch or its frame, never both: a batch keeps the octets in which it came,
     and memory counts them once.
@@ -68,14 +70,16 @@ class _Entry(NamedTuple):
     content: MessageBatch | Encoded
 
     def weight(self) -> int:
-        """What writing it costs, in octets of a frame: ``{}`` is not as cheap as it looks."""
+        """Return what writing it costs, in octets of a frame: ``{}`` is not as cheap as it
+        seems.
+        """
         if isinstance(self.content, Encoded):
             return self.content.octets
         return self.octets + ROW_OCTETS * self.messages
 
 
 def _session_of(batch: MessageBatch) -> Hashable:
-    """Whose turn ``batch`` is written in; what names no session shares its peer's."""
+    """Return whose turn ``batch`` is written in; what names no session shares its peer's."""
     return batch.session or (batch.protocol, batch.peer)
 
 
@@ -106,7 +110,7 @@ class QueueWriter:
     * ``max_bytes``: above this many octets on disk the queue waits for its consumers;
       ``segment_bytes``: octets of one segment.
     * ``group_octets``, ``group_messages``: what one group holds at most (one batch alone may be
-      larger).  Groups of sessions which send in bulk are smaller on a slow disk.
+      larger).  Groups of sessions that send in bulk are smaller on a slow disk.
     * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
     * ``retry_delay``: seconds between checks for space when there is none.
     * ``check_octets``: how much of the queue is checked before it accepts messages (the newest

@@ -1,4 +1,4 @@
-"""Threads for small work that may hang: a call over the network, a file on a far disk.
+"""Run small work that may hang in threads: a call over the network, a file on a remote disk.
 
 They are daemons and nobody joins them: a process that is told to end does not wait for a gateway
 that does not answer.  (The executors of ``concurrent.futures`` do wait, at the interpreter's end.)
@@ -30,7 +30,7 @@ class Crew:
         self._threads = 0
         self._unfinished = 0
         self._busy: dict[int, float] = {}
-        """Since when (monotonic seconds) each thread has been at its piece of work."""
+        """Each thread has been at its piece of work since this time (monotonic seconds)."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Has ``work`` done soon; it must not raise."""
@@ -52,7 +52,7 @@ class Crew:
             self._fill()
 
     def _fill(self) -> None:
-        """Starts threads for what waits; with the lock."""
+        """Start threads for what waits; the caller has the lock."""
         while self._threads < min(self._unfinished, self._threads_max):
             self._threads += 1
             name = f"{self._name}-{self._threads}"

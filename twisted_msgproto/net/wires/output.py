@@ -86,9 +86,10 @@ class Output:
 
         ``stalled()`` is called when the peer has read nothing for ``seconds``.  ``changed(True)``
         is called when the transport is full and ``most`` octets wait here as well,
-        ``changed(False)`` when at most half of that still waits.  ``drained()`` is called when all
-        that waited has been taken.  What waits is entered in ``ledger``, so that all connections
-        together have a bound; a peer which takes too little of it may be cut off for that.
+        ``changed(False)`` when at most half of that still waits.  ``drained()`` is called when
+        everything that waited has been read.  What waits is entered in ``ledger``, so that all
+        connections together have a bound; a peer that reads too little of it may be cut off for
+        that.
         """
         self._ledger = ledger
         self._transport = transport
@@ -143,7 +144,7 @@ class Output:
         """Output is not held back."""
 
     def cutOff(self, octets: int, limit: float) -> None:
-        """All connections together hold too much, and this peer takes too little of it."""
+        """Cut off this peer: all connections together hold too much, and it reads too little."""
         self._stalled()
 
     # ────────────────────────────────────────────────────────────────────────────────────────────
