@@ -1,8 +1,8 @@
-"""Who must not read now: pause reasons of one connection, and the octets of all which wait.
+"""Backpressure pauses the reading of a connection while too much waits.
 
-Nothing is dropped for want of room.  A connection is not read while there is a reason: it or all
-connections together have too many octets which are not safe yet, its peer does not read what we
-write, or more of what it sent must be decoded first.
+Nothing is dropped for lack of space.  A connection is not read while one of these reasons holds: it
+or all connections together have too many octets that are not safe yet, its peer does not read what
+we write, or more of its octets must be decoded first.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class ReadControl:
 
 
 class OctetBudget:
-    """Octets which wait for the sink, of all connections of a process.
+    """Bounds the octets that wait for the sink, over all connections of a process.
 
-    Above the limit connections with more than their share of it are not read; who has little
-    waiting is never paused for what others have (NB-01, NB-03).
+    Above the limit connections with more than their share of it are not read; a connection with
+    little waiting is never paused for the others (NB-01, NB-03).
 
     Attributes:
         limit: octets; above it reading pauses, at half of it reading resumes.
-        waiting: octets which wait now.
+        waiting: octets that wait now.
         senders: connections of which something waits now; each one's share is limit / senders.
         held: what peers make the process hold, and what cannot wait for the sink.
     """
@@ -88,7 +88,7 @@ class OctetBudget:
         ledger.clock = clock
 
     def add(self, octets: int, control: ReadControl, own: float = inf) -> None:
-        """``octets`` of the connection behind ``control`` wait from now on.
+        """Note that ``octets`` of the connection behind ``control`` wait from now on.
 
         ``own`` is what waits of that connection with them.  Without it the connection is paused
         whenever all together are above the limit.
@@ -99,7 +99,7 @@ class OctetBudget:
             control.pause(self._reason)
 
     def remove(self, octets: int) -> None:
-        """``octets`` wait no longer."""
+        """Note that ``octets`` wait no longer."""
         self.waiting -= octets
         if self._paused and self.waiting <= self.limit // 2:
             paused, self._paused = self._paused, {}
@@ -107,5 +107,7 @@ class OctetBudget:
                 control.resume(self._reason)
 
     def forget(self, control: ReadControl) -> None:
-        """The connection behind ``control`` is gone (what waits of it goes on waiting)."""
+        """Note that the connection behind ``control`` is gone; its octets still wait for the
+        sink.
+        """
         self._paused.pop(control, None)

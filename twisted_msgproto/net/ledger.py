@@ -14,7 +14,9 @@ from math import inf
 from typing import Any, Final, Protocol
 
 MIN_RATE: Final = 16 << 10
-"""Octets a second; who sends or reads less than that is late, and the later the sooner cut off."""
+"""A peer that sends or reads less than this many octets a second is late; the later it is, the
+sooner it is cut off.
+"""
 
 LATE_SECONDS: Final = 5.0
 """A peer may be this late before it can lose its place to others: a network may stall so long."""
@@ -23,14 +25,14 @@ SOFT_SHARE: Final = 0.75
 """Above this share of the limit connections are held back, one after another."""
 
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked whether those who are held back may go on."""
+"""This often the ledger checks whether those that are held back may be read again."""
 
 READ_OCTETS: Final = 256 << 10
-"""What a connection which may go on is expected to bring with one read, at least."""
+"""A connection that may be read again is expected to bring at least this much with one read."""
 
 
 class Clock(Protocol):
-    """What is needed of a reactor here."""
+    """Describes what is needed of a reactor here."""
 
     def seconds(self) -> float:
         """Return the time in seconds; it never runs backwards."""
@@ -44,7 +46,7 @@ class Holder(Protocol):
 
     @property
     def address(self) -> str:
-        """The peer's host; connections of one host share what is given out in turns."""
+        """Return the peer's host; connections of one host share their turns."""
 
     @property
     def reading(self) -> bool:
@@ -58,7 +60,7 @@ class Holder(Protocol):
 
 
 class _Account:
-    """What one holder holds, since when, and how much has moved meanwhile."""
+    """Notes what one holder holds, since when, and how much has moved meanwhile."""
 
     __slots__ = ("began", "moved", "number", "octets", "stopped")
 
@@ -71,7 +73,7 @@ class _Account:
 
     @property
     def age(self) -> tuple[float, int]:
-        """Where it stands among the others: the eldest has the least."""
+        """Return where it stands among the others: the eldest has the least."""
         return (self.began, self.number)
 
     def begin(self, now: float) -> None:
@@ -94,18 +96,19 @@ class _Account:
 
 
 class Ledger:
-    """Octets which peers make this process hold, and who has to let go when they are too many.
+    """Counts the octets that peers make this process hold, and decides which peer is cut off when
+    they are too many.
 
     Above three quarters of ``limit`` a connection whose message grows is held back, unless its
-    message is the eldest of those being read: the eldest can always finish.  A peer which is more
+    message is the eldest of those being read: the eldest can always finish.  A peer that is more
     than :data:`LATE_SECONDS` late then loses its place; at the limit itself the latest does,
     however late it is.
 
     Attributes:
-        limit: octets; at most so many are held.
+        limit: octets; at most this many are held.
         min_rate: octets a second; a peer with less is late.
         held: octets held now.
-        clock: looks after those who are held back; set before the limit is.
+        clock: times the checks of those that are held back; set before the limit is.
     """
 
     def __init__(self) -> None:
@@ -152,7 +155,9 @@ class Ledger:
         self._look_or_rest()
 
     def paused(self, holder: Holder, now: float) -> None:
-        """The connection is not read any more, for whatever reason: its peer cannot be late."""
+        """Note that the connection is not read any more, for whatever reason: its peer cannot be
+        late.
+        """
         account = self._accounts.get(holder)
         if account is not None:
             account.stop(now)
@@ -166,7 +171,7 @@ class Ledger:
     # ── when there is too much ──────────────────────────────────────────────────────────────────
 
     def _lateness(self, account: _Account, now: float) -> float:
-        """How many seconds this peer is behind one which sends at ``min_rate``."""
+        """Return how many seconds this peer is behind one that sends at ``min_rate``."""
         until = now if account.stopped is None else account.stopped
         return until - account.began - account.moved / self.min_rate
 
@@ -197,7 +202,7 @@ class Ledger:
             grower.holdBack(True)
 
     def _look_or_rest(self) -> None:
-        """Look again in a while if somebody is held back."""
+        """Schedule another check if somebody is held back."""
         if self._held_back and self._look is None and self.clock is not None:
             self._look = self.clock.callLater(LOOK_SECONDS, self._look_now)
         elif self._look is not None and not self._held_back:
@@ -213,9 +218,9 @@ class Ledger:
         self._look_or_rest()
 
     def _let_go_on(self, now: float) -> None:
-        """Let those read again for whom there is room: the eldest, in turns between addresses.
+        """Resume reading those for which there is space: the eldest, in turns between addresses.
 
-        If nobody is read at all one is let go on in any case, since nothing would end otherwise.
+        If nobody is read at all, one is resumed in any case, since nothing would end otherwise.
         """
         running = Counter(
             holder.address for holder, account in self._accounts.items() if account.stopped is None

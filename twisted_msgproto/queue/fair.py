@@ -1,9 +1,10 @@
-"""Who is written next, and how much at a time: :class:`FairQueue` and :class:`GroupCost` (NB-01).
+"""Decide who is written next, and how much at a time: :class:`FairQueue` and :class:`GroupCost`
+(NB-01).
 
 Sessions share the disk by deficit round-robin: in each round a session may write a quantum of
-octets, so one which sends in bulk delays the others by no more than the group that is being
-written.  How large that group may be follows from what groups have cost lately.  Nothing here knows
-threads, files or clocks.
+octets, so one that sends in bulk delays the others by no more than the group that is being written.
+How large that group may be follows from what groups have cost lately.  Nothing here knows threads,
+files or clocks.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 QUANTUM_OCTETS: Final = 64 << 10
-"""What a session may write in one round, in octets: one usual read of a socket."""
+"""In one round a session may write this many octets: one usual read of a socket."""
 
 GROUP_SECONDS: Final = 0.020
-"""How long writing one group should take: others wait for half of it on average."""
+"""Writing one group should last this long: others wait for half of it on average."""
 
 SYNC_SHARE: Final = 3.0
 """A group's octets may cost this many times what its sync costs.
@@ -29,7 +30,7 @@ GROUP_OCTETS_MIN: Final = 256 << 10
 """Smaller groups save nobody any time: most of their cost is the sync."""
 
 MEMORY: Final = 0.9
-"""How much of its weight each group's cost keeps when the next one is known: some ten count."""
+"""Each group's cost keeps this much of its weight when the next one is known: some ten count."""
 
 SPREAD_MIN: Final = 0.1
 """Sizes of groups must differ this much (relative to their mean) to tell octets from syncs."""
@@ -44,7 +45,7 @@ E = TypeVar("E")
 
 
 class _Session(Generic[E]):
-    """What waits of one session: entries with their octets, and what it may still write."""
+    """Holds what waits of one session: entries with their octets, and what it may still write."""
 
     __slots__ = ("deficit", "entries", "key")
 
@@ -55,9 +56,9 @@ class _Session(Generic[E]):
 
 
 class FairQueue(Generic[E]):
-    """Entries of many sessions, handed out in turns; the entries of one session stay in order.
+    """Serves the entries of many sessions in turns; the entries of one session stay in order.
 
-    A session which had nothing to write comes before those which write all the time, once, with one
+    A session that had nothing to write comes before those that write all the time, once, with one
     quantum.  It cannot come first again before the others have had a turn.
     """
 
@@ -68,11 +69,11 @@ class FairQueue(Generic[E]):
         self._new: deque[_Session[E]] = deque()
         self._old: deque[_Session[E]] = deque()  # may hold sessions whose entries are all taken
         self.entries = 0
-        """How many entries wait."""
+        """This many entries wait."""
         self.messages = 0
-        """The messages of those entries."""
+        """Those entries have this many messages."""
         self.octets = 0
-        """The octets of those entries."""
+        """Those entries have this many octets."""
 
     def add(self, key: Hashable, entry: E, messages: int, octets: int) -> None:
         """Append ``entry`` to the session named ``key``; ``octets`` is what writing it costs."""
@@ -134,7 +135,7 @@ class FairQueue(Generic[E]):
 class GroupCost:
     """Learns what a group costs, ``sync_seconds`` and ``octet_seconds`` each, from the last ones.
 
-    It is a line fitted by least squares in which older groups count less and less.
+    It is a line fitted by least squares; older groups count less and less.
     """
 
     __slots__ = (
@@ -151,12 +152,12 @@ class GroupCost:
         self._weight = self._octets = self._seconds = 0.0
         self._octets_squared = self._product = 0.0
         self.sync_seconds = FIRST_SYNC_SECONDS
-        """What a group costs however small it is."""
+        """A group costs this much, however small it is."""
         self.octet_seconds = FIRST_OCTET_SECONDS
-        """What each octet of a group costs."""
+        """Each octet of a group costs this much."""
 
     def learn(self, octets: int, seconds: float) -> None:
-        """A group of this size took this long."""
+        """Note that a group of this size needed this long."""
         self._weight = self._weight * MEMORY + 1.0
         self._octets = self._octets * MEMORY + octets
         self._seconds = self._seconds * MEMORY + seconds
@@ -171,7 +172,7 @@ class GroupCost:
         self.sync_seconds = max(cost - self.octet_seconds * size, 0.0)
 
     def octets_max(self, most: int) -> int:
-        """How many octets the next group may hold; at most ``most``."""
+        """Return how many octets the next group may hold; at most ``most``."""
         seconds = max(GROUP_SECONDS - self.sync_seconds, SYNC_SHARE * self.sync_seconds)
         return min(most, max(GROUP_OCTETS_MIN, int(seconds / self.octet_seconds)))
 

@@ -1,4 +1,4 @@
-"""The queue's writer: :class:`QueueWriter`.
+""":class:`QueueWriter` writes the queue.
 
 Batches come from any thread; one thread of the writer's own makes them durable.  A group is
 committed at once when no sync is under way; what arrives during a sync is the next group: one
@@ -7,9 +7,9 @@ is no larger than what the disk writes in a short time: one session in bulk does
 
 Who encodes?  Lists of small batches are gathered and encoded once a group, by the writer's thread.
 A packed batch (:mod:`~twisted_msgproto.core.packed`) is encoded by whoever submits it, because its
-octets have just come and are still in that processor's cache: that takes 0.1 µs a message, half of
-what it costs to fetch the octets into another one's.  So is a long list (0.3 µs a message, and one
-thread alone can do it at a time, whichever it is): what was submitted before is written meanwhile.
+octets have just come and are still in that processor's cache: to fetch them into another
+processor's cache would cost twice as much.  So is a long list, since only one thread at a time can
+encode it anyway: what was submitted before is written meanwhile.
 """
 
 from __future__ import annotations
@@ -38,27 +38,30 @@ from .recovery import Recovery
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
 ENCODED_AT_ONCE_MESSAGES = 512
-"""A batch of lists with so many messages is worth a frame of its own, which costs 40 µs."""
+"""A batch of lists with at least this many messages is worth a frame of its own."""
 ROW_OCTETS = 32
-"""What a message of a list costs in its frame beside its octets: offsets, numbers, short texts."""
+"""A message of a list has this cost in its frame beside its octets: offsets, numbers, short
+texts.
+"""
 RETRY_DELAY_S = 0.25
-"""How long the writer waits before it looks for room again."""
+"""A writer without space on the disk checks again after this many seconds."""
 USUAL_SYNC = "fdatasync"
 IDLE_S = 1.0
-"""How often a writer with nothing to do looks for something to trim."""
+"""A writer with nothing to do checks this often whether something can be trimmed."""
 WATCH_S = 60.0
-"""How often a writer looks whether its consumers move."""
+"""A writer checks this often whether its consumers move."""
 CLOSE_TIMEOUT_S = 4.0
 GIVE_UP_S = 1.0
-"""How long a closing writer waits for a disk which does not answer."""
+"""A closing writer waits this long for a disk that does not answer."""
 
 Callback = Callable[[BaseException | None], None]
 
 
 class _Entry(NamedTuple):
-    """A batch which waits: its size, who waits for it, and the batch or else the frame of it.
+    """Holds a batch that waits, its size and who waits for it.
 
-    Never both: a batch keeps the octets in which it came, and memory counts them once.
+    It holds either the batch or its frame, never both: a batch keeps the octets in which it came,
+    and memory counts them once.
     """
 
     messages: int
@@ -67,14 +70,16 @@ class _Entry(NamedTuple):
     content: MessageBatch | Encoded
 
     def weight(self) -> int:
-        """What writing it costs, in octets of a frame: ``{}`` is not as cheap as it looks."""
+        """Return what writing it costs, in octets of a frame: ``{}`` is not as cheap as it
+        seems.
+        """
         if isinstance(self.content, Encoded):
             return self.content.octets
         return self.octets + ROW_OCTETS * self.messages
 
 
 def _session_of(batch: MessageBatch) -> Hashable:
-    """Whose turn ``batch`` is written in; what names no session shares its peer's."""
+    """Return whose turn ``batch`` is written in; what names no session shares its peer's."""
     return batch.session or (batch.protocol, batch.peer)
 
 
@@ -102,19 +107,19 @@ class QueueWriter:
     Making one takes the lock, recovers the queue and starts the thread.  Raises QueueLocked if
     another process writes this queue, QueueError if it cannot be opened; both are one line.
 
-    * ``max_bytes``: octets on disk above which the queue waits for its consumers;
+    * ``max_bytes``: above this many octets on disk the queue waits for its consumers;
       ``segment_bytes``: octets of one segment.
     * ``group_octets``, ``group_messages``: what one group holds at most (one batch alone may be
-      larger).  Groups of sessions which send in bulk are smaller on a slow disk.
+      larger).  Groups of sessions that send in bulk are smaller on a slow disk.
     * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
-    * ``retry_delay``: seconds between looks for room when there is none.
-    * ``check_octets``: how much of the queue is checked before it takes messages (the newest part;
-      the rest is checked when there is nothing else to do).
-    * ``report``: called in the writer thread with one line when something happens which an
-      operator should know (first of all what the start has found: damage, a torn tail); default:
-      the logger ``twisted_msgproto.queue``.
+    * ``retry_delay``: seconds between checks for space when there is none.
+    * ``check_octets``: how much of the queue is checked before it accepts messages (the newest
+      part; the rest is checked when there is nothing else to do).
+    * ``report``: called in the writer thread with one line when something happens that an operator
+      should know (first of all what the start has found: damage, a torn tail); default: the logger
+      ``twisted_msgproto.queue``.
 
-    A process which is forked from this one cannot write: what it submits raises QueueClosed.
+    A process that is forked from this one cannot write: what it submits raises QueueClosed.
     """
 
     def __init__(
@@ -147,9 +152,9 @@ class QueueWriter:
         self.queue_id = self._log.queue_id
         """Names this queue for good: the table's ``gateway``."""
         self.recovery: Recovery = self._log.recovery
-        """What was found at start; its ``lines`` are reported."""
+        """This was found at start; its ``lines`` are reported."""
         self.sync_name = disk.sync_name
-        """The system call which makes a group durable; reported if it is not the usual one."""
+        """This system call makes a group durable; it is reported if it is not the usual one."""
         self.stalled: str | None = None
         """Why nothing is written at present (no room), or None."""
         self._changed = threading.Condition()
@@ -187,12 +192,12 @@ class QueueWriter:
 
     @property
     def begin(self) -> int:
-        """The first offset which is kept."""
+        """Return the first offset that is kept."""
         return self._log.begin
 
     @property
     def end(self) -> int:
-        """The offset after the last durable, published message."""
+        """Return the offset after the last durable, published message."""
         return self._log.end
 
     @property
@@ -201,7 +206,7 @@ class QueueWriter:
         return self._log.damaged
 
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
-        """Give ``batch`` to the queue; never blocks.
+        """Submit ``batch`` to the queue; never blocks.
 
         ``callback`` is called once, in the writer's thread: with None when the batch is
         durable, with an exception when it is not and never will be.  The batches of one session
@@ -223,7 +228,9 @@ class QueueWriter:
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
-        """A packed or long batch as a frame; others as they are, and what cannot be encoded."""
+        """Return a packed or long batch as a frame; others as they are, and what cannot be
+        encoded.
+        """
         packed = kept_packed(batch.body) or kept_packed(batch.fields)
         if not packed and batch.count < ENCODED_AT_ONCE_MESSAGES:
             return batch
@@ -258,10 +265,10 @@ class QueueWriter:
         }
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Write what waits, stop the thread and give the lock back; True if all was written.
+        """Write what waits, stop the thread and release the lock; return True if all was written.
 
-        After ``timeout`` seconds (a disk without room, a slow or hanging disk) what still waits is
-        called back with QueueClosed.  May be called again.
+        After ``timeout`` seconds (a full, slow or hanging disk) what still waits is called back
+        with QueueClosed.  May be called again.
         """
         with self._changed:
             self._closing = True
@@ -304,7 +311,7 @@ class QueueWriter:
         )
 
     def _take(self) -> list[_Entry] | None:
-        """Wait for batches and take as many as make a group.
+        """Wait for batches and return as many as make a group.
 
         An empty list: nothing came for a while.  None: the queue is being closed, and all is
         written or the time for it is up.
@@ -336,7 +343,7 @@ class QueueWriter:
         self._idle = False
 
     def _report(self, line: str) -> None:
-        """Tell the operator; a fault of whoever takes the line stops at itself."""
+        """Report to the operator; an error of the receiver of the line goes no further."""
         try:
             self._report_to(line)
         except Exception:
@@ -352,7 +359,7 @@ class QueueWriter:
             self._report(f"queue {self.directory}: {error}")
 
     def _look_at_consumers(self) -> None:
-        """Name those which do not move: what they need is kept, and fills the disk."""
+        """Name those that do not move: what they need is kept, and fills the disk."""
         now = time.monotonic()
         if now < self._watch_at:
             return
@@ -365,7 +372,7 @@ class QueueWriter:
             )
 
     def _tidy(self) -> None:
-        """Nothing waits: trim, and check one segment which the start left out."""
+        """Nothing waits: trim, and check one segment that the start left out."""
         self._trim()
         try:
             lines = self._log.check_older()
@@ -376,14 +383,14 @@ class QueueWriter:
             self._report(line)
 
     def _behind(self) -> list[Result]:
-        """Take away everything that was submitted and not taken yet."""
+        """Remove and return everything that was submitted and is not being written yet."""
         with self._changed:
             return [(entry, None) for entry in self._waiting.clear()]
 
     def _commit(self, taken: list[_Entry]) -> None:
         """Make a group durable and call back.
 
-        What was submitted behind a group which failed fails too: its submitter does not know yet,
+        What was submitted behind a group that failed fails too: its submitter does not know yet,
         and without that a session would stand in the queue with a gap.  So does what is submitted
         while others are being told.
         """
@@ -404,7 +411,7 @@ class QueueWriter:
     def _encoded(self, taken: list[_Entry]) -> tuple[list[Encoded], list[Result]]:
         """The frames of a group, and each entry with what is wrong with its own batch.
 
-        Neighbours which were not encoded yet share a frame.
+        Neighbours that were not encoded yet share a frame.
         """
         frames: list[Encoded] = []
         errors: list[BaseException | None] = []
@@ -423,7 +430,7 @@ class QueueWriter:
 
     @staticmethod
     def _encode(batches: list[MessageBatch], frames: list[Encoded]) -> list[BaseException | None]:
-        """Add batches to the frames as one; the errors of those which cannot be encoded."""
+        """Add batches to the frames as one; the errors of those that cannot be encoded."""
         errors: list[BaseException | None] = [None] * len(batches)
         good = [batch for batch in batches if batch.count]
         try:
@@ -440,7 +447,9 @@ class QueueWriter:
         return errors
 
     def _append(self, frames: list[Encoded]) -> BaseException | None:
-        """Append to the log, waiting for room as long as it takes; the error if it failed."""
+        """Append to the log, waiting for space as long as necessary; return the error if it
+        failed.
+        """
         while True:
             began = time.perf_counter()
             try:

@@ -19,7 +19,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred
@@ -67,15 +66,11 @@ class MicroMsg2Server(MicroMsg2Protocol):
     """The side which accepts: it takes messages in and serves subscriptions."""
 
     factory: MicroMsg2ServerFactory
+    _subscribed = False  # the broker was told of subscriptions, and has not looked yet
 
     def makeMachine(self) -> Server:
         """A server's machine."""
         return Server(self.factory.proposal, self.factory.limits)
-
-    def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
-        self._subscribed = False  # the broker was told of subscriptions, and has not looked yet
-        super().connectionMade()
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: what the broker handed to it goes back."""
@@ -121,7 +116,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
         if broker is None or not broker.concerns(event.destinations):
             self.settled(arrived)
             return
-        rows = [row for row, number in enumerate(event.sequences) if number not in arrived.refused]
         withheld = self.factory.withheld
         state = {"accepted": False, "withheld": False}
 
@@ -131,14 +125,14 @@ class MicroMsg2Server(MicroMsg2Protocol):
                 withheld.remove(event.octets)
             self.settled(arrived)
 
-        broker.publish(
-            [event.destinations[row] for row in rows],
-            [event.properties[row] for row in rows],
-            [event.texts[row] for row in rows],
-            [event.bodies[row] for row in rows],
-            [event.notes[row] for row in rows] if event.notes else [NO_NOTES] * len(rows),
-            accepted,
-        )
+        columns: list[list[Any]]
+        columns = [event.destinations, event.properties, event.texts, event.bodies, event.notes]
+        if arrived.refused:
+            numbers = event.sequences
+            kept = [row for row, number in enumerate(numbers) if number not in arrived.refused]
+            columns = [[column[row] for row in kept] if column else [] for column in columns]
+        destinations, properties, texts, bodies, notes = columns
+        broker.publish(destinations, properties, texts, bodies, notes, accepted)
         if not state["accepted"]:
             state["withheld"] = True
             withheld.add(event.octets, self._control)
@@ -165,20 +159,19 @@ class MicroMsg2Server(MicroMsg2Protocol):
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages of the broker."""
+        machine, now = self.machine, self.factory.clock.seconds()
+        annotating = [one.name for one in machine.extensions if one.annotates]
+        # What this server took in it may pass on, whatever the limits for sending say.
         numbers: list[int] = []
-        annotating = [one.name for one in self.machine.extensions if one.annotates]
-        now = self.factory.clock.seconds()
-        # Neighbours mostly have the same address: they are encoded as one run.
-        for (address, _), run in groupby(messages, lambda m: (m.address, id(m.notes))):
-            routed = list(run)
-            payloads = [message.payload for message in routed]
-            notes = routed[0].notes
-            if annotating:  # what is not said of this message was said of another sender's (MM-29)
-                notes = {name: notes.get(name, "") for name in annotating}
-            # What this server took in it may pass on, whatever the limits for sending say.
-            numbers += self.machine.send_run(address, payloads, notes, now=now)
+        if not annotating:
+            numbers = machine.send_encoded([one.frames for one in messages], now=now)
+        else:
+            for one in messages:
+                # What is not said of this message was said of another sender's (MM-29).
+                notes = {name: one.notes.get(name, "") for name in annotating}
+                numbers += machine.send_encoded((one.frames,), notes, now=now)
         self._settle()
-        return None if self.machine.sending is None else numbers
+        return None if machine.sending is None else numbers
 
     def too_slow(self) -> None:
         """More waits for this subscriber than may (MM-32)."""
@@ -186,9 +179,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.machine.break_off(SLOW_CONSUMER, "too many messages wait for this subscriber")
             assert self.machine.fault is not None
             self.peerFaulted(self.machine.fault)
-
-
-NO_NOTES: Final[Mapping[str, str]] = {}
 
 
 class MicroMsg2ServerFactory(MicroMsg2Factory):
