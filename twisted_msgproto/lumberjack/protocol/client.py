@@ -1,10 +1,10 @@
-"""The writer's side on Twisted: one connection which sends events and tells when they are safe.
+"""The writer's side on Twisted: one connection that sends events and tells when they are safe.
 
     client = await endpoint.connect(LumberjackClientFactory())
     await client.send(b'{"message": "hello"}')          # fires when it is acknowledged
     await client.sendBatch(documents)                   # fires when the last of them is
 
-A connection which is lost fails what was not acknowledged; :class:`~.shipper.LumberjackShipper`
+A connection that is lost fails what was not acknowledged; :class:`~.shipper.LumberjackShipper`
 keeps it, connects again and sends it again.
 """
 
@@ -131,7 +131,7 @@ class LumberjackClient(ClientLink):
 
     @property
     def writer(self) -> Writer:
-        """The older name of ``machine``."""
+        """Return the older name of ``machine``."""
         return self.machine
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
@@ -151,7 +151,7 @@ class LumberjackClient(ClientLink):
         (version 1); TypeError for the wrong one.  The Deferred fails with LimitExceeded when the
         event is above a limit or too many wait (nothing was sent), with ConnectionClosed,
         ProtocolViolation or TimedOut when the connection ends first.  Cancelling it withdraws an
-        event which is not written yet.
+        event that is not written yet.
         """
         return self.sendBatch((event,))
 
@@ -218,7 +218,7 @@ class LumberjackClient(ClientLink):
         return self.factory.buildWriter()
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
+        """Begin; a subclass that overrides this calls it first."""
         self._producers = ProducerControl()
         self._ttl: Any = None
         self._progress = -1
@@ -340,7 +340,7 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
     Attributes:
         limits: the limits in force.
         counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
-        liveConnections: the protocols which are connected now.
+        liveConnections: the protocols that are connected now.
     """
 
     protocolName = "lumberjack"
@@ -363,7 +363,7 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
         ``callLater()``; the global reactor if None.
 
-        Raises ConfigurationError for a value which makes no sense.
+        Raises ConfigurationError for a value that makes no sense.
         """
         super().__init__(limits=limits, clock=clock)
         self.liveConnections: set[LumberjackClient] = set()
@@ -393,12 +393,12 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         super().connectionClosed(protocol, reason)
 
     def buildWriter(self) -> Writer:
-        """The machine for a new connection."""
+        """Return the machine for a new connection."""
         return Writer(self.limits, **self._settings)
 
     def buildProtocol(  # type: ignore[override]
         self, addr: IAddress | None
     ) -> LumberjackClient | None:
-        """A protocol for a new connection."""
+        """Return a protocol for a new connection."""
         built: Any = super().buildProtocol(addr)
         return built  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The writer which does not give up: it connects again and sends again what is unacknowledged.
+"""The writer that does not give up: it connects again and sends again what is unacknowledged.
 
     shipper = LumberjackShipper(reactor, ["tcp:logs-1:5044", "tcp:logs-2:5044"])
     shipper.startService()
@@ -116,8 +116,8 @@ class _Line(ClientComeback[LumberjackClient]):
         self._shipper = shipper
         self._expired = False  # the last connection ended as it should (ttl)
         self._hosts = len(hosts)
-        self._refusing = 0  # hosts in a row which refused
-        # A reader which accepts and then hangs up is waited for longer and longer.
+        self._refusing = 0  # hosts in a row that refused
+        # A reader that accepts and then hangs up is waited for longer and longer.
         limits: dict[str, object] = {"steady-seconds": NEVER_SECONDS}
         if "backoff-first" in factory.limits:
             limits["retry-first"] = factory.limits["backoff-first"]
@@ -141,7 +141,7 @@ class _Line(ClientComeback[LumberjackClient]):
         return super()._unconnected(failure)
 
     def _failed(self, error: BaseException | None = None) -> None:
-        """One host of several which refuses is as one which is away."""
+        """One host of several that refuses is as one that is away."""
         self._refusing = self._refusing + 1 if isinstance(error, Refused) else 0
         several = isinstance(error, Refused) and self._refusing < self._hosts
         super()._failed(ConnectionClosed(str(error)) if several else error)
@@ -193,8 +193,8 @@ class LumberjackShipper(Comeback[LumberjackClient]):
 
     Attributes as :class:`~twisted_msgproto.net.comeback.Comeback` has them, and:
         factory: its ``counters`` count all connections.
-        unsent: events which wait for a connection with room.
-        unacknowledged: events which were taken and are not acknowledged.
+        unsent: events that wait for a connection with room.
+        unacknowledged: events that were taken and are not acknowledged.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         ``retryPolicy`` and ``stopWhenRefused``, as
         :class:`~twisted_msgproto.net.comeback.Comeback` has them.
 
-        Raises ConfigurationError for a setting which makes no sense.
+        Raises ConfigurationError for a setting that makes no sense.
         """
         clock = reactor if clock is None else clock
         self.random = random
@@ -299,7 +299,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         limits.check("unsent-octets", self._unsentOctets + octets)
 
     def whenConnected(self, failAfterFailures: int | None = None) -> Deferred[LumberjackClient]:
-        """The first connection which stands; as ClientService.whenConnected."""
+        """Return the first connection that stands; as ClientService.whenConnected."""
         return self._lines[0].whenConnected(failAfterFailures)
 
     # ── hook for subclasses ─────────────────────────────────────────────────────────────────────
@@ -377,7 +377,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._left(result)
 
     def _failQueue(self, error: MsgprotoError) -> None:
-        """No event will be sent which waits now; each callback may do more."""
+        """No event will be sent that waits now; each callback may do more."""
         parcels = list(self._queue)
         self._queue.clear()
         self._unsentOctets = 0
