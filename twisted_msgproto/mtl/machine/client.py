@@ -14,9 +14,9 @@ Verbs queue requests and return their number; the answer comes as an event with 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines
@@ -62,6 +62,17 @@ class SaslClient(Protocol):
 
 Credentials = Callable[[Sequence[str]], "SaslClient | None"]
 """Gives a cycle of one of these mechanisms (in upper case); None if it can none of them."""
+
+
+AGREED: Final[Mapping[type, int]] = {
+    Open: 201,
+    Authorize: 201,
+    SelectProfile: 200,
+    RequestReader: 202,
+    RequestWriter: 202,
+}
+"""The code with which a server agrees to a request.  Another one belongs to another request: it is
+late, or was sent twice, and a reply does not say what it answers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -182,6 +193,9 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._leases.pop(number, None)
 
     def _submit(self, task: _Task, now: float) -> int:
+        """Queue a request; raises LimitExceeded for one above ``json-octets``."""
+        _, body = encode_request(task.request)
+        self._limits.check("json-octets", len(body))
         self._numbers += 1
         task.number = self._numbers
         self._waiting.append(task)
@@ -208,12 +222,20 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         task = self._current
         assert task is not None
         if task.credentials is not None:
-            task.cycle = task.credentials([name.upper() for name in self.mechanisms])
+            try:
+                self._begin_cycle(task, task.credentials)
+            except Exception as error:  # an application's
+                self._fail(401, f"the credentials failed: {error}")
+                return
             if task.cycle is None:
                 self._fail(401, "none of the server's mechanisms can be used")
                 return
-            task.request = Authorize(task.cycle.mechanism, task.cycle.respond(None))
         self._send_request(task.request, now)
+
+    def _begin_cycle(self, task: _Task, credentials: Credentials) -> None:
+        task.cycle = credentials([name.upper() for name in self.mechanisms])
+        if task.cycle is not None:
+            task.request = Authorize(task.cycle.mechanism, task.cycle.respond(None))
 
     def _send_request(self, request: Request, now: float) -> None:
         self._out.append([b"", *encode_request(request)])
@@ -256,6 +278,9 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             return self._take_events()
         if task is None:
             self._dropped("nobody-asked")
+            return self._take_events()
+        if 200 <= reply.code < 300 and reply.code != AGREED[type(task.request)]:
+            self._dropped("another-answer")
             return self._take_events()
         self.deadlines.clear("reply")
         if reply.code == 401:
@@ -301,7 +326,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         try:
             challenge = control.decode_challenge(reply.body.get("challenge"))
             response = task.cycle.respond(challenge)
-        except ValueError as error:
+        except Exception as error:  # the cycle may be an application's
             self._fail(402, f"the challenge is wrong: {error}")
             return
         task.request = Authorize(task.cycle.mechanism, response)

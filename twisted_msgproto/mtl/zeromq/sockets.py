@@ -42,21 +42,25 @@ TROUBLES: Final[Mapping[int, str]] = {
 
 
 class Watched:
-    """What a DEALER knows of its connection.
+    """What a DEALER knows of its connection."""
 
-    Attributes:
-        trouble: why it may be that nobody answers; empty before anything is known.
-    """
+    monitor: Any
+    _trouble = ""
 
-    trouble = ""
+    @property
+    def trouble(self) -> str:
+        """Why it may be that nobody answers; empty before anything is known."""
+        if self.monitor is not None:
+            self.monitor.readAll()
+        return self._trouble
 
     def happened(self, messages: list[list[bytes]]) -> None:
         """What libzmq says of the connection."""
         for event, _ in messages:
             kind = EVENT.unpack(event)[0]
             # It tries again after each failure, which says less than the failure itself.
-            if kind != zmq.EVENT_CONNECT_RETRIED or self.trouble in ("", TROUBLES[kind]):
-                self.trouble = TROUBLES[kind]
+            if kind != zmq.EVENT_CONNECT_RETRIED or self._trouble in ("", TROUBLES[kind]):
+                self._trouble = TROUBLES[kind]
 
 
 @cache
