@@ -164,10 +164,12 @@ class MtlClient(ClientLink):
         """
         if over := self._over():
             return over
-        for flow in list(self.flows.values()):
-            flow.close()
-        self._established = False
+        flows = list(self.flows.values())
         opened = self._request(self.machine.open, virtualHost)
+        if not opened.called:  # else it could not be asked for
+            self._established = False
+            for flow in flows:
+                flow.close()
         return opened.addCallbacks(self._opened, self._notLetIn)
 
     def _opened(self, reply: Reply) -> Sequence[str]:
@@ -199,8 +201,10 @@ class MtlClient(ClientLink):
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""
 
-        def selected(reply: Any) -> None:
-            for flow in list(self.flows.values()):
+        flows = list(self.flows.values())  # not those which are asked for before the answer
+
+        def selected(reply: Reply) -> None:
+            for flow in flows:
                 flow.close()
 
         if over := self._over():
