@@ -89,7 +89,7 @@ class Topics(TestCase):
         self.failureResultOf(subscription.whenStarted(), CallFailed)
         self.failureResultOf(Deferred.fromCoroutine(subscription.__anext__()), CallFailed)
         self.assertTrue(subscription.ended)
-        self.failureResultOf(Deferred.fromCoroutine(subscription.__anext__()), StopAsyncIteration)
+        self.failureResultOf(Deferred.fromCoroutine(subscription.__anext__()), CallFailed)
         both.close()
 
     def test_a_request_which_cannot_be_sent_leaves_no_subscription(self):

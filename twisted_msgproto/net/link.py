@@ -13,7 +13,7 @@ A protocol says in ``actions`` which method follows which event::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
@@ -97,9 +97,15 @@ class Link(Protocol):
     address: str
     loss: Failure | None = None
     ending: Exception | None = None
+
+    # What most connections never change stands here: an idle one weighs less.
     _ended = False  # the wire was asked to end, or has
     _gone = False  # the connection is lost
     _established = False  # the session stands
+    _inputEnded = False  # the peer has shut its sending side
+    _lossTold = False  # it was logged that something is not stored
+    _resumption: Any = None  # the call which goes on with what is unfinished
+    _handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -163,15 +169,9 @@ class Link(Protocol):
         self.session = factory.sessionNames.next()
         self._now = clock.seconds
         self._tally = factory.counters.settled
-        self._ended = False
         self._deaf = False  # no further arrival is followed
-        self._gone = False
         self._following = False  # what happens meanwhile is settled at the end
-        self._inputEnded = False  # the peer has shut its sending side
-        self._lossTold = False  # it was logged that something is not stored
         self._held = 0  # octets of what is not whole yet
-        self._resumption: Any = None  # the call which goes on with what is unfinished
-        self._handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
         self._control = ReadControl(self.wire, self._readingChanged)
@@ -246,7 +246,7 @@ class Link(Protocol):
 
     # ── events, and what they led to ────────────────────────────────────────────────────────────
 
-    def _follow(self, events: list[Any]) -> None:
+    def _follow(self, events: Iterable[Any]) -> None:
         """Follow events in order, then settle once.
 
         After our own end, or the loss of a batch, no further arrival is followed: what is stored of

@@ -141,16 +141,17 @@ class Waiters(Generic[T]):
 
 
 class ProducerControl:
-    """Pauses a push producer while there is no room for what it would send."""
+    """Pauses a push producer while there is no room for what it would send.
 
-    __slots__ = ("_paused", "_producer")
+    Attributes:
+        producer: the producer, or None.
+    """
+
+    __slots__ = ("_paused", "producer")
 
     def __init__(self) -> None:
-        self._producer: IPushProducer | None = None
+        self.producer: IPushProducer | None = None
         self._paused = False
-
-    def __bool__(self) -> bool:
-        return self._producer is not None
 
     def register(self, producer: Any, streaming: bool) -> None:
         """As ``IConsumer.registerProducer``.
@@ -158,20 +159,20 @@ class ProducerControl:
         Raises RuntimeError for a second one, and ValueError for a pull producer: what is sent here
         has no pace of its own.
         """
-        if self._producer is not None:
+        if self.producer is not None:
             raise RuntimeError("a producer is registered already")
         if not streaming:
             raise ValueError("push producers only")
-        self._producer = producer
+        self.producer = producer
         self._paused = False
 
     def unregister(self) -> None:
         """As ``IConsumer.unregisterProducer``."""
-        self._producer = None
+        self.producer = None
 
     def look(self, full: bool) -> None:
         """Pause or resume the producer, if that is a change."""
-        producer = self._producer
+        producer = self.producer
         if producer is None or full is self._paused:
             return
         self._paused = full
@@ -182,7 +183,7 @@ class ProducerControl:
 
     def stop(self) -> None:
         """Tell the producer that nobody will take anything any more."""
-        producer, self._producer = self._producer, None
+        producer, self.producer = self.producer, None
         if producer is not None:
             producer.stopProducing()
 

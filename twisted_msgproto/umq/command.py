@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from ..cli.asking import ask_each
 from ..cli.connecting import client_endpoint, tls_options
 from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
-from ..core.errors import ConfigurationError, ConnectionClosed
+from ..core.errors import ConfigurationError, ConnectionClosed, PeerError
 from ..core.message import Message
 from ..core.strict_json import NotJson
 from ..net.wires import websocket
@@ -25,6 +25,7 @@ from .application.methods import call_method, dump, parse
 from .protocol.exchange import Reply, Stored, Update, plain
 from .protocol.sides import UmqClient, UmqClientFactory, connect
 from .protocol.storing import PROTOCOL
+from .protocol.subscriptions import Subscription
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:5048/"
 
@@ -129,8 +130,16 @@ class Receiver(UmqClient):
             attachments=[],
         )
 
+    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
+        """The server publishes no more."""
+        if reason == "closed":
+            why = "the server has ended the topic, or we read it too slowly"
+            self.ended.errback(PeerError(why))
+
     def sessionLost(self, reason: Failure) -> None:
         """The server is gone."""
+        if self.ended.called:
+            return
         if reason.check(ConnectionDone):
             self.ended.callback(None)
         else:

@@ -346,10 +346,9 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         """
         if self.running:
             Service.stopService(self)
-        stopped: Deferred[None] = Deferred()
-        self._stoppers.append(stopped)
-        if len(self._stoppers) == 1:
-            self._closing = True
+        stopped = self._stopping.wait()
+        if not self._ending:
+            self._closing = self._ending = True
             self._producers.stop()
             self._failWaiting(ConnectionClosed("the service has stopped"))
             self._deadline = self.clock.callLater(self.factory.limits["drain"], self._disconnect)

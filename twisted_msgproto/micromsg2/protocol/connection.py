@@ -29,6 +29,7 @@ from ..machine import (
     Session,
     SessionEstablished,
 )
+from ..terms import ACK_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT
 from .sending import Sending
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class MicroMsg2Protocol(Sending):
     factory: MicroMsg2Factory
     readOctets = READ_OCTETS
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
+    timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ──────────
 
@@ -111,13 +113,11 @@ class MicroMsg2Protocol(Sending):
         """Return what this connection has counted so far."""
         return {**super().connectionCounters(), "replaced_texts": self.machine.decoder.replaced}
 
-    def _closedError(self, reason: Failure) -> Exception:
-        fault = self.machine.fault
-        if self._lastError is not None:
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait; what the peer said at the end is part of it."""
+        if self.ending is None and self._lastError is not None:
             return ConnectionClosed(f"the peer said {shown(self._lastError.text)} and it ended")
-        if fault is not None:
-            return ConnectionClosed(f"the connection ended: {fault.text}")
-        return ConnectionClosed(f"the connection ended: {reason.getErrorMessage()}")
+        return super().whyLost(reason)
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
 
@@ -275,9 +275,8 @@ class MicroMsg2Protocol(Sending):
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for something of it is told."""
-        self._endSending(self._closedError(reason))
+        self._endSending(self.ending or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)
-        self._tellGone()
 
 
 def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:

@@ -7,7 +7,7 @@ while no flow waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
@@ -134,11 +134,7 @@ class MtlClientService(Comeback[MtlClient]):
     def whenEstablished(self) -> Deferred[MtlClient]:
         """As :meth:`Comeback.whenEstablished`; it waits while the server is away."""
         if self.session is not None and self.state is not ComebackState.UP:
-            waiting: Deferred[MtlClient] = Deferred(
-                lambda cancelled: self._standing.pop(cancelled, None)
-            )
-            self._standing[waiting] = None
-            return waiting
+            return self._standing.wait()
         return super().whenEstablished()
 
     def _begin(self) -> None:
@@ -222,7 +218,8 @@ class _Watched(MtlClient):
 
     service: MtlClientService
 
-    def _follow(self, events: list[ClientEvent]) -> None:
+    def _follow(self, events: Iterable[ClientEvent]) -> None:
+        events = list(events)
         super()._follow(events)
         for event in events:
             self.service.happened(self, event)

@@ -35,6 +35,7 @@ from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
 from ..terms.events import ServerEvent
 from ..terms.limits import SERVER_LIMITS
+from ..terms.states import SessionState
 from ..zeromq import (
     Bounds,
     CurveServer,
@@ -86,6 +87,21 @@ class MtlServer(SessionHooks):
     def virtualHost(self) -> str:
         """What the client opened."""
         return self.machineSession.virtual_host
+
+    @property
+    def established(self) -> bool:
+        """Whether the client was let in."""
+        session = self.machineSession
+        return not session.ended and session.state in (SessionState.READY, SessionState.PROFILED)
+
+    def snapshot(self) -> Mapping[str, object]:
+        """Return where the session stands, as plain values without secrets."""
+        return {
+            "session": self.session,
+            "peer": self.peer,
+            "client_id": self.clientId,
+            "virtual_host": self.virtualHost,
+        }
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ───────────
 

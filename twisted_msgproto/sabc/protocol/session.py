@@ -143,6 +143,10 @@ class SabcSession(Verbs):
         """Requests of ours will not be answered."""
         self._unanswered = [waiter for _, waiter in work]
 
+    def endNow(self) -> None:
+        """The peer is told that the session ends."""
+        self.loseSession()
+
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for an answer hears why, then the hook is told."""
         error = self.ending or ConnectionClosed("the session has ended")

@@ -213,14 +213,6 @@ class SabcServerFactory(MsgprotoServerFactory):
 
         return WebSocketServerFactory(self, origins)
 
-    def sessionsOf(self, clientId: str) -> list[SabcServer]:
-        """The live sessions of a client, oldest first."""
-        return [
-            session
-            for session in self.liveConnections
-            if session.clientId == clientId and session.established
-        ]
-
     def push(
         self,
         clientId: str,
@@ -233,16 +225,9 @@ class SabcServerFactory(MsgprotoServerFactory):
 
         Fails with ConnectionClosed if the client has none, and as :meth:`SabcSession.request`.
         """
-        sessions = self.sessionsOf(clientId)
-        if not sessions:
-            failed: Deferred[Response] = Deferred()
-            failed.errback(ConnectionClosed("the client has no session"))
-            return failed
-        return sessions[-1].request(body, headers=headers, timeout=timeout)
-
-    def sessions(self) -> list[dict[str, object]]:
-        """Every live session with its state, for the status page; no secrets."""
-        return [session.snapshot() for session in self.liveConnections]
+        return self.toNewest(
+            clientId, lambda session: session.request(body, headers=headers, timeout=timeout)
+        )
 
 
 class SabcClient(ClientLink, SabcSession):
@@ -257,10 +242,7 @@ class SabcClient(ClientLink, SabcSession):
     readsWhileUnread = True  # it writes requests, and reads their answers
     timeFaults = frozenset({"connect-seconds"})
 
-    def __init__(self) -> None:
-        """A subclass which overrides this calls it."""
-        super().__init__()
-        self.connectedHeaders: Mapping[str, str] = {}
+    connectedHeaders: Mapping[str, str] = {}
 
     def disconnect(self) -> Deferred[None]:
         """End the session in order (``SA-12``): no more requests; answers still come.
@@ -272,10 +254,6 @@ class SabcClient(ClientLink, SabcSession):
         left = self._leaving.wait()
         self._beginEnd()
         return left
-
-    def endNow(self) -> None:
-        """The server is told that the session ends."""
-        self.loseSession()
 
     def loseSession(self) -> None:
         """End the session at once; before the WebSocket upgrade there is none yet."""

@@ -174,7 +174,8 @@ class UmqServer(UmqSession):
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
             return
-        self.clientId = identity
+        if identity is not None:
+            self.clientId = identity
         welcome = self.welcome(hello)
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
         self._time()
@@ -253,6 +254,19 @@ class UmqServerFactory(MsgprotoServerFactory):
         """A connection with a session in it, or None (which closes it) above a limit."""
         return self.webSocket.buildProtocol(addr)
 
+    def push(
+        self,
+        clientId: str,
+        payload: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+    ) -> Deferred[Reply]:
+        """Call the newest session of a client (``UM-09``); its answer.
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`UmqSession.call`.
+        """
+        return self.toNewest(clientId, lambda session: session.call(payload, attachments, timeout))
+
     def drain(self) -> Deferred[None]:
         """As :meth:`MsgprotoServerFactory.drain`; connections before their upgrade end at once."""
         self.webSocket.abortUpgrades()
@@ -273,15 +287,6 @@ class UmqClient(ClientLink, UmqSession):
     machine: Client
     readsWhileUnread = True  # it writes calls, and reads their answers
     readsWhileDraining = True  # an end in order waits for answers
-
-    def endInOrder(self) -> None:
-        """No more calls are made; those in flight, and the server's, are finished."""
-        self._closing = True
-        self.drain()
-
-    def endNow(self) -> None:
-        """What is in flight fails."""
-        self.closeSession()
 
     def hello(self) -> str:
         """The payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""

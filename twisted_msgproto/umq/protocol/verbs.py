@@ -18,9 +18,10 @@ from ...net.session import Session
 from ...net.wires.websocket import WebSocketWire
 from ..machine import Client, Server
 from ..machine.attachments import Slot
-from ..wire import base36, number
+from ..wire import Call, Callback, base36, number
 from .exchange import Reply, Request, Update
-from .topics import Subscription, Topic
+from .subscriptions import Subscription
+from .topics import Topic
 
 if TYPE_CHECKING:
     from .session import UmqSession
@@ -47,7 +48,6 @@ class Verbs(Session):
     factory: Any
     machine: Server | Client
     wire: WebSocketWire
-    limits: Limits
     topics: dict[int, Topic]
     subscriptions: dict[int, Subscription]
     _callbacks: dict[int, Callable[[Request], Any]]
@@ -56,6 +56,12 @@ class Verbs(Session):
     _backlog: int  # updates which nobody has taken yet
     _own_paused: bool
     _closing = False  # an orderly end of ours, which waits for the answers to our calls
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of all sessions of this factory."""
+        limits: Limits = self.factory.limits
+        return limits
 
     def call(
         self,
@@ -73,7 +79,7 @@ class Verbs(Session):
         sent.
         """
         try:
-            return self._own(None, payload, attachments, timeout, streamed)
+            return self._own(Call, payload, attachments, timeout, streamed)
         except _UNSENT as error:
             return fail(error)
 
@@ -87,13 +93,14 @@ class Verbs(Session):
     ) -> Deferred[Reply]:
         """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
         try:
-            return self._own(number(callback), argument, attachments, timeout, streamed)
+            argument = f"{base36(number(callback))}:{argument}"
+            return self._own(Callback, argument, attachments, timeout, streamed)
         except _UNSENT as error:
             return fail(error)
 
     def _own(
         self,
-        callback: int | None,
+        kind: type[Call | Callback],
         payload: str,
         attachments: Sequence[Any],
         timeout: float | None,
@@ -102,7 +109,7 @@ class Verbs(Session):
         if not self._established:
             raise ConnectionClosed("there is no session")
         machine = self.machine
-        now = self._time()
+        machine.clock = now = self._now()
         if not machine.opened or self._closing:
             raise ConnectionClosed("the session does not stand")
         answer = Answer(self._cancelled)
@@ -110,17 +117,11 @@ class Verbs(Session):
         seconds = self._call_seconds if timeout is None else 0.0
         deadline = now + (seconds or timeout or 0.0)
         bodies = self._bodies(attachments) if attachments else ()
-        if callback is None:
-            answer.number = machine.call(
-                payload, bodies, waiter=answer, deadline=deadline, seconds=seconds
-            )
-        else:
-            answer.number = machine.callback(
-                callback, payload, bodies, waiter=answer, deadline=deadline, seconds=seconds
-            )
+        answer.number = machine.own_call(kind, payload, bodies, answer, deadline, seconds)
         if self._own_paused:
             self._lookBacklog()
-        self._settle()
+        if not self._following:
+            self._settle()
         return answer
 
     def _cancelled(self, answer: Deferred[Reply]) -> None:
@@ -152,7 +153,8 @@ class Verbs(Session):
 
         ``request(id)`` gives the payload of the call which asks the peer to publish to topic
         ``id``.  Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
-        call fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.
+        call fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
+        ``whenEnded()`` tells that there are no more updates, and why.
         """
         session = cast("UmqSession", self)
         try:
@@ -223,6 +225,7 @@ class Verbs(Session):
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:
         """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
+        self.because(ConnectionClosed("the session was closed"))
         if self.transport is None:  # no upgrade yet
             self._abort()
         elif not self._ended:
