@@ -119,6 +119,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._script: deque[_Task] = deque()  # what is done anew before the task in hand
         self._current: _Task | None = None  # what was sent and is not answered
         self._task: _Task | None = None  # for whose sake the script runs
+        self._turned_away = False  # nobody will ever answer on this socket
         self._tries = 0  # sockets which were dropped for the task in hand
         self._open: Open | None = None
         self._credentials: Credentials | None = None
@@ -214,9 +215,19 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             elif self._waiting:
                 self._current = self._task = self._waiting.popleft()
                 self._tries = 0
+                if self._turned_away:
+                    self._change_socket()
+                    self._anew()
+                    continue
             else:
                 return
             self._send(now)
+
+    def _change_socket(self) -> None:
+        self._turned_away = False
+        self._out.clear()
+        self._events.append(SocketDropped())
+        self._machine.step(SocketChanged)
 
     def _send(self, now: float) -> None:
         task = self._current
@@ -413,9 +424,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         """``MT-28``: no reply came in time, so begin anew on another socket."""
         self._tries += 1
         self.counters["sockets_dropped"] += 1
-        self._out.clear()
-        self._events.append(SocketDropped())
-        self._machine.step(SocketChanged)
+        self._change_socket()
         task = self._task
         assert task is not None and task.number is not None  # a request is out for its sake
         if self._tries >= self._tries_max:
@@ -427,6 +436,25 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._go_on(now)
 
     timely: ClassVar = {"reply": _reply_missing}
+
+    # ── the door ────────────────────────────────────────────────────────────────────────────────
+
+    def turned_away(self, reason: str, now: float) -> list[ClientEvent]:
+        """The server will not have us: nobody answers on this socket, however long we wait.
+
+        The request in hand is refused with 401; the next one is tried on another socket.
+        """
+        self._turned_away = True
+        task, self._task = self._task, None
+        if task is not None:
+            self._current = None
+            self._script.clear()
+            self._out.clear()
+            self.deadlines.clear("reply")
+            assert task.number is not None
+            self._refused(task.number, 401, reason)
+        self._go_on(now)
+        return self._take_events()
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 

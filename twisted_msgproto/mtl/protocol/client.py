@@ -116,7 +116,7 @@ class MtlClient(ClientLink):
         self._sockets = factory.makeSockets(self.clock)
         wire = DealerWire(self.clock, endpoint, self.connectionLost)
         try:
-            wire.use(self._socket(self.received, endpoint))
+            wire.use(self._controlSocket())
         except ConfigurationError:
             self._sockets.shutdown()
             raise
@@ -145,6 +145,16 @@ class MtlClient(ClientLink):
     def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
         """A socket for a data flow, connected to the server's data port."""
         return self._socket(received, with_port(self._endpoint, port))
+
+    def _controlSocket(self) -> Any:
+        socket = self._socket(self.received, self._endpoint)
+        socket.refused = self._turnedAway
+        return socket
+
+    def _turnedAway(self, text: str) -> None:
+        if not self._ended:
+            reason = f"the server will not have us: {text}"
+            self._follow(self.machine.turned_away(reason, self._now()))
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
@@ -320,7 +330,7 @@ class MtlClient(ClientLink):
     def _socketDropped(self, event: SocketDropped) -> None:
         self._trouble = self.wire.trouble
         self.wire.drop()
-        self.wire.use(self._socket(self.received, self._endpoint))
+        self.wire.use(self._controlSocket())
 
     def _answered(self, event: Answered) -> None:
         self._requests.done(event.number, event.reply)
