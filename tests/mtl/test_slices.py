@@ -66,7 +66,7 @@ class Slices(MtlCase):
         self.patch(bounded, "FRAMES_PER_TURN", 2000)
         with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
             port = server.bind_to_random_port("tcp://127.0.0.1")
-            client = self.client(f"tcp://127.0.0.1:{port}")
+            client = self.client(f"tcp://127.0.0.1:{port}", limits={"request-timeout": 60})
             opened = client.open("host")
             await until(lambda: server.poll(0))
             peer, *_ = server.recv_multipart()

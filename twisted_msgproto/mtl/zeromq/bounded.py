@@ -94,6 +94,7 @@ class Bounded:
 
     monitor: Any = None
 
+    _within = False  # the rest of a message with too many frames is to be thrown away
     socket: Any
     factory: Any
     read_scheduled: Any
@@ -122,7 +123,6 @@ class Bounded:
         self._blocked = blocked
         self._prepare = prepare
         self._paused = False
-        self._within = False  # the rest of a message with too many frames is to be thrown away
         self._backlogs: dict[bytes, Backlog] = {}
         self._retry: Any = None
         self.highWaterMark = bounds.peer_messages

@@ -50,7 +50,7 @@ class Routing:
     _lost: Callable[[bytes], None]
     _readSoon: Callable[[], None]
     _throwAway: Callable[[], bool]
-    _within: bool
+    _within = False
     factory: Any
 
     def __init__(
