@@ -151,7 +151,7 @@ Event = bytes | Mapping[str, str]
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """Events which were handed in together, as they will stand in frames.
+    """Events that were handed in together, as they will stand in frames.
 
     Attributes:
         payloads: documents, or encoded pairs; never changed.
@@ -169,7 +169,7 @@ class Parcel:
 
     @property
     def missing(self) -> int:
-        """How many of its events are not acknowledged."""
+        """Return how many of its events are not acknowledged."""
         return len(self.payloads) - self.acknowledged
 
 
@@ -180,7 +180,7 @@ class Parcel:
 class PartAcknowledged:
     """``count`` more events of a window are acknowledged, and not yet all of it (``LJ-06``).
 
-    ``parcels`` are those which are wholly acknowledged by now, oldest first.
+    ``parcels`` are those that are wholly acknowledged by now, oldest first.
     """
 
     count: int
@@ -197,7 +197,7 @@ class WindowAcknowledged:
 
 @dataclass(slots=True)
 class KeptAlive:
-    """An ack which covers nothing new: the reader lives and needs more time (``LJ-15``)."""
+    """An ack that covers nothing new: the reader lives and needs more time (``LJ-15``)."""
 
 
 WriterEvent = PartAcknowledged | WindowAcknowledged | KeptAlive | Fault

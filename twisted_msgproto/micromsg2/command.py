@@ -234,7 +234,7 @@ class _Receiver(MicroMsg2Client):
         """The end, before enough has come."""
         super().connectionLost(reason)
         if not self.ended.called:
-            self.ended.errback(self._closedError(reason))
+            self.ended.errback(self.whyLost(reason))
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:

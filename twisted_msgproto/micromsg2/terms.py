@@ -46,7 +46,7 @@ REFUSED: Final = "refused"
 FAILED: Final = "failed"
 
 ERROR_CHARACTERS_MAX: Final = 200
-"""Errors which we send are not longer."""
+"""Errors that we send are not longer."""
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -194,7 +194,7 @@ class Counters:
 
     ``untyped`` counts properties without a type (``MM-22``), ``stray_acks`` acks for what is not
     in flight (``MM-21``), ``over_window`` messages beyond the agreed number (``MM-13``),
-    ``ignored_frames`` frames of extensions which have none (``MM-33``).
+    ``ignored_frames`` frames of extensions that have none (``MM-33``).
     """
 
     received: int = 0

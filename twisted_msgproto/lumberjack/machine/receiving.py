@@ -76,7 +76,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     Attributes:
         counters: plain integers for metrics.
         fault: what the writer did wrong, or None.
-        decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities which are no faults.
+        decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities that are no faults.
     """
 
     counters: ReaderCounters
@@ -107,7 +107,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._count = 0  # data frames of the current window so far
         # What would acknowledge all data frames so far, in the last one's version (LJ-02).
         self._last = encode_ack(0, VERSION_2)
-        self._held: list[tuple[int, bytearray]] = []  # acks within a C frame which has not ended
+        self._held: list[tuple[int, bytearray]] = []  # acks within a C frame that has not ended
         self._out: list[bytes | bytearray] = []
         self._paused = False
         self._now = 0.0  # when the last call began
@@ -118,7 +118,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def state(self) -> Reading:
-        """Where the reader stands."""
+        """Return where the reader stands."""
         return self._machine.state
 
     @property
@@ -133,13 +133,13 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def finished(self) -> bool:
-        """Nothing is read any more, and every ack which was owed has been given out (``LJ-19``)."""
+        """Nothing is read any more, and every ack that was owed has been given out (``LJ-19``)."""
         state = self._machine.state
         return state in _SILENT or (state is Reading.DRAINING and not self._window.waiting)
 
     @property
     def held(self) -> int:
-        """Octets of frames which are not whole yet."""
+        """Return octets of frames that are not whole yet."""
         return self.decoder.held_octets
 
     @property
@@ -162,7 +162,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: bytes, now: float) -> list[ReaderEvent]:
-        """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
+        """Read what arrived at ``now`` (seconds, any clock that does not run backwards)."""
         machine = self._machine
         if machine.state not in _OPEN:
             return []
@@ -213,7 +213,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return True
 
     def _receive(self, run: Json | Data, kind: type) -> None:
-        """Count a run of data frames, with the windows which are announced in it.
+        """Count a run of data frames, with the windows that are announced in it.
 
         Each window is acknowledged where it ends: where it is full, or cut short by the next one
         (``LJ-07``, ``LJ-13``).
@@ -227,7 +227,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         acks: list[bytes] = []
         size, count, start = self._size, self._count, 0
         for end, announced in (*run.windows, (total, 0)):
-            # Windows follow each other without further W frames: all which are full by ``end``.
+            # Windows follow each other without further W frames: all that are full by ``end``.
             full = start - count + size
             while full <= end:
                 acks.append(encode_ack(sequence(full - 1), version))
@@ -250,7 +250,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             self._machine.step(WindowCompleted)
 
     def _give_out(self, runs: list[Any]) -> ReaderEvent:
-        """Runs of one kind which followed each other as one event."""
+        """Runs of one kind that followed each other as one event."""
         place = self._window.slice()
         run = runs[0]
         kind = type(run)
@@ -280,11 +280,11 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def _covered(self) -> int:
-        """Data frames which an ack (given, waiting or held) covers."""
+        """Data frames that an ack (given, waiting or held) covers."""
         return self._held[-1][0] if self._held else self._window.marked
 
     def _acknowledge_tail(self, held: bool) -> None:
-        """Give a window which stays short its own ack, unless all of it has one (``LJ-13``)."""
+        """Give a window that stays short its own ack, unless all of it has one (``LJ-13``)."""
         if self._window.received > self._covered:
             self._mark(bytearray(self._last), self._window.received, held)
 
@@ -295,7 +295,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._size, self._count = size, 0
 
     def _answer_empty(self, frame: Window) -> None:
-        """``W`` 0: its ack stands in line behind those which are owed already (``LJ-07``)."""
+        """``W`` 0: its ack stands in line behind those that are owed already (``LJ-07``)."""
         if frame.version == VERSION_2:
             acks = bytearray(encode_ack(0, VERSION_2))
             self._mark(acks, self._covered, held=frame.compressed)
@@ -316,7 +316,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     def drain(self, now: float) -> list[ReaderEvent]:
         """Nothing is read any more, because this side ends: close the connection once ``finished``.
 
-        What is owed is acknowledged, and no more.  The writer may be in mid-window, and one which
+        What is owed is acknowledged, and no more.  The writer may be in mid-window, and one that
         takes any ack for that of its whole window would lose the rest of it (``LJ-13``); nor has
         a C frame ended well of which the rest is not looked at (``LJ-08``).
         """
@@ -367,7 +367,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return []
 
     def _look_soon(self, now: float) -> None:
-        """Something happened which may make something due."""
+        """Something happened that may make something due."""
         deadlines, soon = self.deadlines, now + self._shortest
         if (deadlines.next is None or soon < deadlines.next) and soon < inf:
             deadlines.set("look", soon)
@@ -431,7 +431,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
     def outputs(self) -> bytes:
-        """Take the octets which are to be written now: every ack that is due, in one write."""
+        """Take the octets that are to be written now: every ack that is due, in one write."""
         if not self._out:
             return b""
         octets = b"".join(self._out)
@@ -439,7 +439,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return octets
 
     def lost(self, now: float) -> list[ReaderEvent | WorkLost]:
-        """The connection is gone.  Events which were given out stay; their acks do not matter."""
+        """The connection is gone.  Events that were given out stay; their acks do not matter."""
         if self.state is not Reading.CLOSED:
             self._machine.step(ConnectionLost)
             self._out.clear()

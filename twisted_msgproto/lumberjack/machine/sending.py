@@ -3,9 +3,9 @@
 How a writer works
 ------------------
 Events are handed in as **parcels**: what was handed in together is reported together.  What is
-queued when the writer may send forms a **window** (``LJ-18``): a ``W`` frame which announces so
+queued when the writer may send forms a **window** (``LJ-18``): a ``W`` frame that announces so
 many events, then their data frames, all in one ``C`` frame unless compression is off.  Sequence
-numbers begin at 1 in each window, so the number which an ack carries *is* the count of events it
+numbers begin at 1 in each window, so the number that an ack carries *is* the count of events it
 covers and never wraps (``LJ-12``).  Then the writer waits for the window's ack (``LJ-09``).
 
 With ``pipelining`` above 1 so many windows are in flight at a time.  An ack belongs to the oldest
@@ -18,7 +18,7 @@ Duties of the caller of a :class:`Writer`, beside those of :mod:`twisted_msgprot
    writer may send;
 3. ``paused(now)`` and ``resumed(now)`` around times in which the transport has not written our
    octets: the reader cannot have answered;
-4. ``lost(now)`` at the end gives back all parcels which are not acknowledged, in order, for
+4. ``lost(now)`` at the end gives back all parcels that are not acknowledged, in order, for
    ``submit`` to the writer of the next connection (``LJ-15``).
 """
 
@@ -82,10 +82,10 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     Attributes:
         counters: plain integers for metrics.
         fault: what the reader did wrong, or None.
-        capacity: events which may be unacknowledged before the writer must wait (``LJ-09``).
-        unsent: events which are queued and not in flight.
+        capacity: events that may be unacknowledged before the writer must wait (``LJ-09``).
+        unsent: events that are queued and not in flight.
         unsent_octets: their frames, not compressed.
-        in_flight: events which were given out and are not acknowledged.
+        in_flight: events that were given out and are not acknowledged.
     """
 
     counters: WriterCounters
@@ -144,7 +144,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
     @property
     def state(self) -> Writing:
-        """Where the writer stands."""
+        """Return where the writer stands."""
         return self._machine.state
 
     @property
@@ -159,7 +159,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
     @property
     def wanted(self) -> int:
-        """How many events more would go out with the next window, if it were formed now."""
+        """Return how many events more would go out with the next window, if it were formed now."""
         return max(0, self._window - self.unsent) if self.state in _SENDING else 0
 
     @property
@@ -198,7 +198,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return parcel
 
     def submit(self, parcel: Parcel) -> None:
-        """Queue a parcel which was made before, perhaps for a connection which is lost.
+        """Queue a parcel that was made before, perhaps for a connection that is lost.
 
         What is acknowledged of it is not written again.  IllegalTransition as with ``send``.
         """
@@ -384,7 +384,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return []
 
     def outputs(self) -> bytes:
-        """Take the octets which are to be written now."""
+        """Take the octets that are to be written now."""
         if not self._out:
             return b""
         octets = b"".join(self._out)
@@ -392,7 +392,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return octets
 
     def lost(self, now: float) -> list[WriterEvent | WorkLost]:
-        """The connection is gone: every parcel which is not acknowledged, in order (``LJ-15``)."""
+        """The connection is gone: every parcel that is not acknowledged, in order (``LJ-15``)."""
         if self.state is Writing.CLOSED:
             return []
         self._machine.step(ConnectionLost)
@@ -408,7 +408,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
 
 def _octets_left(parcel: Parcel) -> int:
-    """The frames of what is not written of a parcel."""
+    """Return the frames of what is not written of a parcel."""
     if not parcel.written:
         return parcel.octets
     rest = parcel.payloads[parcel.written :]

@@ -1,4 +1,4 @@
-"""A Lumberjack writer which comes back, in the shape which all protocols' clients have."""
+"""A Lumberjack writer that comes back, in the shape that all protocols' clients have."""
 
 from __future__ import annotations
 

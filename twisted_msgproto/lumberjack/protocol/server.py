@@ -3,7 +3,7 @@
 Subclass :class:`LumberjackServer` and override its hooks::
 
     class MyServer(LumberjackServer):
-        def messageReceived(self, message):      # None, or a Deferred which delays the ack
+        def messageReceived(self, message):      # None, or a Deferred that delays the ack
             print(message.body)
 
     factory = LumberjackServerFactory(sink)
@@ -52,7 +52,7 @@ class LumberjackServer(Session):
 
     @property
     def reader(self) -> Reader:
-        """The older name of ``machine``."""
+        """Return the older name of ``machine``."""
         return self.machine
 
     def makeMachine(self) -> Reader:
@@ -104,7 +104,7 @@ class LumberjackServer(Session):
 
 
 class LumberjackServerFactory(MsgprotoServerFactory):
-    """Builds a :class:`LumberjackServer` for each writer which connects."""
+    """Builds a :class:`LumberjackServer` for each writer that connects."""
 
     protocolName = PROTOCOL
     LIMITS = READER_LIMITS
@@ -112,7 +112,7 @@ class LumberjackServerFactory(MsgprotoServerFactory):
 
 
 def _subject(certificate: Any) -> str:
-    """A certificate's subject as one text, most specific part last: ``O=Example,CN=web-1``.
+    """Return a certificate's subject as one text, most specific part last: ``O=Example,CN=web-1``.
 
     Each part is written as RFC 4514 has it: a comma within a value cannot pass for a further part.
     """

@@ -9,7 +9,7 @@ from .frames import FAULT_OCTETS, SHORT, TYPES, VERSIONS, Ack
 class AckDecoder:
     """What a writer reads: ``A`` frames of either version, six octets each, and nothing else.
 
-    A reader which sends anything else is told apart at its first wrong octet, so a hostile one
+    A reader that sends anything else is told apart at its first wrong octet, so a hostile one
     makes a writer hold five octets at most (``LJ-02``, ``LJ-05``, ``LJ-21``).
     """
 
@@ -40,7 +40,7 @@ class AckDecoder:
 
 
 def _no_ack(start: bytes) -> tuple[str, str] | None:
-    """Why a frame which starts with these one or two octets is no ack; None if it may be one."""
+    """Why a frame that starts with these one or two octets is no ack; None if it may be one."""
     if start[0] not in VERSIONS:
         return "version", f"version octet {start[0]:#04x}, not '1' or '2'"
     if start[1:] in (b"", b"A"):

@@ -16,7 +16,7 @@ object, as columns.  A window of 2,048 events in one read is one :class:`Json`, 
 above this room has to work per event.  Where a run begins and ends depends on how the octets
 arrived; the sequence of events in them does not (``LJ-20``).
 
-A peer's fault is never raised: it is the last item which :meth:`Decoder.feed` returns.
+A peer's fault is never raised: it is the last item that :meth:`Decoder.feed` returns.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ class Json:
 
     @classmethod
     def joined(cls, runs: list[Json]) -> Json:
-        """The J frames of runs which followed each other as one run, of the first one's version."""
+        """Return the J frames of runs that followed each other as one run, of the first one's
+        version.
+        """
         sequences = PackedNumbers("q")
         for run in runs:
             sequences.extend(run.sequences)
@@ -150,7 +152,7 @@ class Json:
 class Data:
     """A run of ``D`` frames: one sequence number and one mapping each (``LJ-03``).
 
-    Octets which are not UTF-8 stand in keys and values as surrogate escapes.
+    Octets that are not UTF-8 stand in keys and values as surrogate escapes.
     """
 
     version: int
@@ -169,7 +171,7 @@ class Data:
 
     @classmethod
     def joined(cls, runs: list[Data]) -> Data:
-        """Runs which followed each other as one, of the first one's version."""
+        """Runs that followed each other as one, of the first one's version."""
         sequences = PackedNumbers("q")
         for run in runs:
             sequences.extend(run.sequences)
@@ -191,19 +193,19 @@ Frame = Window | Ack | Json | Data | Compressed
 
 
 def encode_window(size: int, version: int = VERSION_2) -> bytes:
-    """One ``W`` frame (``LJ-07``)."""
+    """Return one ``W`` frame (``LJ-07``)."""
     return SHORT.pack(version, TYPE_WINDOW, size)
 
 
 def encode_ack(sequence: int, version: int = VERSION_2) -> bytes:
-    """One ``A`` frame (``LJ-05``)."""
+    """Return one ``A`` frame (``LJ-05``)."""
     return SHORT.pack(version, TYPE_ACK, sequence)
 
 
 def encode_json(
     sequences: Sequence[int], bodies: Iterable[bytes], version: int = VERSION_2
 ) -> bytes:
-    """A run of ``J`` frames (``LJ-04``)."""
+    """Return a run of ``J`` frames (``LJ-04``)."""
     head = version << 8 | TYPE_JSON
     pack = LONG.pack
     parts: list[bytes] = []
@@ -213,7 +215,8 @@ def encode_json(
 
 
 def encode_pairs(pairs: Mapping[str, str]) -> bytes:
-    """What stands behind the sequence number of a ``D`` frame: the count, then the pairs (LJ-03).
+    """Return what stands behind the sequence number of a ``D`` frame: the count, then the pairs
+    (LJ-03).
 
     Surrogate escapes become the octets they stand for; UnicodeEncodeError for other surrogates.
     """
@@ -228,7 +231,7 @@ def encode_pairs(pairs: Mapping[str, str]) -> bytes:
 def encode_data_around(
     sequences: Sequence[int], encoded_pairs: Iterable[bytes], version: int = VERSION_1
 ) -> bytes:
-    """A run of ``D`` frames around what :func:`encode_pairs` gave for each."""
+    """Return a run of ``D`` frames around what :func:`encode_pairs` gave for each."""
     head = version << 8 | TYPE_DATA
     pack = HEAD_AND_SEQUENCE.pack
     parts: list[bytes] = []
@@ -240,12 +243,14 @@ def encode_data_around(
 def encode_data(
     sequences: Sequence[int], pairs: Iterable[Mapping[str, str]], version: int = VERSION_1
 ) -> bytes:
-    """A run of ``D`` frames; surrogate escapes become the octets they stand for (``LJ-03``)."""
+    """Return a run of ``D`` frames; surrogate escapes become the octets they stand for
+    (``LJ-03``).
+    """
     return encode_data_around(sequences, map(encode_pairs, pairs), version)
 
 
 def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -> bytes:
-    """One ``C`` frame around ``frames``, which are whole frames (``LJ-08``, ``LJ-18``).
+    """Return one ``C`` frame around ``frames``, which are whole frames (``LJ-08``, ``LJ-18``).
 
     ``level`` is zlib's, 1 (fast) to 9 (small).
     """

@@ -39,7 +39,7 @@ _NO_KEY: Final[KnownKey] = ((), 0, "")
 # ── J frames, and the windows they stand in ─────────────────────────────────────────────────────
 
 JsonRun = tuple[int, PackedNumbers, PackedOctets, list[tuple[int, int]], int]
-"""J frames of one version which follow each other, and the W frames which stand among them:
+"""J frames of one version that follow each other, and the W frames that stand among them:
 
 * the position behind them,
 * the J frames' sequence numbers,
@@ -53,10 +53,10 @@ JsonRun = tuple[int, PackedNumbers, PackedOctets, list[tuple[int, int]], int]
 def json_run_python(
     octets: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
 ) -> JsonRun:
-    """The run of J and W frames which begins at ``position``.
+    """Return the run of J and W frames that begins at ``position``.
 
     They are whole, at most ``count_max`` J and ``windows_max`` W frames, and none of them begins at
-    or after ``stop``.  A W frame which announces 0 or more than ``window_max`` is not for a run.
+    or after ``stop``.  A W frame that announces 0 or more than ``window_max`` is not for a run.
     """
     unpack, header_size, end = _HEADER.unpack_from, _HEADER.size, len(octets)
     json_head = octets[position] << 8 | _JSON
@@ -110,7 +110,7 @@ class DataLimits(NamedTuple):
 
 
 class DataRun(NamedTuple):
-    """D frames of one version which follow each other, up to ``position``.
+    """D frames of one version that follow each other, up to ``position``.
 
     ``unusual``: the next frame's header stands there, and the frame is not one for a run.
     """
@@ -129,11 +129,11 @@ def data_run_python(
     limits: DataLimits,
     keys: list[KnownKey],
 ) -> DataRun:
-    """The run of D frames which begins at ``position``.
+    """Return the run of D frames that begins at ``position``.
 
     They are at most ``count_max``, and none of them begins at or after ``stop``.
 
-    Frames which are cut short, above a limit or not UTF-8 are not for a run.  Frames which follow
+    Frames that are cut short, above a limit or not UTF-8 are not for a run.  Frames that follow
     each other mostly have the same keys in the same order, so the keys of the last frame are
     compared, lengths and all, before anything is decoded; ``keys`` holds them from call to call.
     """

@@ -142,7 +142,7 @@ class ContentsReceived:
 
 @dataclass(slots=True)
 class ContentsConfirmed:
-    """These contents (the numbers which ``send`` gave) are safe, in the order of sending."""
+    """These contents (the numbers that ``send`` gave) are safe, in the order of sending."""
 
     numbers: list[int]
 
@@ -181,7 +181,7 @@ class FlowBroken:
 class FlowGivenUp:
     """The flow was renewed as often as it may, and nothing of it was answered: ``close`` it.
 
-    A content which the server's limits forbid ends the connection each time it is sent.
+    A content that the server's limits forbid ends the connection each time it is sent.
     """
 
     reason: str

@@ -79,7 +79,7 @@ SESSION: Final[Table[SessionState]] = {
         Denied: SessionState.UNAUTHORIZED,
     },
 }
-"""A request which is in no row gets 401 before authentication and 409 after it (``MT-03``)."""
+"""A request that is in no row gets 401 before authentication and 409 after it (``MT-03``)."""
 
 
 # ── The server's data flow ────────────────────────────────────────────────────────────────────────
@@ -95,11 +95,11 @@ class FlowState(State):
 
 
 class ReaderLeased:
-    """The lease which was shown is one of Connection.Reader."""
+    """The lease that was shown is one of Connection.Reader."""
 
 
 class WriterLeased:
-    """The lease which was shown is one of Connection.Writer."""
+    """The lease that was shown is one of Connection.Writer."""
 
 
 class ContentLost:
@@ -107,7 +107,7 @@ class ContentLost:
 
 
 class FlowEnded:
-    """The peer is gone, the session which gave the lease has ended, or content was lost."""
+    """The peer is gone, the session that gave the lease has ended, or content was lost."""
 
 
 FLOW: Final[Table[FlowState]] = {

@@ -19,7 +19,7 @@ SEND_ONLY = "send-only"
 class ConnectReceived:
     """A client asks for a session (``SA-07``, ``SA-08``): answer with ``accept`` or ``reject``.
 
-    ``headers`` are those which the protocol does not reserve.
+    ``headers`` are those that the protocol does not reserve.
     """
 
     client_id: str | None
@@ -106,7 +106,7 @@ class RequestsTimedOut:
 
 @dataclass(slots=True)
 class ErrorReceived:
-    """The peer reports an error which answers none of our requests (``SA-23``, ``SA-24``)."""
+    """The peer reports an error that answers none of our requests (``SA-23``, ``SA-24``)."""
 
     code: str | None
     body: bytes

@@ -1,6 +1,6 @@
 """The states of both sides and what leads from one to the other; codes, misplaced headers.
 
-A frame which stands in no row of its state is the peer's fault; a verb which does not is ours.
+A frame that stands in no row of its state is the peer's fault; a verb that does not is ours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What UMQ's machines tell their caller.
 
-Messages which can have attachments come complete by default: the event is given out when the last
+Messages that can have attachments come complete by default: the event is given out when the last
 attachment is there.  :class:`AttachmentsAnnounced` says earlier that one is on its way; whoever
 wants its attachments one by one answers it with the machine's ``stream`` (``UM-19``).
 """
@@ -16,7 +16,7 @@ from ..wire import UmqFault
 
 @dataclass(slots=True, frozen=True)
 class AttachmentFailure:
-    """What stands in the place of an attachment which its sender could not deliver (``UM-04``)."""
+    """What stands in the place of an attachment that its sender could not deliver (``UM-04``)."""
 
     text: str
 
@@ -61,7 +61,7 @@ class CallReceived:
 
 @dataclass(slots=True)
 class CallbackReceived:
-    """``B`` for a callback which is registered; answered like a call (``UM-11``)."""
+    """``B`` for a callback that is registered; answered like a call (``UM-11``)."""
 
     id: str
     callback: int
@@ -90,7 +90,7 @@ class ErrorReceived:
 
 @dataclass(slots=True)
 class CallExpired:
-    """No answer came in time (``UM-20``); one which comes later is ignored."""
+    """No answer came in time (``UM-20``); one that comes later is ignored."""
 
     number: int
     waiter: object
@@ -98,7 +98,7 @@ class CallExpired:
 
 @dataclass(slots=True)
 class TopicUpdated:
-    """``T`` for a topic which we subscribed (``UM-12``)."""
+    """``T`` for a topic that we subscribed (``UM-12``)."""
 
     topic: int
     payload: str
@@ -114,7 +114,7 @@ class TopicClosed:
 
 @dataclass(slots=True)
 class TopicUnsubscribed:
-    """``U`` for a topic which we publish: it is closed, ``D`` is on its way (``UM-14``)."""
+    """``U`` for a topic that we publish: it is closed, ``D`` is on its way (``UM-14``)."""
 
     topic: int
 
@@ -144,7 +144,7 @@ Message = (
     | TopicUpdated
     | AttributeSet
 )
-"""Events which can have attachments."""
+"""Events that can have attachments."""
 
 STREAMABLE: Final = (CallReceived, CallbackReceived, ResultReceived, TopicUpdated)
 """Messages whose attachments may be had one by one (``UM-19``)."""
@@ -164,7 +164,7 @@ class AttachmentsAnnounced:
 
 @dataclass(slots=True)
 class AttachmentArrived:
-    """An attachment, or its failure, of a message which is streamed (``UM-19``)."""
+    """An attachment, or its failure, of a message that is streamed (``UM-19``)."""
 
     message: Message
     index: int

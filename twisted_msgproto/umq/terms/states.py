@@ -1,7 +1,7 @@
 """UMQ's limits, states and transitions: what may happen when, as data.
 
 The tables name the peer's frames as :mod:`..wire` has them, and what we do ourselves by the classes
-which end in ``Sent``; so a peer can never take a step which is ours.
+that end in ``Sent``; so a peer can never take a step that is ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a WebSocket connection bounds, and the codes with which it closes."""
+"""These are the limits of a WebSocket connection, and the codes with which it closes."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ WEBSOCKET_LIMITS: Final = (
     Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
     Limit("unread-seconds", 30.0, "s", "a peer which reads nothing is dropped", 0.001),
 )
-"""What both WebSocket protocols bound; part of their ``LIMITS`` tables."""
+"""Both WebSocket protocols have these limits; they are part of their ``LIMITS`` tables."""
