@@ -192,8 +192,10 @@ class Receiving(SynchronousTestCase):
         self.assertEqual((len(self.shown), self.left), (1, True))
 
     def test_nothing_is_shown_beyond_the_count(self) -> None:
+        """What comes beyond it is refused: it must not be acknowledged."""
         receiving = self.receive(count=2)
-        self.give(3)
+        self.give(2)
+        self.assertRaises(Refused, self.give)
         self.clock.advance(0)
         self.successResultOf(receiving)
         self.assertEqual(len(self.shown), 2)
@@ -207,13 +209,14 @@ class Receiving(SynchronousTestCase):
         self.successResultOf(receiving)
 
     def test_output_which_nobody_reads_any_more_ends_it__HO_21(self) -> None:
-        """It is no fault of the protocol's, and not told to it as one."""
+        """What could not be shown is refused: it must not be acknowledged."""
 
         def show(message: Message) -> None:
             raise BrokenPipeError
 
         receiving = self.receive(show=show)
-        self.give(2)
+        self.assertRaises(Refused, self.give)
+        self.assertRaises(Refused, self.give)
         self.clock.advance(0)
         self.failureResultOf(receiving, BrokenPipeError)
         self.assertTrue(self.left)
