@@ -138,6 +138,7 @@ def why_not(
     from .reasons import reason
     from .running import run_in_reactor
 
+    _begin_logging()
     try:
         run_in_reactor(work)
     except (ConfigurationError, BrokenPipeError):
@@ -147,6 +148,17 @@ def why_not(
             raise
         return reason(error, endpoint)
     return None
+
+
+def _begin_logging() -> None:
+    """What is logged goes nowhere: one line says how it ended.  ``python -X dev`` shows all of it.
+
+    Without an observer Twisted prints the traceback of whatever is logged as a failure.
+    """
+    from twisted.logger import globalLogBeginner, textFileLogObserver
+
+    observers = [textFileLogObserver(sys.stderr)] if sys.flags.dev_mode else []
+    globalLogBeginner.beginLoggingTo(observers, redirectStandardIO=False, discardBuffer=True)
 
 
 def tell(name: str, text: str) -> None:
