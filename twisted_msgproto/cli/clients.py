@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.registry import known, load, registered
+from twisted_msgproto.registry import PROTOCOLS, load, registered
 
 FAILED = 1
 """Exit status when the peer or the network is the cause."""
@@ -54,7 +54,9 @@ def seconds(text: str) -> float:
 
 def add_connect_options(parser: argparse.ArgumentParser) -> None:
     """PROTOCOL, ENDPOINT and the options which say who connects."""
-    parser.add_argument("protocol", metavar="PROTOCOL", help=" | ".join(known()))
+    parser.add_argument(
+        "protocol", metavar="PROTOCOL", help=f"{' | '.join(PROTOCOLS)}, or one of another package"
+    )
     parser.add_argument(
         "endpoint",
         metavar="ENDPOINT",
