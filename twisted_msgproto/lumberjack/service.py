@@ -1,4 +1,4 @@
-"""``twistd lumberjack``: options and the service tree."""
+"""``twistd lumberjack`` has these options and this service tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Options(ServerOptions):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """Return the Lumberjack server as a child of ``gateway``, which has the sink."""
+    """Return the Lumberjack server as a child of ``gateway``; the gateway has the sink."""
     factory = LumberjackServerFactory(
         gateway.sink, limits=options["limits"], clock=gateway.reactor, budget=gateway.budget
     )

@@ -1,4 +1,4 @@
-"""The writer's side on Twisted: one connection that sends events and tells when they are safe.
+"""The writer's client on Twisted sends events over one connection and reports when they are safe.
 
     client = await endpoint.connect(LumberjackClientFactory())
     await client.send(b'{"message": "hello"}')          # fires when it is acknowledged
@@ -57,13 +57,13 @@ CLIENT_LIMITS: Final = (
     Limit("ttl", 0.0, "s", "a connection is replaced after this; 0 = never (LJ-15)"),
     Limit("drain", 10.0, "s", "for the acks which are awaited, when the writer stops"),
 )
-"""What a client bounds."""
+"""A client has these limits."""
 
 log: Final = SteadyLogger(namespace="twisted_msgproto.lumberjack")
 
 
 class Ticket:
-    """Who waits for parcels: a Deferred that fires when the last of them is acknowledged.
+    """Waits for parcels with a Deferred that fires when the last of them is acknowledged.
 
     Attributes:
         deferred: what the caller of ``send`` got; cancelling it withdraws what is unsent.
@@ -82,7 +82,7 @@ class Ticket:
         self.deferred: Deferred[None] = Deferred(cancelled)
 
     def add(self, parcel: Parcel) -> None:
-        """One more parcel to wait for."""
+        """Wait for one more parcel."""
         parcel.token = self
         self.parcels[parcel] = None
 
@@ -108,7 +108,9 @@ class ProducerControl:
         self._paused = False
 
     def register(self, producer: Any, streaming: bool) -> None:
-        """As IConsumer.registerProducer; ValueError for a pull producer: events have no pace."""
+        """Register a producer as IConsumer says; raise ValueError for a pull producer, since
+        events have no pace.
+        """
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
         if not streaming:
@@ -117,7 +119,7 @@ class ProducerControl:
         self._paused = False
 
     def unregister(self) -> None:
-        """As IConsumer.unregisterProducer."""
+        """Unregister the producer as IConsumer says."""
         self._producer = None
 
     def look(self, full: bool) -> None:
@@ -132,20 +134,22 @@ class ProducerControl:
             producer.resumeProducing()
 
     def stop(self) -> None:
-        """Nobody will take events any more."""
+        """Stop the producer: nobody will accept events any more."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.stopProducing()
 
 
 class Owner(TypingProtocol):
-    """Who has the events when a connection only carries them."""
+    """Owns the events when a connection only carries them."""
 
     def clientWants(self, client: LumberjackClient) -> None:
         """``client`` may send: submit parcels while its ``machine.wanted`` is not 0."""
 
     def clientProgressed(self, client: LumberjackClient, count: int) -> None:
-        """A sign of life: ``count`` (or 0) more events are acknowledged, as their tickets know."""
+        """Note a sign of life: ``count`` (or 0) more events are acknowledged, as their tickets
+        know.
+        """
 
     def clientLost(
         self, client: LumberjackClient, parcels: list[Parcel], error: MsgprotoError
@@ -155,14 +159,14 @@ class Owner(TypingProtocol):
 
 @implementer(IConsumer)
 class LumberjackClient(Link):
-    """The writer's side of one connection.
+    """Serves the writer's side of one connection.
 
     Attributes:
         machine: the writer; its ``snapshot()`` tells where the connection stands.
         peer: the reader's transport address as text.
         established: events may be written (on TLS: the hand-shake is done).
         expired: the connection ended because its time (``ttl``) was over.
-        owner: who gives us parcels and takes them back; None: those who wait get errors.
+        owner: who submits parcels and receives them back; None: those who wait get errors.
     """
 
     log: ClassVar[Logger] = log
@@ -193,7 +197,9 @@ class LumberjackClient(Link):
         """The connection stands; what waits is written after this."""
 
     def sessionLost(self, reason: Failure) -> None:
-        """The session has ended; ``reason`` is what Twisted gave to ``connectionLost``."""
+        """Called when the session has ended; ``reason`` is what Twisted passed to
+        ``connectionLost``.
+        """
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
@@ -385,7 +391,7 @@ class LumberjackClient(Link):
         self._abort()
 
     def unread(self) -> None:
-        """The reader takes nothing of what we write."""
+        """Close the connection of a reader that reads nothing of what we write."""
         seconds = self.factory.limits["unread-seconds"]
         self._error = self._error or TimedOut(f"the reader took no octets for {seconds:g} s")
         super().unread()
@@ -410,7 +416,7 @@ class LumberjackClient(Link):
             self._following = within
 
     def look(self) -> None:
-        """Something has changed: take more events in, write what may be written, set timers."""
+        """Accept more events, write what may be written and set timers, after a change."""
         self._settle()
 
     def _settle(self) -> None:
@@ -503,7 +509,9 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         self.window = window
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
-        """A connection is made; the system looks now and then whether its reader is still there."""
+        """Note that a connection is made; the system then probes from time to time whether its
+        reader is still there.
+        """
         if ITCPTransport.providedBy(protocol.transport):
             protocol.transport.setTcpKeepAlive(True)
         super().connectionOpened(protocol, host)
