@@ -17,8 +17,13 @@ from .wire import Compressed, Data, Json, Window
 
 READER_LIMITS: Final = (
     *wire.LIMITS,
-    Limit("idle-ack", 1.0, "s", "a window which stays short is acked after this; 0 = off (LJ-13)"),
-    Limit("keepalive", 3.0, "s", "an ack 0 so often while v2 writers wait; 0 = off (LJ-14)"),
+    Limit("idle-ack", 1.0, "s", "a window that stays short is acked after this; 0 = off (LJ-13)"),
+    Limit(
+        "keepalive",
+        3.0,
+        "s",
+        "while v2 writers wait they get an ack 0 at this interval; 0 = off (LJ-14)",
+    ),
     Limit("idle-close", 120.0, "s", "no octet for this long in mid-frame ends it; 0 = off (LJ-17)"),
 )
 """:class:`Reader` has these limits (``LJ-13``, ``LJ-14``, ``LJ-17``)."""
@@ -142,8 +147,8 @@ WRITER_LIMITS: Final = (
     *wire.LIMITS,
     Limit("window-octets", 4 << 20, "octets", "one window's frames, not compressed (LJ-18)", 1),
     Limit("timeout", 30.0, "s", "for a sign of life while windows are in flight; 0 = off (LJ-15)"),
-    Limit("unsent-events", 100_000, "events", "which wait to be written; send fails above", 1),
-    Limit("unsent-octets", 64 << 20, "octets", "which wait to be written; send fails above", 1),
+    Limit("unsent-events", 100_000, "events", "that wait to be written; send fails above", 1),
+    Limit("unsent-octets", 64 << 20, "octets", "that wait to be written; send fails above", 1),
 )
 """:class:`Writer` has these limits; it never writes events above those of the reader."""
 

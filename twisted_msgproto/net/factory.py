@@ -30,7 +30,12 @@ COMMON_LIMITS: Final = (
     Limit("connections", 10_000, "connections", "of one server at a time", 1),
     Limit("connections-per-address", 0, "connections", "of one peer address; 0 = unlimited"),
     Limit("handshake", 10.0, "s", "for the hand-shake (TLS and the protocol's own)"),
-    Limit("unread-seconds", 30.0, "s", "a peer which does not read our output so long is cut off"),
+    Limit(
+        "unread-seconds",
+        30.0,
+        "s",
+        "a peer that reads nothing of our output for this long is cut off",
+    ),
     Limit(
         "unsafe-octets", 64 << 20, "octets", "of one connection, not safe yet: reading pauses", 1
     ),

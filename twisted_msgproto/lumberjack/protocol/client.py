@@ -53,9 +53,9 @@ CLIENT_LIMITS: Final = (
     *COMMON_LIMITS,
     *WRITER_LIMITS,
     Limit("handshake", 10.0, "s", "for the TLS hand-shake"),
-    Limit("unread-seconds", 30.0, "s", "a reader which does not take our octets is left"),
+    Limit("unread-seconds", 30.0, "s", "a reader that does not read our octets is left"),
     Limit("ttl", 0.0, "s", "a connection is replaced after this; 0 = never (LJ-15)"),
-    Limit("drain", 10.0, "s", "for the acks which are awaited, when the writer stops"),
+    Limit("drain", 10.0, "s", "for the acks that are awaited, when the writer stops"),
 )
 """A client has these limits."""
 

@@ -22,7 +22,7 @@ from .data import SHORT_STRING_OCTETS_MAX, IllFormed, decode_name
 LIMITS: Final = (
     Limit("json-octets", 64 << 10, "octets", "of a control request's or reply's JSON body", 64),
     Limit("json-depth", 16, "levels", "of a control request's or reply's JSON body", 2),
-    Limit("lease-resources", 256, "resources", "which one lease may name", 1),
+    Limit("lease-resources", 256, "resources", "that one lease may name", 1),
 )
 """What reading the control flow is bounded by (``MT-02``, ``MT-29``)."""
 

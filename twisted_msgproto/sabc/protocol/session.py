@@ -44,7 +44,7 @@ PROTOCOL: Final = "sabc"
 
 LIMITS: Final = (
     *SESSION_LIMITS,
-    Limit("session-seconds", 0.0, "s", "a session ends after so long; 0 = never (SA-11)"),
+    Limit("session-seconds", 0.0, "s", "a session ends after this time; 0 = never (SA-11)"),
     *LOGIN_LIMITS,
     *WEBSOCKET_LIMITS,
     Limit(
