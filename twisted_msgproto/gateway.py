@@ -28,12 +28,12 @@ from typing import Any, ClassVar, cast
 from twisted.application.service import IService
 from twisted.python import usage
 
+from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import Limits
 from .net.gateway import Gateway
 from .net.monotonic import count_monotonically
 from .net.options import ServerOptions, parse_or_exit
-from .registry import PROTOCOLS, load
 
 QUEUE_KEYS: Mapping[str, type] = {
     "directory": str,
@@ -46,6 +46,9 @@ QUEUE_KEYS: Mapping[str, type] = {
 """These are the keys of [queue] and their types; all but the directory are passed to the queue's
 writer.
 """
+
+SHARED = ("queue", "limits")
+"""These tables belong to no server."""
 
 ELSEWHERE = {"queue", "help", "version", "help-auth", "help-auth-type"}
 """These options of a single server's plugin make no sense in its table of the file."""
@@ -157,25 +160,26 @@ class Configuration:
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         """Raises ConfigurationError that names the table and key that cannot be."""
+        protocols = registry.known()
         for name, table in tables.items():
-            if name not in (*PROTOCOLS, "queue", "limits"):
-                known = ", ".join((*PROTOCOLS, "queue", "limits"))
-                raise ConfigurationError(f"unknown table [{name}]; known: {known}")
+            if name not in (*protocols, *SHARED):
+                names = ", ".join((*protocols, *SHARED))
+                raise ConfigurationError(f"unknown table [{name}]; known: {names}")
             if not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
         self.queue = _queue_keys(tables.get("queue"))
         self._limits: Table = tables.get("limits", {})
         self.servers: dict[str, ServerOptions] = {
-            name: self._server(name, table) for name, table in tables.items() if name in PROTOCOLS
+            name: self._server(name, table) for name, table in tables.items() if name not in SHARED
         }
         if not self.servers:
-            raise ConfigurationError(f"no server; a table of {', '.join(PROTOCOLS)} makes one")
+            raise ConfigurationError(f"no server; a table of {', '.join(protocols)} makes one")
         for name in self._limits:
             if not any(name in options["limits"] for options in self.servers.values()):
                 raise ConfigurationError(f"[limits]: no server here has a limit {name!r}")
 
     def _server(self, name: str, table: Table) -> ServerOptions:
-        options = cast(ServerOptions, load(name, "service").Options())
+        options = cast(ServerOptions, registry.part(name, "service", "Options")())
         limits: dict[str, Any] = {
             limit: value for limit, value in self._limits.items() if limit in options["limits"]
         }
@@ -283,7 +287,10 @@ def make_gateway(configuration: Configuration, reactor: Any) -> Gateway:
     keys = {key.replace("-", "_"): value for key, value in configuration.queue.items()}
     gateway = Gateway(reactor, keys.pop("directory", None), title="msgproto", **keys)
     for name, options in configuration.servers.items():
-        server: IService = load(name, "service").serve(options, gateway)
+        try:
+            server: IService = registry.part(name, "service", "serve")(options, gateway)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"[{name}]: {error}") from error
         server.setServiceParent(gateway)
     return gateway
 

@@ -21,7 +21,9 @@ spark = pytest.mark.xdist_group("spark")
 
 
 def test_the_gateway_file_runs_every_protocol(tmp_path: Path) -> None:
-    configuration = Configuration(tomllib.loads(gateway_file(tmp_path / 'a "queue"')))
+    configuration = Configuration(
+        tomllib.loads(gateway_file(tmp_path / 'a "queue"', PROTOCOLS.values()))
+    )
     assert list(configuration.servers) == list(PROTOCOLS)
     assert configuration.queue["directory"] == str(tmp_path / 'a "queue"')
 
@@ -121,7 +123,7 @@ def test_temporary_directories_of_earlier_demos_go(
 def test_a_process_that_fails_is_shown_with_the_end_of_its_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "gateway_file", lambda queue: "[nonsense]")
+    monkeypatch.setattr(demo, "gateway_file", lambda queue, protocols: "[nonsense]")
     assert cli.main(["demo", "--keep", str(tmp_path)]) == 1
     told = capsys.readouterr().err
     assert told.startswith("msgproto demo: the gateway process ended with status 1")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
 from tests.tools.processes import Launched, Launcher
 from twisted_msgproto import cli
@@ -177,12 +178,11 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
         progress.sent(sent)
         progress.acknowledged(acknowledged)
 
-    def driven(name: str, work: Callable[[object], Coroutine[Any, Any, None]]) -> bool:
+    def driven(work: Callable[[object], Coroutine[Any, Any, None]], endpoint: str) -> None:
         with pytest.raises(StopIteration):
-            work(None).send(None)
-        return True
+            work(Clock()).send(None)
 
     command = SimpleNamespace(send=claim, DEFAULT_ENDPOINT="tcp:h:1")
     monkeypatch.setattr(send, "command_of", lambda protocol, verb: command)
-    monkeypatch.setattr(send, "run_client", driven)
+    monkeypatch.setattr(send, "why_not", driven)
     assert cli.main(["send", "lumberjack", "--count", "5"]) == status

@@ -69,9 +69,9 @@ class Curve(MtlCase):
         factory = self.server(curve=server_keys)
         client = await self.ready(factory, "ingest", curve=owner)
         asked: list[Any] = []
-        client._settle = asked.extend  # type: ignore[method-assign, assignment]
+        client._follow = asked.extend  # type: ignore[method-assign, assignment]
         number = client.machine.writer(["a"], "full", reactor.seconds())
-        client._look()
+        client._settle()
         await until(lambda: asked)
         self.assertEqual(asked[0].number, number)
         thief = self.client(

@@ -33,14 +33,34 @@ from .measuring import ROUNDS, Comparison, Readings, Result, Row, measure, read
 SUMMARY = "measure the speed of the protocols, the queue and Spark, as ratios"
 
 SUBJECTS: Mapping[str, str] = {
-    name: f"twisted_msgproto.cli.benches.{name}"
-    for name in (*registry.PROTOCOLS, "queue", "spark", "growth", "idle", "scale")
+    **{name: protocol.bench for name, protocol in registry.PROTOCOLS.items()},
+    **{
+        name: f"twisted_msgproto.cli.benches.{name}"
+        for name in ("queue", "spark", "growth", "idle", "scale")
+    },
 }
 """This maps each subject to the module with its rows, in the order of measurement.
 
 Such a module has ``comparisons(arguments)`` that yields the rows, and may have ``REQUIRES``:
 without these packages of an extra it has nothing to measure.
 """
+
+
+def all_subjects() -> dict[str, str]:
+    """Return :data:`SUBJECTS` and those of other packages' protocols.
+
+    A broken package is left out, with a line on stderr.
+    """
+
+    def complain(text: str) -> None:
+        print(f"msgproto bench: {text}", file=sys.stderr)
+
+    subjects = dict(SUBJECTS)
+    for protocol in registry.usable(complain):
+        if protocol.bench:
+            subjects.setdefault(protocol.name, protocol.bench)
+    return subjects
+
 
 AGAINST = frozenset({"lumberjack"})
 """Subjects that can be measured beside another program (``--against``)."""
@@ -55,7 +75,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "subjects",
         nargs="*",
         metavar="SUBJECT",
-        help=f"default: all of {', '.join(SUBJECTS)}",
+        help=f"default: all of {', '.join(SUBJECTS)}, and protocols of other packages which have"
+        " rows",
     )
     parser.add_argument("--only", metavar="TEXT", help="only rows whose name has this text")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="pairs each (default 5)")
@@ -130,19 +151,22 @@ def _rows(arguments: argparse.Namespace) -> Generator[Row]:
 
 def chosen(asked: Sequence[str]) -> dict[str, bool]:
     """Return the subjects to measure → whether they were asked for by name; ConfigurationError."""
-    unknown = [name for name in asked if name not in SUBJECTS]
+    ours_alone = bool(asked) and SUBJECTS.keys() >= set(asked)
+    subjects = SUBJECTS if ours_alone else all_subjects()
+    unknown = [name for name in asked if name not in subjects]
     if unknown:
-        raise ConfigurationError(f"unknown subject {unknown[0]!r}; known: {', '.join(SUBJECTS)}")
-    wanted = set(asked or SUBJECTS)
+        raise ConfigurationError(f"unknown subject {unknown[0]!r}; known: {', '.join(subjects)}")
+    wanted = set(asked or subjects)
     wanted |= {brought for name in asked for brought in BRINGS.get(name, ())}
-    return {name: name in asked for name in SUBJECTS if name in wanted}
+    return {name: name in asked for name in subjects if name in wanted}
 
 
 def _module(name: str) -> ModuleType:
     """Return a subject's module; ModuleNotFoundError if it or what it needs is not installed."""
-    if find_spec(SUBJECTS[name]) is None:
-        raise ConfigurationError(f"{name} has nothing to measure yet")
-    module = importlib.import_module(SUBJECTS[name])
+    if name in SUBJECTS:
+        module = importlib.import_module(SUBJECTS[name])
+    else:
+        module = registry.load_module(name, registry.registered(name).bench)
     for package in getattr(module, "REQUIRES", ()):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)

@@ -1,9 +1,9 @@
 """Run the main job, end to end, on this machine.
 
-One gateway process with a server of every protocol, one Spark bridge process, and a real client
-process for each protocol.  Every message is acknowledged when it is on disk; the demo waits until
-the table holds them all, reads the table back and compares.  The exit status is 0 only if
-sent = acknowledged = landed for every protocol.
+One gateway process with a server of every protocol (those of other packages, too), one Spark bridge
+process, and a real client process for each protocol.  Every message is acknowledged when it is on
+disk; the demo waits until the table holds them all, reads the table back and compares.  The exit
+status is 0 only if sent = acknowledged = landed for every protocol.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError
 from twisted_msgproto.gateway import toml_value
-from twisted_msgproto.registry import PROTOCOLS
+from twisted_msgproto.registry import Registered, usable
 
 from .children import Child, Children, signals_as_interrupts
 from .clients import FAILED, positive
@@ -158,10 +158,20 @@ def temporary_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix=prefix))
 
 
-def gateway_file(queue: Path) -> str:
+def shown_protocols() -> dict[str, Registered]:
+    """Return what the demo runs: every protocol with a table for it; a line for each broken one."""
+
+    def complain(text: str) -> None:
+        print(f"msgproto demo: {text}", file=sys.stderr)
+
+    found = usable(complain, [("service", "serve"), ("command", "send")])
+    return {protocol.name: protocol for protocol in found if protocol.demo}
+
+
+def gateway_file(queue: Path, protocols: Iterable[Registered]) -> str:
     """Return a gateway.toml with a server of every protocol, on ports that the system chooses."""
     lines = ["[queue]", f"directory = {toml_value(str(queue))}"]
-    for protocol in PROTOCOLS.values():
+    for protocol in protocols:
         lines += ["", f"[{protocol.name}]"]
         lines += [f"{key} = {toml_value(value)}" for key, value in protocol.demo.items()]
     return "\n".join([*lines, ""])
@@ -219,7 +229,8 @@ class Demo:
         self.table = directory / "table"
         self.file = directory / "gateway.toml"
         self.logs = directory / "logs"
-        self.progress = Progress(messages * len(PROTOCOLS))
+        self.protocols = shown_protocols()
+        self.progress = Progress(messages * len(self.protocols))
         self._moved = (0.0, (0, 0))  # when something moved last, and where it stood
 
     def run(self) -> tuple[dict[str, Count], int]:
@@ -228,11 +239,11 @@ class Demo:
         Raises DemoFailed when a process ends or nothing moves any more.
         """
         self.logs.mkdir(exist_ok=True)
-        self.file.write_text(gateway_file(self.queue))
+        self.file.write_text(gateway_file(self.queue, self.protocols.values()))
         say = self.progress.say
         try:
             with Children(self.logs) as children:
-                say(f"gateway: a server each for {', '.join(PROTOCOLS)}, one queue")
+                say(f"gateway: a server each for {', '.join(self.protocols)}, one queue")
                 gateway = children.start("gateway", "gateway", "--config", str(self.file))
                 addresses = self._addresses(gateway)
                 for name, found in addresses.items():
@@ -269,15 +280,16 @@ class Demo:
                     clients[label] = children.start(
                         f"send-{label}",
                         *("send", name, address, "--count", str(count), "--json"),
-                        *PROTOCOLS[name].demo_send,
+                        *self.protocols[name].demo_send,
                     )
         return clients
 
     def _addresses(self, gateway: Child) -> dict[str, list[str]]:
         """Where each protocol listens, as the gateway's log says it."""
         deadline = time.monotonic() + START_SECONDS
-        addresses: dict[str, list[str]] = {name: [] for name in PROTOCOLS}
-        while any(len(found) < PROTOCOLS[name].demo_addresses for name, found in addresses.items()):
+        wanted = {name: protocol.demo_addresses for name, protocol in self.protocols.items()}
+        addresses: dict[str, list[str]] = {name: [] for name in wanted}
+        while any(len(found) < wanted[name] for name, found in addresses.items()):
             self._must_run(gateway)
             if time.monotonic() > deadline:
                 raise failed(gateway, f"does not listen after {START_SECONDS:.0f} s")
@@ -286,7 +298,7 @@ class Demo:
                 match = re.search(r"(\w+) listening on (\S+)$", line)
                 if match and match[2] not in addresses.get(match[1], [match[2]]):
                     addresses[match[1]].append(match[2])
-        return {name: found[: PROTOCOLS[name].demo_addresses] for name, found in addresses.items()}
+        return {name: found[: wanted[name]] for name, found in addresses.items()}
 
     def _open_queue(self) -> tuple[QueueReader, int]:
         from twisted_msgproto.queue import QueueReader

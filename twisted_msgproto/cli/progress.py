@@ -17,11 +17,13 @@ class Counted:
     Attributes:
         messages_sent: how many are on their way or beyond.
         messages_acknowledged: how many of them the peer has acknowledged.
+        messages_written: how many were written to a peer that was not asked to acknowledge.
     """
 
     def __init__(self) -> None:
         self.messages_sent = 0
         self.messages_acknowledged = 0
+        self.messages_written = 0
 
     def sent(self, count: int) -> None:
         """``count`` more messages are on their way."""
@@ -32,6 +34,14 @@ class Counted:
         """``count`` more messages are acknowledged."""
         self.messages_acknowledged += count
         self.show()
+
+    def written(self, count: int) -> None:
+        """``count`` more messages are written to a peer that acknowledges none."""
+        self.messages_written += count
+        self.show()
+
+    def alive(self) -> None:
+        """The peer is at work."""
 
     def show(self) -> None:
         """Show the counts, if it is time to."""

@@ -21,15 +21,27 @@ in the sink, and senders send again what was not acknowledged.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, repeat
+from operator import itemgetter
 from typing import Final, Protocol
 
 from ..core.limits import Limit, Limits
-from .wire import LIMIT_EXCEEDED, BadText, Filter, Properties, encode_address
+from .wire import (
+    LIMIT_EXCEEDED,
+    BadText,
+    Filter,
+    Properties,
+    Unnumbered,
+    encode_address,
+    encode_unnumbered,
+)
 
 TOPIC_PREFIX: Final = "topic/"
+
+NO_NOTES: Final[Mapping[str, str]] = {}
 
 BAD_FILTER: Final = "bad-filter"
 BAD_COMMAND: Final = "bad-command"
@@ -59,15 +71,19 @@ class SubscriptionRefused(Exception):
 class Routed:
     """One message on its way to consumers; compares by its order of arrival.
 
-    ``address`` is destination and properties as they go out, ``notes`` are for annotating
-    extensions (the type of ``dotnet``).
+    ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
+    ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``).
     """
 
     order: int
-    address: bytes = field(compare=False)
-    payload: bytes = field(compare=False)
+    frames: tuple[Unnumbered, ...] = field(compare=False)
+    octets: int = field(compare=False)
     properties: Properties = field(compare=False)
     notes: Mapping[str, str] = field(compare=False)
+
+
+Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
+"""A message as it was published: destination, properties, their text, payload and notes."""
 
 
 class Consumer(Protocol):
@@ -107,13 +123,19 @@ class Subscriber:
         condition = self.filters[destination]
         return condition is None or condition.matches(properties)
 
+    def chosen(self, destination: str, messages: list[Routed]) -> list[Routed]:
+        """Those of ``messages``, all to ``destination``, which its filter lets pass."""
+        condition = self.filters[destination]
+        if condition is None:
+            return messages
+        return [message for message in messages if condition.matches(message.properties)]
+
     def push(self, messages: Sequence[Routed], queue: BrokerQueue | None) -> None:
         """Hand messages to the consumer, and remember them until it acknowledges."""
         self._counters["broker_delivered"] += len(messages)
         numbers = self.consumer.push(messages)
         if numbers is not None:
-            for number, message in zip(numbers, messages, strict=True):
-                self.in_flight[number] = (message, queue)
+            self.in_flight.update(zip(numbers, zip(messages, repeat(queue)), strict=True))
 
 
 class BrokerQueue:
@@ -146,7 +168,12 @@ class BrokerQueue:
     def put(self, message: Routed) -> None:
         """A message arrived, or came back: it waits at its place."""
         heapq.heappush(self._waiting, message)
-        self.octets += len(message.payload)
+        self.octets += message.octets
+
+    def put_all(self, messages: Iterable[Routed]) -> None:
+        """As :meth:`put` for messages in a row."""
+        for message in messages:
+            self.put(message)
 
     def when_accepted(self, accepted: Callable[[], None]) -> None:
         """Call ``accepted`` once there is room."""
@@ -178,7 +205,7 @@ class BrokerQueue:
                 if taker is None:
                     self._unwanted.append(message)
                     continue
-                self.octets -= len(message.payload)
+                self.octets -= message.octets
                 rooms[taker] -= 1
                 given.setdefault(taker, []).append(message)
                 if len(self.consumers) > 1:
@@ -343,30 +370,26 @@ class Broker:
     ) -> None:
         """Messages of one sender arrived, in order; ``accepted()`` is called when all are accepted.
 
+        All columns have a value a message, but ``notes`` may be empty where there are none.
         That is at once, unless one of them went to a queue which is full.
         """
         queues: dict[BrokerQueue, None] = {}
-        topics: dict[Subscriber, list[Routed]] = {}
-        for destination, values, text, payload, note in zip(
-            destinations, properties, texts, payloads, notes, strict=True
-        ):
+        topics: defaultdict[Subscriber, list[Routed]] = defaultdict(list)
+        notes = notes or [NO_NOTES] * len(payloads)
+        rows = zip(destinations, properties, texts, payloads, notes, strict=True)
+        for destination, run in groupby(rows, itemgetter(0)):
             queue = self.queues.get(destination)
             subscribers = self._topics.get(destination)
             if queue is None and subscribers is None:
                 continue
-            self._order += 1
-            self.counters["broker_published"] += 1
-            message = Routed(self._order, encode_address(destination, text), payload, values, note)
+            messages = self._routed(run)
             if queue is not None:
-                queue.put(message)
+                queue.put_all(messages)
                 queues[queue] = None
             for subscriber in subscribers or ():
-                if subscriber.wants(destination, values):
-                    topics.setdefault(subscriber, []).append(message)
+                topics[subscriber] += subscriber.chosen(destination, messages)
         for subscriber, messages in topics.items():
-            subscriber.waiting.extend(messages)
-            subscriber.waiting_octets += sum(len(message.payload) for message in messages)
-            self._pump(subscriber)
+            self._hand_on(subscriber, messages)
         for queue in queues:
             queue.dispatch()
         full = [queue for queue in queues if queue.full]
@@ -383,12 +406,39 @@ class Broker:
         if not full:
             accepted()
 
+    def _routed(self, rows: Iterable[Row]) -> list[Routed]:
+        """Messages of one sender, each encoded for everybody who will get it."""
+        routed = []
+        last, address = None, b""
+        for destination, properties, text, payload, notes in rows:
+            if text != last:
+                last, address = text, encode_address(destination, text)
+            self._order += 1
+            frames = encode_unnumbered(address, payload)
+            routed.append(Routed(self._order, frames, len(payload), properties, notes))
+        self.counters["broker_published"] += len(routed)
+        return routed
+
+    def _hand_on(self, subscriber: Subscriber, messages: list[Routed]) -> None:
+        """Messages of topics for one subscriber, as far as it has room; the rest waits."""
+        given = 0
+        if not subscriber.waiting:
+            consumer = subscriber.consumer
+            while given < len(messages) and (room := consumer.room()) > 0:
+                subscriber.push(messages[given : given + room], None)
+                given += room
+        if given < len(messages):
+            rest = messages[given:]
+            subscriber.waiting.extend(rest)
+            subscriber.waiting_octets += sum([message.octets for message in rest])
+            self._pump(subscriber)
+
     def _pump(self, subscriber: Subscriber) -> None:
         """Hand on what waits of topics, as far as the consumer has room."""
         waiting = subscriber.waiting
         while waiting and (room := subscriber.consumer.room()) > 0:
             messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
-            subscriber.waiting_octets -= sum(len(message.payload) for message in messages)
+            subscriber.waiting_octets -= sum([message.octets for message in messages])
             subscriber.push(messages, None)
         if (
             len(waiting) > self._limits["subscriber-messages"]

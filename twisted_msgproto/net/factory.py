@@ -12,6 +12,8 @@ from math import inf
 from typing import Any, ClassVar, Final, cast
 
 from OpenSSL.SSL import Error as TLSError
+from OpenSSL.SSL import SysCallError, ZeroReturnError
+from service_identity import VerificationError
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, ITCPTransport
@@ -19,7 +21,7 @@ from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import shown
+from ..core.errors import Refused, shown
 from ..core.limits import Limit, Limits
 from .backpressure import OctetBudget
 from .counters import Counters
@@ -108,6 +110,21 @@ def tls_text(error: BaseException | None) -> str:
     entries, *names = error.args if error and error.args else ((),)
     reasons = [entry[-1] for entry in entries] if isinstance(entries, list) else names
     return ", ".join(map(str, reasons)) or "the connection ended in the middle of it"
+
+
+def tls_refusal(reason: Failure) -> Refused | None:
+    """Return why TLS said no, or None if the connection ended for another reason.
+
+    Either side may have said it (a certificate that is missing, expired or not known, no TLS there
+    at all), and the next attempt will come to the same end.  A connection that was lost in the
+    middle of a hand-shake is no refusal.
+    """
+    if reason.check(VerificationError):
+        return Refused("TLS: the certificate is for another name")
+    if not reason.check(TLSError) or reason.check(SysCallError, ZeroReturnError):
+        return None
+    text = tls_text(reason.value)
+    return None if "unexpected eof" in text or "middle" in text else Refused(f"TLS: {text}")
 
 
 class SessionFactory:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from twisted.application.service import IService, MultiService, Service
 from twisted.internet import endpoints
@@ -18,6 +18,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
+from ..core.named import failure_text
 from .backpressure import OctetBudget
 from .factory import MsgprotoServerFactory, peer_name
 from .memory import keep_freed_memory
@@ -73,9 +74,52 @@ class Gateway(MultiService):
         self.sink: IMessageSink | None = None
         self.budget = OctetBudget()
         self.factories: list[MsgprotoServerFactory] = []
+        self._sinks: dict[str, IMessageSink] = {}  # those that options name
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
+
+    def makeFactory(self, options: ServerOptions, **settings: Any) -> Any:
+        """Make the server factory for the options of one server, with its sink.
+
+        ``settings`` are the arguments of its own protocol.  Raises ConfigurationError when a class
+        or a sink of the operator's own cannot be made.
+        """
+        kind, subclass = options.serverFactory, options.subclass
+        own_factory = subclass is not None and issubclass(subclass, kind)
+        try:
+            factory = (cast(Any, subclass) if own_factory else kind)(
+                self.sinkOf(options),
+                limits=options["limits"],
+                clock=self.reactor,
+                budget=self.budget,
+                **settings,
+            )
+        except MsgprotoError:
+            raise
+        except Exception as error:
+            if not own_factory:
+                raise
+            text = f"making it failed: {failure_text(error)}"
+            raise ConfigurationError(f"class {options['class']!r}: {text}") from error
+        if subclass is not None and not own_factory:
+            factory.protocol = subclass
+        self.factories.append(factory)
+        return factory
+
+    def sinkOf(self, options: ServerOptions) -> IMessageSink | None:
+        """Return the sink that the options of one server name, or the queue's, or None.
+
+        A named sink is made once, with this gateway as its argument, for all servers that name it.
+        If it has ``open()``, that is called before the servers start; if it has ``close(seconds)``,
+        that is called after they have ended and before the queue closes, and may return a Deferred.
+        """
+        name = options["sink"]
+        if name is None:
+            return self.sink
+        if name not in self._sinks:
+            self._sinks[name] = options.makeSink(self)
+        return self._sinks[name]
 
     def startService(self) -> None:
         """Begin to serve: this process is a gateway from now on.
@@ -90,6 +134,11 @@ class Gateway(MultiService):
             except (MsgprotoError, OSError) as error:
                 raise CannotStart(f"{self._title}: queue {directory!r}: {error}") from None
             self._unopened = None
+        for name, own in self._sinks.items():
+            try:
+                getattr(own, "open", lambda: None)()
+            except Exception as error:
+                raise CannotStart(f"{self._title}: sink {name!r}: {error}") from error
         keep_freed_memory()
         super().startService()  # type: ignore[no-untyped-call]
 
@@ -101,6 +150,8 @@ class Gateway(MultiService):
         """
         until = self.reactor.seconds() + STOP_SECONDS
         stopped: Deferred[Any] = maybeDeferred(super().stopService)
+        for name, own in self._sinks.items():
+            stopped.addBoth(self._closeSink, name, own, until)
         if isinstance(self.sink, DurableSink) and self._unopened is None:
             sink = self.sink
 
@@ -110,6 +161,15 @@ class Gateway(MultiService):
 
             stopped.addBoth(close)
         return stopped
+
+    def _closeSink(self, result: Any, name: str, sink: Any, until: float) -> Deferred[Any]:
+        left = max(QUEUE_SECONDS_LEAST, until - self.reactor.seconds())
+        closed: Deferred[Any] = maybeDeferred(getattr(sink, "close", lambda seconds: None), left)
+        closed.addTimeout(left, self.reactor)
+        closed.addErrback(
+            lambda failure: log.failure("sink {name} was not closed", failure, name=name)
+        )
+        return closed.addCallback(lambda _: result)
 
 
 def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:

@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.python.failure import Failure
 
 from ..core.message import Message, MessageBatch
+from .ending import OrderlyLink
 from .factory import SessionFactory
-from .link import Link
 
 
 class SessionHooks:
@@ -67,19 +67,17 @@ def _first_failure(failure: Failure) -> Failure:
     return first
 
 
-class Session(SessionHooks, Link):
-    """This link is one peer's session, as in every protocol but MTL.
+class Session(SessionHooks, OrderlyLink):
+    """A link that is one peer's session: so it is in every protocol but MTL.
 
     Attributes as :class:`SessionHooks` and :class:`~.link.Link` have them.
     """
 
     protocolName: ClassVar[str]
-    _established = False
 
     def establish(self) -> None:
         """The session stands: the wire and the application are told."""
-        self._established = True
-        self.wire.established()
+        super().establish()
         self._guarded(self.sessionEstablished)
 
     def deliver(self, batch: MessageBatch, place: Any) -> None:
@@ -94,6 +92,7 @@ class Session(SessionHooks, Link):
         if self._established:
             self._established = False
             self._guarded(self.sessionLost, reason)
+        super().sessionEnding(reason)
 
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
         """Return where the session stands, as plain values without secrets."""

@@ -14,12 +14,9 @@ the start with no rows at all; the columns that it returns then are the table's.
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import pickle
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -31,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
+from ..core.named import load_named
 from ..queue import SCHEMA
 from ..table.landing import (
     DAY,
@@ -142,30 +140,17 @@ def load_function(name: str) -> Function:
 
     Raises ConfigurationError with one line.
     """
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
+    if not all(name.partition(":")):
         raise ConfigurationError(f"--transform is MODULE:FUNCTION, not {name!r}")
-    here = os.getcwd()
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = "it" if error.name and module_name.startswith(error.name) else f"{error.name}"
-        what = "there is no such module" if missing == "it" else f"it needs {missing}"
-        raise ConfigurationError(f"--transform {name}: {what} (looked in {here}, too)") from None
-    except Exception as error:
-        raise ConfigurationError(
-            f"--transform {name}: importing it failed: {type(error).__name__}: {first_line(error)}"
-        ) from error
-    finally:
-        if added:
-            sys.path.remove(here)
-    function = getattr(module, attribute, None)
+        module, function = load_named(name)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--transform {name}: {error}") from error.__cause__
     if not callable(function):
-        what = "has no" if function is None else "has no function"
-        raise ConfigurationError(f"--transform {name}: the module {module_name} {what} {attribute}")
+        module_name, _, attribute = name.partition(":")
+        raise ConfigurationError(
+            f"--transform {name}: the module {module_name} has no function {attribute}"
+        )
     # Workers need not have the module: what of it a query needs is sent along.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     found: Function = function

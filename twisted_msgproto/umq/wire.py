@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from ..core.errors import Fault, shown
@@ -71,7 +72,7 @@ class Frame:
     @property
     def number(self) -> int:
         """The id's value; no digits read as 0 (``UM-02``)."""
-        return number(self.id)
+        return int(self.id, 36) if self.id else 0
 
 
 class Hello(Frame):
@@ -197,11 +198,13 @@ def base36(value: int) -> str:
     """``value`` ≥ 0 in upper-case base 36."""
     if value < 36:
         return _ALPHABET[value]
-    digits = ""
-    while value:
-        value, digit = divmod(value, 36)
-        digits = _ALPHABET[digit] + digits
-    return digits
+    return _base36_cached(value // 36) + _ALPHABET[value % 36]
+
+
+@lru_cache(maxsize=256)
+def _base36_cached(value: int) -> str:
+    """As :func:`base36`: ids are counted up, so nearly all have their first digits in common."""
+    return base36(value)
 
 
 def is_id(text: str) -> bool:
@@ -211,8 +214,13 @@ def is_id(text: str) -> bool:
 
 def encode(frame: Frame) -> str:
     """The text message of ``frame``; no ``A`` for no attachments (``UM-03``)."""
-    text = f"{LETTERS[type(frame)]}{frame.id}:{frame.payload}"
-    return f"A{base36(frame.attachments)}:{text}" if frame.attachments else text
+    return command_text(type(frame), frame.id, frame.payload, frame.attachments)
+
+
+def command_text(kind: type[Frame], id: str, payload: str, attachments: int = 0) -> str:
+    """The text message of one command: as :func:`encode`, without a frame."""
+    text = f"{LETTERS[kind]}{id}:{payload}"
+    return f"A{base36(attachments)}:{text}" if attachments else text
 
 
 class Decoder:

@@ -47,13 +47,13 @@ from ...core.errors import (
 )
 from ...core.limits import Limit, Limits
 from ...net.comeback import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
+from ...net.outbox import ProducerControl, fail_all
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 from .client import (
     CLIENT_LIMITS,
     LumberjackClient,
     LumberjackClientFactory,
-    ProducerControl,
-    Ticket,
+    Sent,
 )
 
 SHIPPER_LIMITS: Final = (
@@ -173,9 +173,7 @@ class _Line(ClientComeback[LumberjackClient]):
             self._retries.reset()
         self._shipper.progressed(count)
 
-    def clientLost(
-        self, client: LumberjackClient, parcels: list[Parcel], error: MsgprotoError
-    ) -> None:
+    def clientLost(self, client: LumberjackClient, parcels: list[Parcel], error: Exception) -> None:
         self._expired = client.expired
         if isinstance(error, Refused) and self.state is ComebackState.UP:
             # A reader on TLS 1.3 looks at our certificate when our side stands already.
@@ -278,7 +276,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             return fail(ConnectionClosed("the service has stopped; nothing sent"))
         if self.state is ComebackState.REFUSED and self.refusal is not None:
             return fail(self.refusal)
-        ticket = Ticket(self._withdraw)
+        ticket = Sent(self._withdraw)
         window, pack = self.factory.window, self.factory.packer.pack
         try:
             parcels = [
@@ -292,15 +290,12 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             self._enqueue(parcel)
         self.unacknowledged += len(events)
         self._look()
-        return ticket.deferred
+        return ticket
 
     def _checkRoom(self, events: int, octets: int) -> None:
         limits = self.factory.limits
-        if (
-            self.unsent + events > limits["unsent-events"]
-            or self._unsentOctets + octets > limits["unsent-octets"]
-        ):
-            raise LimitExceeded(f"{self.unsent} events wait to be sent already; nothing sent")
+        limits.check("unsent-events", self.unsent + events)
+        limits.check("unsent-octets", self._unsentOctets + octets)
 
     def whenConnected(self, failAfterFailures: int | None = None) -> Deferred[LumberjackClient]:
         """Return the first connection that stands; as ClientService.whenConnected."""
@@ -350,10 +345,9 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         """
         if self.running:
             Service.stopService(self)
-        stopped: Deferred[None] = Deferred()
-        self._stoppers.append(stopped)
-        if len(self._stoppers) == 1:
-            self._closing = True
+        stopped = self._stopping.wait()
+        if not self._ending:
+            self._closing = self._ending = True
             self._producers.stop()
             self._failWaiting(ConnectionClosed("the service has stopped"))
             self._deadline = self.clock.callLater(self.factory.limits["drain"], self._disconnect)
@@ -388,8 +382,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._unsentOctets = 0
         self.unacknowledged -= self.unsent
         self.unsent = 0
-        for parcel in parcels:
-            parcel.token.failed(error)
+        fail_all([parcel.token for parcel in parcels], error)
 
     # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
 
@@ -461,7 +454,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     def takeBack(self, parcels: list[Parcel]) -> None:
         """What was unacknowledged on a lost connection is sent first on another (``LJ-15``)."""
         for parcel in reversed(parcels):
-            if parcel.token.deferred.called:  # cancelled while it was in flight
+            if parcel.token.called:  # cancelled while it was in flight
                 self.unacknowledged -= parcel.missing
             else:
                 self._enqueue(parcel, first=True)

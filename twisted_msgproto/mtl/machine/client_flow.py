@@ -117,6 +117,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._heard_at = 0.0
         self._sent_at = 0.0
         self._probed_at = 0.0
+        self._paused = False
         self._out: list[list[bytes]] = []
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
@@ -529,15 +530,32 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
+    def paused(self, now: float) -> list[ClientFlowEvent]:
+        """The server is not read: its silence means nothing.  We ping it, so it knows we live."""
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[ClientFlowEvent]:
+        """The server is read again: it has all its time from now on."""
+        self._paused = False
+        self._heard_at = now
+        for name in ("lease", "response"):
+            if name in self.deadlines:
+                self.deadlines.set(name, now + self._timeout)
+        return []
+
     def _due(self, key: str, now: float, events: list[ClientFlowEvent]) -> None:
         if self.state in _STANDING:  # what was due before may have lost the flow
             super()._due(key, now, events)
 
     def _lease_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
-        self._lose(LEASE_UNANSWERED, events)
+        if self._paused:
+            self.deadlines.set("lease", now + self._timeout)
+        else:
+            self._lose(LEASE_UNANSWERED, events)
 
     def _silence_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
-        deadline = self._heard_at + self._liveness
+        deadline = (now if self._paused else self._heard_at) + self._liveness
         if now < deadline:
             self.deadlines.set("silence", deadline)
         else:
@@ -545,6 +563,9 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     def _responses_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
         """Every command is answered; a server which does not has lost the flow."""
+        if self._paused:
+            self.deadlines.set("response", now + self._timeout)
+            return
         expired = self._commands.expire(now)
         for _, (number, command) in expired:
             self._hold_again(number, command)
@@ -557,7 +578,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def _probe_again(self, now: float, events: list[ClientFlowEvent]) -> None:
         deadline = self._probed_at + self._liveness
         if now >= deadline:
-            self._probe(now)
+            if not self._paused:
+                self._probe(now)
             deadline = now + self._liveness
         self.deadlines.set("probe", deadline)
 

@@ -18,6 +18,7 @@ from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
 from ...net.link import SteadyLogger
+from ...net.outbox import Ticket, fail_all
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
 from ..terms.events import (
     REQUEST,
@@ -107,7 +108,7 @@ class SabcSession(Verbs):
 
     def connectionMade(self) -> None:
         """Begin; a subclass which overrides this calls it first."""
-        self._streams: dict[Deferred[Response], Stream] = {}
+        self._streams: dict[Ticket[Response], Stream] = {}
         self._outputPaused = False
         self._unanswered: list[Any] = []  # the waiters which the end has left
         super().connectionMade()
@@ -142,23 +143,21 @@ class SabcSession(Verbs):
         """Requests of ours will not be answered."""
         self._unanswered = [waiter for _, waiter in work]
 
+    def endNow(self) -> None:
+        """The peer is told that the session ends."""
+        self.loseSession()
+
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: first the role knows, then whoever waits, then the hook."""
-        error = self._left(reason)
+        """The connection is gone: whoever waits for an answer hears why, then the hook is told."""
+        error = self.ending or ConnectionClosed("the session has ended")
         streams, self._streams = self._streams, {}
-        # Whoever hears of it may cancel others which wait still: each fires once.
-        for done, stream in streams.items():
+        for stream in streams.values():
             stream.stop()
-            if not stream.waiting and not done.called:
-                done.errback(error)
+        fail_all([done for done, stream in streams.items() if not stream.waiting], error)
         unanswered, self._unanswered = self._unanswered, []
         for waiter in unanswered:
-            self._fail(waiter, error)
+            self._release(waiter).fail(error)
         super().sessionEnding(reason)
-
-    def _left(self, reason: Failure) -> Exception:
-        """The role tidies up; returns what those are told who still wait for answers."""
-        return ConnectionClosed(f"the session ended: {reason.getErrorMessage()}")
 
     # ── what the peer gets wrong, and how it ends ───────────────────────────────────────────────
 
@@ -326,22 +325,14 @@ class SabcSession(Verbs):
         truncated = event.truncated or [False] * len(event.ids)
         columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
         for waiter, body, headers, cut in columns:
-            answered = self._release(waiter)
-            if not answered.called:  # the callback of another answer may have cancelled it
-                answered.callback(Response(body, headers, cut))
+            self._release(waiter).done(Response(body, headers, cut))
 
     def _requestFailed(self, event: RequestFailed) -> None:
-        self._fail(event.waiter, Refused(event.text, event.code))
+        self._release(event.waiter).fail(Refused(event.text, event.code))
 
     def _timedOut(self, event: RequestsTimedOut) -> None:
         for waiter in event.waiters:
-            self._fail(waiter, TimedOut("no answer in time"))
-
-    def _fail(self, waiter: Any, error: Exception) -> None:
-        """A request has failed, unless its caller has cancelled it meanwhile."""
-        failed = self._release(waiter)
-        if not failed.called:
-            failed.errback(error)
+            self._release(waiter).fail(TimedOut("no answer in time"))
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 

@@ -20,14 +20,15 @@ class Arriving(Speaker):
     Serves ``UM-04`` and ``UM-19``.
     """
 
+    fault: UmqFault | None = None
+    _paused = False
+    _barrier: list[Event] | None = None  # what waits for W's attachments
+
     def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
         super().__init__(initial, limits, now)
         self._attachment_seconds = self._limits["attachment-seconds"]
         self.counters = Counters()
-        self.fault = None
-        self._paused = False
         self._incoming_since = now  # of the last announcement or filled slot
-        self._barrier: list[Event] | None = None  # what waits for W's attachments
 
     @property
     def held(self) -> int:

@@ -70,7 +70,8 @@ class Incoming:
     __slots__ = ("_announcements", "_queues", "octets", "waiting")
 
     def __init__(self) -> None:
-        self._announcements: deque[Announcement] = deque()
+        # An empty deque weighs 760 octets, and most peers never send an attachment.
+        self._announcements: deque[Announcement] | tuple[()] = ()
         self._queues: dict[Key, deque[Announcement]] = {}
         self.octets = 0
         self.waiting = 0
@@ -82,7 +83,9 @@ class Incoming:
     def announce(self, message: Message | None, count: int, key: Key | None = None) -> Announcement:
         """``count`` ≥ 1 slots of ``message``; None discards what will fill them."""
         announcement = Announcement(message, count, key)
-        self._announcements.append(announcement)
+        announcements = self._announcements or deque()
+        announcements.append(announcement)
+        self._announcements = announcements
         if message is not None:
             announcement.octets = _weight(message)
             self.octets += announcement.octets
@@ -104,10 +107,11 @@ class Incoming:
 
     def fill(self, attachment: Attachment) -> Filled:
         """Fill the first open slot of the oldest announcement; IndexError if there is none."""
-        announcement = self._announcements[0]
+        announcements = self._announcements or deque()
+        announcement = announcements[0]
         announcement.missing -= 1
         if not announcement.missing:
-            self._announcements.popleft()
+            announcements.popleft()
         filled = Filled()
         message = announcement.message
         if message is None or isinstance(message, TopicClosed | AttributeUnset):
@@ -190,7 +194,7 @@ class Outgoing:
     __slots__ = ("_slots",)
 
     def __init__(self) -> None:
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[Slot] | tuple[()] = ()  # as in Incoming
 
     def __len__(self) -> int:
         """How many slots are open."""
@@ -199,21 +203,23 @@ class Outgoing:
     @property
     def first(self) -> Slot:
         """The slot which holds up all others; IndexError if none does."""
-        return self._slots[0]
+        return (self._slots or deque())[0]
 
     def add(self, attachments: Iterable[bytes | Slot]) -> None:
         """Slots for a message which is being sent."""
+        slots = self._slots or deque()
         for attachment in attachments:
             if isinstance(attachment, Slot):
-                self._slots.append(attachment)
+                slots.append(attachment)
             else:
                 slot = Slot()
                 slot.body = attachment
-                self._slots.append(slot)
+                slots.append(slot)
+        self._slots = slots
 
     def due(self) -> list[Slot]:
         """Take the slots whose turn has come, in order."""
-        slots = self._slots
+        slots = self._slots or deque()
         due = []
         while slots and slots[0].filled:
             due.append(slots.popleft())
@@ -221,4 +227,4 @@ class Outgoing:
 
     def clear(self) -> None:
         """Forget all slots: nothing is sent any more."""
-        self._slots.clear()
+        self._slots = ()

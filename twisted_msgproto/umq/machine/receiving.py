@@ -6,7 +6,7 @@ The verbs are those of :class:`.sending.Speaker`; the duties of the caller are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -84,7 +84,8 @@ class Peer(Arriving):
             ``now``.  The time of a call without a time-out of its own runs from there.
     """
 
-    taken_at: Callable[[float], float]
+    taken_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
+    _attributes_octets = 0
 
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
@@ -96,9 +97,6 @@ class Peer(Arriving):
         self._decode = Decoder(limits).decode
 
         self.attributes: dict[str, PeerAttribute] = {}
-        self.taken_at = lambda now: 0.0
-
-        self._attributes_octets = 0
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -132,14 +130,19 @@ class Peer(Arriving):
 
     def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
         """Read WebSocket messages, text or binary, which arrived at ``now``."""
-        events: list[Event] = []
+        return list(self.receive_each(inputs, now))
+
+    def receive_each(self, inputs: Sequence[Wire], now: float) -> Iterator[Event]:
+        """As ``receive``, but a message is read when the events of those before it are taken."""
         self.clock = now
+        events: list[Event] = []
         for message in inputs:
             if type(message) is str:
                 self._read_text(message, events)
             else:
                 self._read_binary(message, events)  # type: ignore[arg-type]
-        return events
+            yield from events
+            events.clear()
 
     def oversized(self, now: float) -> list[Event]:
         """A WebSocket message above its limit begins: ``F`` is our last word (``UM-19``)."""
@@ -163,16 +166,15 @@ class Peer(Arriving):
         if machine.state is self.closed_state:
             return
         frame = self._decode(text)
-        if isinstance(frame, UmqFault):
-            self._fail(frame, events)
-            return
         kind = type(frame)
         target = self.table[machine.state].get(kind)
-        if target is None:
+        if target is not None:
+            machine.state = target
+            self.actions[kind](self, frame, events)  # type: ignore[index,arg-type]
+        elif isinstance(frame, UmqFault):
+            self._fail(frame, events)
+        else:
             self._fail(UmqFault("state", machine.refusal(kind), text[:64].encode()), events)
-            return
-        machine.state = target
-        self.actions[kind](self, frame, events)
 
     def _read_binary(self, octets: bytes, events: list[Event]) -> None:
         if self.closed:
@@ -339,7 +341,7 @@ class Peer(Arriving):
         topic = message.topic
         if topic in self._subscriptions:
             if isinstance(message, TopicClosed):
-                self._subscriptions.discard(topic)
+                del self._subscriptions[topic]
             return True
         if isinstance(message, TopicClosed):
             self._closing.pop(topic, None)

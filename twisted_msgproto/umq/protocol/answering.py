@@ -102,7 +102,7 @@ class Answering(Verbs):
     # ── attachments one by one ──────────────────────────────────────────────────────────────────
 
     _streams: dict[int, tuple[object, AttachmentStream]]
-    _stream_octets: int
+    _stream_octets = 0
 
     def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
         message = event.message
@@ -125,7 +125,7 @@ class Answering(Verbs):
 
     def _streamOf(self, message: object) -> AttachmentStream | None:
         """The attachments of ``message`` which come one by one; asked for once."""
-        kept = self._streams.get(id(message)) if self._streams else None
+        kept = self._streams.get(id(message))
         if kept is None:
             return None
         stream = kept[1]
@@ -192,11 +192,11 @@ class Answering(Verbs):
             self._settle()
 
     def _answer(self, id: str, result: Any) -> None:
-        if not self.machine.opened:
-            return
         try:
             if type(result) is str:
                 self.machine.result(id, result)
+                return
+            if not self.machine.opened:
                 return
             attachments: Sequence[Any] = ()
             if isinstance(result, Reply):

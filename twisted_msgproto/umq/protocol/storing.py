@@ -69,7 +69,8 @@ def batch_of(session: Answering, kind: str, events: list[Any]) -> MessageBatch:
                 destinations = [
                     None if methods is None else methods.nameIn(event.payload) for event in events
                 ]
-    attachments = [plain(getattr(event, "attachments", ())) for event in events]
+    given = [getattr(event, "attachments", None) for event in events]
+    attachments = [plain(entries) if entries else [] for entries in given]
     octets = sum(len(body) for body in bodies if body is not None)
     octets += sum(len(entry) for entries in attachments for entry in entries)
     return MessageBatch(
