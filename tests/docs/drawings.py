@@ -245,6 +245,7 @@ FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
         [
             ("cli", "msgproto's sub-commands, benches"),
             ("gateway", "twistd msgproto: many servers"),
+            ("testing", "for tests of users of the package"),
         ],
     ),
     (
