@@ -1,4 +1,4 @@
-"""``msgproto send lumberjack``: lines become events, sent until each is acknowledged.
+"""``msgproto send lumberjack`` makes events of lines, and sends until each is acknowledged.
 
 A line that is a JSON object is sent as it is.  Any other line (text, a number, and objects that
 :mod:`..core.strict_json` refuses: with NaN, a key twice, deeper than 64) becomes the document
@@ -29,7 +29,7 @@ from .protocol import LumberjackShipper
 from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event
 
 DEFAULT_ENDPOINT: Final = f"tcp:127.0.0.1:{PROTOCOLS['lumberjack'].ports['tcp']}"
-"""Where ``twistd lumberjack`` listens when nobody says otherwise."""
+"""``twistd lumberjack`` listens here by default."""
 
 SEND_OPTIONS: Final = TLS_OPTIONS | {
     "window",
@@ -42,7 +42,7 @@ SEND_OPTIONS: Final = TLS_OPTIONS | {
 }
 
 BACKOFF_MOST_SECONDS: Final = 2.0
-"""Between two attempts: somebody sits and waits."""
+"""This is the pause between two attempts: somebody sits and waits."""
 
 WINDOWS_AHEAD: Final = 2
 """Windows that are made while another is on its way."""
@@ -81,7 +81,7 @@ def _event(message: bytes, options: SendOptions) -> Event:
 
 
 class _Sender(LumberjackShipper):
-    """A shipper that gives up when it never got an ack.
+    """Is a shipper that gives up when it never got an ack.
 
     A reader that hangs up without a single ack is hardly one; after an ack it may be restarting.
 

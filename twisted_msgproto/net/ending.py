@@ -1,4 +1,4 @@
-"""The orderly end of one connection, of either side, within the limit ``drain``."""
+"""End one connection in order, on either side, within the limit ``drain``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .link import Link
 from .outbox import Waiters
 
 GOODBYE_SECONDS: Final = 1.0
-"""The last words of a session have so long to be written and read, then the connection is cut."""
+"""The last words of a session may need this long to be written and read, then the connection is
+cut.
+"""
 
 
 class OrderlyLink(Link):
@@ -77,7 +79,7 @@ class OrderlyLink(Link):
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:
-        """On WebSocket: the connection is gone before the session could begin."""
+        """Note that the connection is gone before the session could begin (WebSocket)."""
         self.ending = error
         self._ended = self._gone = True
         self._closed()

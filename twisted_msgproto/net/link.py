@@ -90,7 +90,7 @@ class Link(Protocol):
     sides could wait for each other."""
 
     timeFaults: ClassVar[frozenset[str]] = frozenset()
-    """The reasons of those faults that mean that the peer did not answer in time."""
+    """These are the reasons of faults that mean that the peer did not answer in time."""
 
     factory: SessionFactory
     machine: Connection[Any, Any, Any]
@@ -251,7 +251,7 @@ class Link(Protocol):
     # ── events, and what they led to ────────────────────────────────────────────────────────────
 
     def _follow(self, events: Iterable[Any]) -> None:
-        """Follow events in order, then settle once.
+        """Follow events in order, then write, and set timer and pause, once.
 
         After our own end, or the loss of a batch, no further arrival is followed: what is stored of
         a session has no gap.  Answers to our own calls still are.

@@ -62,7 +62,7 @@ log: Final = SteadyLogger(namespace="twisted_msgproto.lumberjack")
 
 
 class Sent(Ticket[None]):
-    """Who waits for parcels; fires when the last of them is acknowledged.
+    """Waits for parcels; it fires when the last of them is acknowledged.
 
     Attributes:
         parcels: those that are not acknowledged yet.
@@ -107,7 +107,7 @@ class Owner(TypingProtocol):
 
 @implementer(IConsumer)
 class LumberjackClient(ClientLink):
-    """The writer's side of one connection.
+    """Serves the writer's side of one connection.
 
     Attributes:
         machine: the writer; its ``snapshot()`` tells where the connection stands.

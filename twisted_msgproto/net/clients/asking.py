@@ -1,4 +1,4 @@
-"""Requests in flight: what ``msgproto send`` does where each message is a request of its own."""
+"""Keep requests in flight, for ``msgproto send`` where each message is a request of its own."""
 
 from __future__ import annotations
 

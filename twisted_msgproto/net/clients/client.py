@@ -22,7 +22,7 @@ from ..outbox import Waiters
 
 
 class ClientLink(OrderlyLink):
-    """A link that is a client; mix it in before the session of a protocol.
+    """Makes a link a client; mix it in before the session of a protocol.
 
     Every verb of a client returns a Deferred, and each failure comes through that: as
     ConnectionClosed, ProtocolViolation, Refused, TimedOut, LimitExceeded or NotStored of
@@ -50,7 +50,7 @@ class ClientLink(OrderlyLink):
         self._standing.fire(self)
 
     def neverConnected(self, error: Exception) -> None:
-        """On WebSocket: the connection is gone, and whoever waits for a session hears why."""
+        """Note that the connection is gone (WebSocket); whoever waits for a session is told why."""
         self._ended = self._gone = True
         self.ending = error
         self._standing.fail(error)

@@ -1,4 +1,4 @@
-"""From ENDPOINT and the ``--tls-…`` options to a Twisted client endpoint.
+"""Make a Twisted client endpoint of ENDPOINT and the ``--tls-…`` options.
 
 Everything an operator can get wrong here is a ConfigurationError that says what.
 """
@@ -63,7 +63,7 @@ def client_endpoint(reactor: IReactorCore, options: ConnectOptions) -> IStreamCl
 
 
 def refuse_tls_files(options: ConnectOptions) -> None:
-    """ConfigurationError for files of TLS that were given with an endpoint without TLS."""
+    """Raise ConfigurationError for files of TLS beside an endpoint without TLS."""
     for name in ("tls_ca", "tls_cert", "tls_key"):
         if getattr(options, name) is not None:
             flag = "--" + name.replace("_", "-")

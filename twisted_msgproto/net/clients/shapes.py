@@ -1,4 +1,4 @@
-"""What ``msgproto send`` and ``recv`` hand to a protocol's ``command`` module.
+"""``msgproto send`` and ``recv`` pass these types to a protocol's ``command`` module.
 
 A ``command`` module, one of this package or a third party's, has:
 
@@ -36,15 +36,15 @@ SIZE_OCTETS = 300
 """How large a made-up message is when nobody says."""
 
 TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
-"""Fields of :class:`ConnectOptions` that stand for files of TLS."""
+"""These fields of :class:`ConnectOptions` stand for files of TLS."""
 
 LOG_IN_OPTIONS: Final = frozenset({"user", "password"})
-"""Fields of :class:`ConnectOptions` that say who logs in."""
+"""These fields of :class:`ConnectOptions` say who logs in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """Whom to connect to, and as whom.
+    """Says whom to connect to, and as whom.
 
     Attributes:
         endpoint: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, ``ws://…``, ``wss://…`` or a
@@ -71,7 +71,7 @@ class ConnectOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOptions(ConnectOptions):
-    """How to send.
+    """Says how to send.
 
     Attributes:
         window: messages in flight; None for the protocol's default.
@@ -100,7 +100,7 @@ class SendOptions(ConnectOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecvOptions(ConnectOptions):
-    """How to receive.
+    """Says how to receive.
 
     Attributes:
         count: end after this many messages; None: never.
@@ -112,14 +112,14 @@ class RecvOptions(ConnectOptions):
 
 
 class Messages(Protocol):
-    """Where the messages to send come from."""
+    """Supplies the messages to send."""
 
     async def some(self, most: int) -> list[bytes]:
         """1 … ``most`` messages as soon as any is there; an empty list after the last."""
 
 
 class Progress(Protocol):
-    """Whom a ``send`` tells how far it is; called once a batch, not once a message."""
+    """Receives the progress of a ``send``; it is called once a batch, not once a message."""
 
     def sent(self, count: int) -> None:
         """``count`` more messages are on their way."""
