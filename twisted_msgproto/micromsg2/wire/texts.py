@@ -85,7 +85,7 @@ class Value:
 
     ``content`` is what comparisons use: int or Decimal for numbers, Decimal seconds since the UNIX
     epoch for dates, str for text.  ``text`` is the value as it was written, without its prefix and
-    decoded.  ``typed`` is False for text which came without a valid prefix (``MM-22``).
+    decoded.  ``typed`` is False for text that came without a valid prefix (``MM-22``).
     """
 
     kind: Kind
@@ -98,7 +98,7 @@ def read_value(text: str) -> Value:
     """A FILTER_VALUE as it stands on the wire.
 
     Never fails: what is neither N, D nor T is untyped text (``MM-22``), percent-decoded as a whole.
-    Octets which are no UTF-8 after decoding become U+FFFD.
+    Octets that are no UTF-8 after decoding become U+FFFD.
     """
     prefix, rest = text[:1], text[1:]
     if prefix == "T":
@@ -176,7 +176,7 @@ def read_properties(octets: bytes) -> dict[str, Value]:
 
 
 def write_properties(properties: Mapping[str, Writable]) -> bytes:
-    """The octets of ``properties`` (``MM-22``); BadText for a key which is no FIELD."""
+    """Return the octets of ``properties`` (``MM-22``); BadText for a key that is no FIELD."""
     return "".join(
         f"{check_field(key, 'property name')}:{write_value(value)};"
         for key, value in properties.items()
@@ -198,7 +198,7 @@ class Offer:
 
 
 def read_extensions(octets: bytes, names_max: int) -> tuple[Offer, ...]:
-    """An extension list (``MM-08``).
+    """Return an extension list (``MM-08``).
 
     Lenient: empty items, property names in any case (they come out in lower case), ``:`` for
     ``=`` between a property and its value (``MM-20``).  BadText for duplicates (``MM-08``) and for
@@ -256,7 +256,7 @@ def read_command(octets: bytes) -> tuple[str, dict[str, str]]:
 
 
 def write_command(name: str, parameters: Mapping[str, str]) -> bytes:
-    """The payload of a COMMAND frame (``MM-15``)."""
+    """Return the payload of a COMMAND frame (``MM-15``)."""
     pairs = _write_pairs(parameters)
     check_field(name, "command name")
     return (f"{name};{pairs}" if pairs else name).encode("ascii")
@@ -309,7 +309,7 @@ _CONDITION: Final = re.compile(r"([^\s=<>!~&]*)\s*(<=|>=|!=|=|<|>|~|&)(.*)", re.
 
 
 _MISSPELT: Final = re.compile(r"[ND](?:[0-9+\-.]|NaN\Z|Infinity\Z)")
-"""An operand which is meant to be a number or a date, and is none; ``Nils`` is text (``MM-24``)."""
+"""An operand that is meant to be a number or a date, and is none; ``Nils`` is text (``MM-24``)."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -328,7 +328,7 @@ class Condition:
         return TEXT_OPERATORS if self.value.kind is Kind.TEXT else NUMBER_OPERATORS
 
     def comparison(self) -> Comparison:
-        """The function which says whether a property's content meets this condition's."""
+        """Return the function that says whether a property's content meets this condition's."""
         return self._comparisons()[self.operator]
 
     def __str__(self) -> str:
@@ -336,7 +336,7 @@ class Condition:
 
 
 class Filter:
-    """Conditions which must all hold (``MM-24``, ``MM-25``).
+    """Conditions that must all hold (``MM-24``, ``MM-25``).
 
     A message without the property, or with one of another type, does not match, whatever the
     operator.  No condition at all matches everything.
@@ -353,7 +353,7 @@ class Filter:
 
     @classmethod
     def read(cls, expression: str, conditions_max: int = 32) -> Filter:
-        """A filter expression, decoded already; BadText says which condition cannot be."""
+        """Return a filter expression, decoded already; BadText says which condition cannot be."""
         conditions: list[Condition] = []
         for item in expression.split(";"):
             item = item.strip()

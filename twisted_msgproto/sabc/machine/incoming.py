@@ -1,4 +1,4 @@
-"""Messages which come in parts."""
+"""Messages that come in parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 
 
 class Incoming:
-    """A message which is being received, or what is to be skipped of one.
+    """A message that is being received, or what is to be skipped of one.
 
     Attributes:
         key: (is a response, id); None for an ERROR and for what carries no id.

@@ -1,4 +1,4 @@
-"""The half of an sABC machine which listens: octets to frames, frames to messages and answers.
+"""The half of an sABC machine that listens: octets to frames, frames to messages and answers.
 
 :class:`Listener` adds it to :class:`.sending.Speaker` and is the base of the two roles in
 :mod:`.sides`.
@@ -46,7 +46,7 @@ from ..wire.framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Pie
 from .incoming import Incoming, whole_characters
 from .sending import S, Speaker
 
-_PIECES_A_MESSAGE = 16  # how finely a message which is still coming is measured against its limit
+_PIECES_A_MESSAGE = 16  # how finely a message that is still coming is measured against its limit
 
 _CUT: Final = "the peer has cut the message to what it takes"
 _MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
@@ -218,7 +218,7 @@ class Listener(Speaker[S]):
                 self._close_frame(piece.final, piece.end_octets, now, events)
 
     def _code_of(self, fault: Fault) -> int:
-        """The error code for octets which are no frame."""
+        """Return the error code for octets that are no frame."""
         return BAD_REQUEST
 
     def _fail(self, code: int, fault: Fault, events: list[Event], ref: str | None = None) -> None:
@@ -237,7 +237,9 @@ class Listener(Speaker[S]):
         events.append(FrameRefused(code, text, id))
 
     def _admit(self, frame: Frame, now: float, events: list[Event]) -> bool:
-        """Whether the table allows ``frame`` here, and whether it belongs to this session."""
+        """Return whether the table allows ``frame`` here, and whether it belongs to this
+        session.
+        """
         kind = type(frame)
         if kind not in self.TABLE[self.state]:
             code, reason = self._wrong_place(kind)
@@ -257,15 +259,15 @@ class Listener(Speaker[S]):
         return True
 
     def _wrong_place(self, kind: type[Frame]) -> tuple[int, str]:
-        """Code and reason for a frame which the table does not allow."""
+        """Code and reason for a frame that the table does not allow."""
         return BAD_REQUEST, "wrong-command"
 
     def _expires_here(self) -> bool:
-        """Whether this side is the one which ends the session at its time (``SA-11``)."""
+        """Return whether this side is the one that ends the session at its time (``SA-11``)."""
         return False
 
     def _misplaced(self, frame: Frame) -> str | None:
-        """What is wrong with the reserved headers of ``frame`` (``SA-06``), or None."""
+        """Return what is wrong with the reserved headers of ``frame`` (``SA-06``), or None."""
         wrong = MISPLACED[type(frame)].intersection(frame.headers)
         return f"{min(wrong)} does not belong on {frame.command}" if wrong else None
 
@@ -290,7 +292,7 @@ class Listener(Speaker[S]):
         self._decoder.session_id = session_id
 
     def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
-        """A command of one's role which the table allows."""
+        """A command of one's role that the table allows."""
         raise NotImplementedError
 
     # ── frames with a body ──────────────────────────────────────────────────────────────────────

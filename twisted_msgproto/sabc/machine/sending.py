@@ -1,4 +1,4 @@
-"""The half of an sABC machine which speaks: its verbs, and what they leave to be answered.
+"""The half of an sABC machine that speaks: its verbs, and what they leave to be answered.
 
 :class:`Speaker` is the base of :class:`.receiving.Listener`.
 """
@@ -36,7 +36,7 @@ from ..wire import (
 from .outgoing import OutgoingMessage
 
 _TRUNCATED_LINE = f"{TRUNCATED}::{YES}\r\n"
-_OVERHEAD_LINES = 6  # the lines which our own messages have beside an application's headers
+_OVERHEAD_LINES = 6  # the lines that our own messages have beside an application's headers
 _OVERHEAD_OCTETS = 1536
 
 S = TypeVar("S", bound=State)
@@ -81,14 +81,14 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._session_id = b""
         self._prefix = ""  # of every MESSAGE of this session
         self._unanswered: dict[str, bool] = {}  # the peer's requests by id: whether they were cut
-        self._unsettled = 0  # send-only messages which the application works on
+        self._unsettled = 0  # send-only messages that the application works on
         self._pending: Pending[str, object] = Pending(limits.integer("outstanding-requests"))
         self._number = 0
         self._sending = 0  # originals of ours whose last part was not sent
 
     @property
     def state(self) -> S:
-        """Where this side stands."""
+        """Return where this side stands."""
         state: S = self._machine.state
         return state
 
@@ -104,7 +104,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def unanswered(self) -> int:
-        """Requests of the peer which were not answered yet."""
+        """Requests of the peer that were not answered yet."""
         return len(self._unanswered)
 
     @property
@@ -114,7 +114,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def finished(self) -> bool:
-        """The same as ``closed``."""
+        """Return the same as ``closed``."""
         return self._machine.state is self._closed
 
     def outputs(self) -> Any:
@@ -149,7 +149,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self.lengths = lengths
 
     def _lines(self, headers: Mapping[str, str] | None, reserved: Iterable[str] = RESERVED) -> str:
-        """An application's headers as lines; ValueError for what may not be sent (``SA-03``)."""
+        """Return an application's headers as lines; ValueError for what may not be sent
+        (``SA-03``).
+        """
         if not headers:
             return ""
         lines = []
@@ -195,11 +197,11 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def sent_octets_max(self) -> int:
-        """How large a message of ours may be; a peer which does not say is taken to be like us."""
+        """How large a message of ours may be; a peer that does not say is taken to be like us."""
         return self.message_octets if self.peer_octets is None else self.peer_octets
 
     def too_large(self, octets: int) -> LimitExceeded:
-        """What is raised for an original of so many octets."""
+        """Return what is raised for an original of so many octets."""
         return LimitExceeded(
             f"a message of {octets} octets is above message-octets={self.sent_octets_max}"
         )
@@ -222,12 +224,12 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         headers: Mapping[str, str] | None = None,
         seconds: float | None = None,
     ) -> str:
-        """Send a message which wants an answer; its id (``SA-14`` … ``SA-16``).
+        """Send a message that wants an answer; its id (``SA-14`` … ``SA-16``).
 
         ``waiter`` comes back with the answer, or after ``seconds`` (None: the limit
         ``response-seconds``) without one.  Raises IllegalTransition outside of a session,
         LimitExceeded when too many are outstanding or the peer does not take so large a message,
-        ValueError for headers and bodies which the framing cannot carry.
+        ValueError for headers and bodies that the framing cannot carry.
         """
         extra, id = self._original(headers, waiting=True)
         self._send_original(f"{MSG_ID}::{id}\r\n", extra, body)
@@ -240,7 +242,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self.deadlines.no_later("answer", deadline)
 
     def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
-        """Send a message which wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
+        """Send a message that wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
         extra, id = self._original(headers, waiting=False)
         self._send_original(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
         return id
@@ -285,7 +287,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     def answer(self, id: str, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
         """Answer the peer's request ``id`` (``SA-16``); nothing happens on a closed connection.
 
-        Raises ValueError for an id which waits for no answer, and as ``request`` does.
+        Raises ValueError for an id that waits for no answer, and as ``request`` does.
         """
         if self.closed:
             return
@@ -301,9 +303,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._look_drained()
 
     def answer_all(self, ids: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
-        """Answer many requests at once; the ids of those which want ``answer`` one by one.
+        """Answer many requests at once; the ids of those that want ``answer`` one by one.
 
-        Those are the cut ones, and bodies which need parts or do not fit the framing.
+        Those are the cut ones, and bodies that need parts or do not fit the framing.
         """
         if self.closed or not ids:
             return []
@@ -387,4 +389,4 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             self._out.append(head + END_OF_EMPTY)
 
     def _look_drained(self) -> None:
-        """An answer went out; on a server which drains it may have been the last one."""
+        """An answer went out; on a server that drains it may have been the last one."""

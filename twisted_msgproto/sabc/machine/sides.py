@@ -1,13 +1,11 @@
 """Both sides of an sABC connection as machines: octets in, events out.  No I/O, no clock.
 
-How the protocol works
-----------------------
-The client sends CONNECT, the server answers CONNECTED with a session id which only the two of them
-know; from there on every frame carries it (``SA-10``) and both sides may do the same: send messages
-which want an answer (*requests*), messages which want none (*send-only*), answers, and errors.  A
-message may come in several frames (*parts*), those of different messages in any order (``SA-19``).
-The client ends a session in order with DISCONNECT: the server answers what it has, then closes
-(``SA-12``).  DISCONNECTING ends it at once (``SA-13``).
+How the protocol works ---------------------- The client sends CONNECT, the server answers CONNECTED
+with a session id that only the two of them know; from there on every frame carries it (``SA-10``)
+and both sides may do the same: send messages that want an answer (*requests*), messages that want
+none (*send-only*), answers, and errors.  A message may come in several frames (*parts*), those of
+different messages in any order (``SA-19``). The client ends a session in order with DISCONNECT: the
+server answers what it has, then closes (``SA-12``).  DISCONNECTING ends it at once (``SA-13``).
 
 What a peer gets wrong costs it a frame if its meaning is wrong, and the connection if its shape is:
 then it is not known any more where the next frame begins (``SA-06``).
@@ -93,7 +91,7 @@ _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def _free(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of CONNECT or CONNECTED which are the application's."""
+    """Return the headers of CONNECT or CONNECTED that are the application's."""
     return {
         name: value
         for name, value in headers.items()
@@ -129,14 +127,14 @@ class Side(Listener[S]):
 
     @property
     def held(self) -> int:
-        """Octets of frames and messages which are not whole yet."""
+        """Return octets of frames and messages that are not whole yet."""
         most = self.message_octets
         kept = [min(incoming.size, most) for incoming in self._waiting() if not incoming.muted]
         return self._decoder.held + sum(kept)
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is ``held``."""
+        """Return whether nothing is ``held``."""
         return not (self._receiving or self._unfinished or self._decoder.held)
 
     @property
@@ -214,7 +212,7 @@ class Side(Listener[S]):
         self._fail(TIMED_OUT, Fault("connect-seconds", "no session in time"), events)
 
     def _answers_expired(self, now: float, events: list[Event]) -> None:
-        """``SA-27``: requests of ours which nobody has answered, if any."""
+        """``SA-27``: requests of ours that nobody has answered, if any."""
         expired = self._pending.expire(now)
         if expired:
             events.append(
@@ -225,7 +223,7 @@ class Side(Listener[S]):
             self.deadlines.set("answer", first)
 
     def _waiting(self) -> list[Incoming]:
-        """The messages of which more must come."""
+        """Return the messages of which more must come."""
         waiting = list(self._unfinished.values())
         if self._receiving and self._current not in waiting:
             waiting.append(self._current)
@@ -374,7 +372,7 @@ class Server(Side[Serving]):
             own[SESSION_EXPIRY] = formatdate(int(expires), usegmt=True)
         if not self._framed:
             own[FRAMING] = LENGTH
-        if self.peer_octets is not None:  # a client which says so knows what is meant
+        if self.peer_octets is not None:  # a client that says so knows what is meant
             own[MESSAGE_OCTETS] = str(self.message_octets)
         lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
         head = wire.encode_head("CONNECTED", own)[:-2] + lines.encode() + wire.CRLF
@@ -433,7 +431,7 @@ class Server(Side[Serving]):
 
 
 LEAVE_SECONDS: Final = 4.0
-"""For a server which owes nothing to close after DISCONNECT, where no limit ``drain`` is given."""
+"""For a server that owes nothing to close after DISCONNECT, where no limit ``drain`` is given."""
 
 
 class Client(Side[Connecting]):
@@ -504,7 +502,7 @@ class Client(Side[Connecting]):
     def disconnect(self, now: float) -> None:
         """Ask the server to answer what it has and to close, in time (``SA-12``, HO-05).
 
-        A server which owes nothing has the time ``drain`` for it, any other ``session-drain``.
+        A server that owes nothing has the time ``drain`` for it, any other ``session-drain``.
         Raises IllegalTransition outside a session.
         """
         self._machine.step(DisconnectSent)
@@ -553,7 +551,9 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 def _read_date(text: str) -> float | None:
-    """An RFC 1123 date as seconds since 1970-01-01 UTC; the weekday is not checked (``SA-11``)."""
+    """Return an RFC 1123 date as seconds since 1970-01-01 UTC; the weekday is not checked
+    (``SA-11``).
+    """
     match = _DATE.fullmatch(text)
     if match is None or match[2].lower() not in _MONTHS:
         return None

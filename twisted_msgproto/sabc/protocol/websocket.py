@@ -22,7 +22,7 @@ _BEFORE_SESSION_OCTETS = 64  # what CONNECT has beside its header block
 
 
 def _websocket_limits(limits: Limits) -> Limits:
-    """The limits with the size of a WebSocket message filled in (``SA-22``)."""
+    """Return the limits with the size of a WebSocket message filled in (``SA-22``)."""
     octets = limits.integer("websocket-message-octets")
     return limits.replace(
         {"websocket-message-octets": octets or 2 * limits.integer("message-octets")}

@@ -7,7 +7,7 @@ A frame is a command, headers, a blank line and a body (``SA-01``)::
     end     = CRLF CRLF NUL             ; NUL alone when the body is empty
     command = CONNECT | CONNECTED | DISCONNECT | DISCONNECTING | MESSAGE | ERROR
 
-An end mark ends the *message*.  A frame without one is a part of a message which goes on
+An end mark ends the *message*.  A frame without one is a part of a message that goes on
 (``msg-more::yes``) or an error frame that is thrown away (``SA-20``).
 
 How octets are cut into frames is told in :mod:`.framing`.
@@ -40,12 +40,12 @@ ERROR_CODE: Final = "error-code"
 FRAMING: Final = "framing"
 LENGTH: Final = "length"
 MESSAGE_OCTETS: Final = "message-octets"
-"""On CONNECT, and on the CONNECTED which answers it: the largest message which its sender takes."""
+"""On CONNECT, and on the CONNECTED that answers it: the largest message that its sender takes."""
 ANNOUNCEMENTS: Final = frozenset((FRAMING, MESSAGE_OCTETS))
 """What our sides tell each other of themselves on CONNECT and CONNECTED, beside the source."""
 CONTENT_LENGTH: Final = "content-length"
 TRUNCATED: Final = "truncated"
-"""With ``yes`` on the answer to a message which was cut (``SA-16``)."""
+"""With ``yes`` on the answer to a message that was cut (``SA-16``)."""
 YES: Final = "yes"
 
 RESERVED: Final = frozenset(
@@ -61,7 +61,7 @@ RESERVED: Final = frozenset(
         ERROR_CODE,
     )
 )
-"""Headers which mean something to the protocol (``SA-06``)."""
+"""Headers that mean something to the protocol (``SA-06``)."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,7 +74,7 @@ class Bounds:
 
     @classmethod
     def of(cls, limits: Limits) -> Bounds:
-        """What ``limits`` say, which contain the table of ``terms.limits``."""
+        """Return what ``limits`` say, which contain the table of ``terms.limits``."""
         return cls(
             limits.integer("header-lines"),
             limits.integer("header-line-octets"),
@@ -159,7 +159,8 @@ COMMANDS: Final[Mapping[str, type[Frame]]] = {
 
 
 def header_line(key: str, value: str) -> str:
-    """The line ``key::value``; ValueError for what would not be read back as it is (``SA-03``).
+    """Return the line ``key::value``; ValueError for what would not be read back as it is
+    (``SA-03``).
 
     A key is not empty, holds no ``::`` and does not end with a colon; a value holds no ``::``;
     CR, LF and NUL stand in neither, so that no value can start another header or frame.
@@ -207,12 +208,13 @@ def encode(frame: Frame, *, lengths: bool = False) -> bytes:
 
 
 def ends_early(body: bytes) -> bool:
-    """Whether a reader without lengths would see an end mark within ``body`` (``SA-21``)."""
+    """Return whether a reader without lengths would see an end mark within ``body`` (``SA-21``)."""
     return body.startswith((b"\0", b"\r\n\0")) or END in body
 
 
 def part_start(body: bytes | bytearray, position: int) -> int:
-    """The first place at or after ``position`` where a part may begin without lengths (``SA-21``).
+    """Return the first place at or after ``position`` where a part may begin without lengths
+    (``SA-21``).
 
     A part that began with NUL (or CRLF NUL) would be read as an end mark.
     """
@@ -222,7 +224,7 @@ def part_start(body: bytes | bytearray, position: int) -> int:
 
 
 def leads_into_frame(body: bytes | bytearray, start: int, end: int, bounds: Bounds) -> bool:
-    """Whether a part which ends at ``end`` could run into the head of the frame behind it.
+    """Return whether a part that ends at ``end`` could run into the head of the frame behind it.
 
     A reader without lengths takes the first command under which the header block is valid
     (``SA-26``).  If the part ends with a command, headers and the beginning of another header, it

@@ -11,7 +11,7 @@ has to be found, and :class:`Decoder` knows the three ways to do so:
   this session begins.  The session id in it is a secret of the two sides, so no foreign body can
   look like such a frame.
 
-Nothing is searched twice: each search remembers where it stopped, so that a body which comes in
+Nothing is searched twice: each search remembers where it stopped, so that a body that comes in
 octet by octet costs linear time.  Neither roles nor sessions nor clocks live here.
 """
 
@@ -186,12 +186,14 @@ class Decoder:
 
     @property
     def held(self) -> int:
-        """Octets which have come and were not handed out."""
+        """Octets that have come and were not handed out."""
         return len(self._buffer) - self._start
 
     @property
     def has_body(self) -> bool | None:
-        """Whether the frame whose head is being read has a body; None: its command is not here."""
+        """Return whether the frame whose head is being read has a body; None: its command is not
+        here.
+        """
         return None if self._kind is None else self._kind.has_body
 
     def feed(self, octets: bytes) -> None:
@@ -208,18 +210,19 @@ class Decoder:
         self._buffer += octets
 
     def next(self) -> Piece | None:
-        """The next piece, or None when more octets are needed."""
+        """Return the next piece, or None when more octets are needed."""
         return None if self._faulted else self._read()
 
     def plain(
         self, prefix: bytes, octets_max: int, taken: Mapping[str, object], taken_max: int
     ) -> tuple[list[str], list[bytes]] | None:
-        """All complete frames at once, if each is a message with one header after the session.
+        """Return all complete frames at once, if each is a message with one header after the
+        session.
 
         ``prefix`` is what each begins with, up to the value of that header (``…\\r\\nmsg-id::``).
         The values and the bodies, or None (and nothing is consumed) if only one frame is any
         different, above ``octets_max``, or in the least odd: :meth:`next` then reads them singly.
-        Odd is also a value which stands twice or in ``taken``, or that these would be more than
+        Odd is also a value that stands twice or in ``taken``, or that these would be more than
         ``taken_max``.
 
         All work is done for all frames together: a frame costs a fraction of what ``next`` takes.
@@ -310,7 +313,7 @@ class Decoder:
         return self._read_lines()
 
     def _skip_line_ends(self) -> int:
-        """Read over CRLF which stands between two frames; the first octet behind it (``SA-26``)."""
+        """Read over CRLF that stands between two frames; the first octet behind it (``SA-26``)."""
         buffer, start = self._buffer, self._start
         while buffer.startswith(CRLF, start):
             start += 2
@@ -340,7 +343,7 @@ class Decoder:
         return start
 
     def _read_lines(self) -> Piece | None:
-        """The head, line by line; a line is done with as soon as it was read."""
+        """Return the head, line by line; a line is done with as soon as it was read."""
         bounds, buffer = self._bounds, self._buffer
         while True:
             start = self._start
@@ -488,7 +491,8 @@ class Decoder:
         return self._open(len(buffer) - start - self._hold)
 
     def _find_frame(self, floor: int, ceiling: int) -> int:
-        """Where between ``floor`` and ``ceiling`` the next frame of this session begins, or -1.
+        """Return where between ``floor`` and ``ceiling`` the next frame of this session begins, or
+        -1.
 
         Header blocks with this session's id are looked for, not commands: those are rare, so
         that nearly all of a body is only searched at the speed of ``find``.  A line with the id
@@ -539,7 +543,9 @@ class Decoder:
         self._session_scan = max(self._session_scan, self._forward)
 
     def _walk_back(self, floor: int, blank: int) -> int:
-        """The first place from which command and headers up to the blank line are valid, or -1."""
+        """Return the first place from which command and headers up to the blank line are valid,
+        or -1.
+        """
         buffer, lines, bounds = self._buffer, self._lines, self._bounds
         headers: dict[str, str] = {}
         frame = -1
@@ -567,7 +573,7 @@ class Decoder:
 def read_frame(
     octets: bytes, bounds: Bounds | None = None, *, lenient: bool = False
 ) -> Frame | Fault:
-    """The one frame of a WebSocket message.
+    """Return the one frame of a WebSocket message.
 
     The commands without a body may end after their last header, with or without its line end
     (``SA-02``); nothing stands behind an end mark (``SA-21``).  A MESSAGE or ERROR without an end
