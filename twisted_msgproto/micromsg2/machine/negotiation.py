@@ -1,6 +1,4 @@
-"""Which extensions a connection uses: pure functions over the three handshake messages.
-
-::
+"""Agree on the extensions of a connection, with pure functions over the three handshake messages::
 
     client   opening     required A, B   optional X, Y                              MM-02
     server   answer      required C      optional Y, Z                              MM-03
@@ -21,7 +19,7 @@ from ..wire import MAJOR, MINOR, PROTOCOL_ERROR, BadText, Handshake, Offer, enco
 from .extensions import STANDARD, Ack, BatchAck, Extension, ExtensionSet
 
 IDENTITY: Final = f"twisted-msgproto/{__version__}"
-"""Product name and version (``MM-03``)."""
+"""Our sides name product and version like this (``MM-03``)."""
 
 UNSUPPORTED_VERSION: Final = "unsupported-version"
 UNSUPPORTED_EXTENSION: Final = "unsupported-extension"
@@ -39,7 +37,7 @@ class Disagreement(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Proposal:
-    """What one side brings into the handshake.
+    """Holds what one side brings into the handshake.
 
     Attributes:
         identity: ASCII, ≤ 255 characters.
@@ -76,7 +74,7 @@ class Proposal:
 
 
 def _by_extension(offers: Iterable[Offer], known: ExtensionSet, limits: Limits) -> dict[str, Offer]:
-    """Canonical name → offer, unknown ones under their own name; duplicates are refused."""
+    """Return canonical name → offer, unknown ones under their own name; duplicates are refused."""
     found: dict[str, Offer] = {}
     for offer in offers:
         extension = known.get(offer.name)
@@ -183,7 +181,7 @@ def closing(reply: Handshake, ours: Proposal, limits: Limits) -> Handshake:
 def check_closing(
     opening: Handshake, reply: Handshake, last: Handshake, ours: Proposal, limits: Limits
 ) -> None:
-    """The server looks at the client's last message (``MM-04``, ``MM-05``, ``MM-07``).
+    """Check the client's last message, as the server (``MM-04``, ``MM-05``, ``MM-07``).
 
     Every extension that either side requires must be in it, and nothing beyond what the client
     required and the server answered.

@@ -1,4 +1,4 @@
-"""A MicroMsg2 client that comes back: subscriptions are renewed, messages wait for a session."""
+"""A MicroMsg2 client reconnects: subscriptions are renewed, messages wait for a session."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ class OutgoingMessage:
         self.finished = False
 
     def check(self, octets: bytes) -> None:
-        """ValueError if these octets cannot be sent next (``SA-21``); nothing is sent then.
+        """Raise ValueError if these octets cannot be sent next (``SA-21``); nothing is sent then.
 
-        LimitExceeded if the message would be more than the peer takes with them (HO-01).
+        Raise LimitExceeded if the message would be larger with them than the peer accepts (HO-01).
         """
         side = self._side
         if self.id is not None:
@@ -123,7 +123,7 @@ class OutgoingMessage:
     def abort(self) -> None:
         """Never finish it: an error frame tells the peer where the framing can (``SA-20``).
 
-        On a stream without lengths the peer gives it up after its own time (``SA-27``).
+        On a stream without lengths the peer drops it after its own time (``SA-27``).
         """
         if self.finished:
             return

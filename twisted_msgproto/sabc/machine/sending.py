@@ -1,4 +1,4 @@
-"""The half of an sABC machine that speaks: its verbs, and what they leave to be answered.
+"""One half of an sABC machine speaks: it has the verbs, and knows what they leave to be answered.
 
 :class:`Speaker` is the base of :class:`.receiving.Listener`.
 """
@@ -43,7 +43,7 @@ S = TypeVar("S", bound=State)
 
 
 class Speaker(Connection[Any, Any, Event], Generic[S]):
-    """What is said: requests, send-only messages, answers and errors (``SA-14`` … ``SA-24``).
+    """Sends requests, send-only messages, answers and errors (``SA-14`` … ``SA-24``).
 
     Inputs and outputs are octets on a byte stream, and lists of frames on WebSocket.
 
@@ -52,7 +52,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         lengths: both sides announced ``framing::length`` (``SA-26``).
         part_octets: a longer body is sent in parts.
         message_octets: a longer message is cut when it is read (``SA-22``).
-        peer_octets: what the peer has said that it takes, or None.
+        peer_octets: the largest message that the peer has said it accepts, or None.
     """
 
     TABLE: ClassVar[Table]  # type: ignore[type-arg]
@@ -99,12 +99,12 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def outstanding(self) -> int:
-        """Requests of ours without an answer."""
+        """Return how many requests of ours have no answer."""
         return len(self._pending)
 
     @property
     def unanswered(self) -> int:
-        """Requests of the peer that were not answered yet."""
+        """Return how many requests of the peer were not answered yet."""
         return len(self._unanswered)
 
     @property
@@ -183,9 +183,10 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         outgoing.finish()
 
     def _send_original(self, lines: str, extra: str, body: bytes) -> None:
-        """As ``_send_message``; LimitExceeded for what the peer would cut, and nothing is queued.
+        """Do what ``_send_message`` does, but raise LimitExceeded for what the peer would cut, and
+        queue nothing.
 
-        Acknowledged means whole (HO-01).
+        Acknowledged means complete (HO-01).
         """
         before, most = len(self._out), self.sent_octets_max
         if len(body) <= most:
@@ -197,11 +198,13 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def sent_octets_max(self) -> int:
-        """How large a message of ours may be; a peer that does not say is taken to be like us."""
+        """Return how large a message of ours may be; a peer that does not say is assumed to be
+        like us.
+        """
         return self.message_octets if self.peer_octets is None else self.peer_octets
 
     def too_large(self, octets: int) -> LimitExceeded:
-        """Return what is raised for an original of so many octets."""
+        """Return what is raised for an original of this many octets."""
         return LimitExceeded(
             f"a message of {octets} octets is above message-octets={self.sent_octets_max}"
         )
@@ -224,12 +227,12 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         headers: Mapping[str, str] | None = None,
         seconds: float | None = None,
     ) -> str:
-        """Send a message that wants an answer; its id (``SA-14`` … ``SA-16``).
+        """Send a message that wants an answer; return its id (``SA-14`` … ``SA-16``).
 
         ``waiter`` comes back with the answer, or after ``seconds`` (None: the limit
         ``response-seconds``) without one.  Raises IllegalTransition outside of a session,
-        LimitExceeded when too many are outstanding or the peer does not take so large a message,
-        ValueError for headers and bodies that the framing cannot carry.
+        LimitExceeded when too many are outstanding or the peer does not accept a message of this
+        size, ValueError for headers and bodies that the framing cannot carry.
         """
         extra, id = self._original(headers, waiting=True)
         self._send_original(f"{MSG_ID}::{id}\r\n", extra, body)
@@ -258,7 +261,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         """Begin a message whose body comes in pieces; ``waiter`` None: it wants no answer.
 
         The time for the answer runs from now.  Raises as ``request`` does, and LimitExceeded when
-        as many messages are open as a peer with the same limits would take.
+        as many messages are open as a peer with the same limits would accept.
         """
         extra, id = self._original(headers, waiting=waiter is not None)
         if self._sending >= self._unfinished_max:
@@ -365,7 +368,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._look_drained()
 
     def settle(self, count: int) -> None:
-        """So many send-only messages are dealt with (``SA-12``)."""
+        """Note that this many send-only messages are dealt with (``SA-12``)."""
         self._unsettled -= count
         self._look_drained()
 

@@ -1,4 +1,4 @@
-"""An sABC client that comes back: a new session each time, and requests that may be repeated."""
+"""An sABC client reconnects with a new session each time, and may repeat requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SabcClientService(ClientComeback[SabcClient]):
         url: str | None = None,
         **options: Any,
     ) -> None:
-        """``url``: the ``ws://…`` or ``wss://…`` address, for WebSocket.
+        """Make a service; ``url`` is the ``ws://…`` or ``wss://…`` address, for WebSocket.
 
         ``options`` as :class:`~twisted_msgproto.net.comeback.Comeback` has them.
         """

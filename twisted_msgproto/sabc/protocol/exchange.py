@@ -1,4 +1,4 @@
-"""What applications exchange over sABC: bodies and answers."""
+"""Applications exchange these over sABC: bodies and answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer: what ``request`` gives, and what ``requestReceived`` may return.
+    """Is an answer: ``request`` returns it, and ``requestReceived`` may return it.
 
     ``truncated``: the peer's answer was above our limit and cut (``SA-22``).
     """

@@ -1,7 +1,7 @@
-"""One sABC session on Twisted, of either role and on either wire.
+"""This is one sABC session on Twisted, of either role and on either wire.
 
-The link moves octets or frames between a wire and the machine.  Here stands what is sABC's own:
-which method follows that event, the hooks, and how requests are answered.
+The link moves octets or frames between a wire and the machine.  Here is what is sABC's own: the
+method for each event, the hooks, and the answers to requests.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ LIMITS: Final = (
         "of a WebSocket message; 0 = twice message-octets (SA-22)",
     ),
 )
-"""Everything a server or client of sABC bounds, beside what all servers bound."""
+"""Every server or client of sABC has these limits, beside those of all servers."""
 
 log = SteadyLogger(namespace="twisted_msgproto.sabc")
 
 
 class SabcSession(Verbs):
-    """What server and client have in common: hooks, and which event leads to which.
+    """Has what server and client have in common: hooks, and the method for each event.
 
     Attributes:
         machine: where the protocol's decisions are made; its ``snapshot()`` tells where it stands.
@@ -120,8 +120,8 @@ class SabcSession(Verbs):
 
     @property
     def unhooked(self) -> frozenset[str]:
-        """Return the kinds of messages that no hook looks at: the machine deals with what is
-        safe.
+        """Return the kinds of messages that no hook processes: the machine answers them when
+        they are safe.
         """
         kind = type(self)
         hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}

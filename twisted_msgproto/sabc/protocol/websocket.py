@@ -1,4 +1,4 @@
-"""sABC on WebSocket: one message is one frame (``SA-25``).
+"""On WebSocket, one message is one frame of sABC (``SA-25``).
 
 The session is the same class as on a byte stream; here its transport is a WebSocket wire.
 """
@@ -16,7 +16,7 @@ from . import SabcClientFactory, SabcServerFactory
 from .session import PROTOCOL
 
 SUBPROTOCOL = "sabc"
-"""Offered by clients and taken by servers, but not required (``SA-25``)."""
+"""Clients offer this and servers accept it, but it is not required (``SA-25``)."""
 
 _BEFORE_SESSION_OCTETS = 64  # what CONNECT has beside its header block
 

@@ -1,4 +1,4 @@
-"""Cutting octets into frames: a byte stream (``SA-26``) and WebSocket messages (``SA-02``).
+"""Cut octets into frames: a byte stream (``SA-26``) and WebSocket messages (``SA-02``).
 
 On WebSocket one message carries one frame: :func:`read_frame`.  On a byte stream the end of a frame
 has to be found, and :class:`Decoder` knows the three ways to do so:
@@ -6,13 +6,13 @@ has to be found, and :class:`Decoder` knows the three ways to do so:
 * the four commands without a body end at the blank line; an end mark that follows is swallowed;
   behind it, as behind every end mark, line ends are read over: a terminal sends one there;
 * where both sides announced ``framing::length``, ``content-length`` says how long the body is, and
-  what follows it (an end mark or the next frame) whether the message goes on;
+  what follows it (an end mark or the next frame) whether the message continues;
 * otherwise a body ends at the first end mark or, with ``msg-more::yes``, where the next frame of
   this session begins.  The session id in it is a secret of the two sides, so no foreign body can
   look like such a frame.
 
 Nothing is searched twice: each search remembers where it stopped, so that a body that comes in
-octet by octet costs linear time.  Neither roles nor sessions nor clocks live here.
+octet by octet costs linear time.  This module knows neither roles nor sessions nor clocks.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ class FrameOpened:
 
 @dataclass(slots=True)
 class BodyContinued:
-    """More of the opened frame's body."""
+    """More of the opened frame's body arrived."""
 
     octets: bytes
 
 
 @dataclass(slots=True)
 class FrameClosed:
-    """The opened frame is complete.  ``octets``: what its end mark took (0: it has none)."""
+    """The opened frame is complete.  ``octets``: the size of its end mark (0: it has none)."""
 
     final: bool
     octets: int
 
 
 Piece = Frame | FrameOpened | BodyContinued | FrameClosed | Fault
-"""What the decoder hands out, in the order of the stream."""
+"""The decoder returns these, in the order of the stream."""
 
 
 class Decoder:
@@ -142,8 +142,8 @@ class Decoder:
         lenient: bool = False,
         framed: bool = False,
     ) -> None:
-        """``lenient``: bare LF ends a line as well.  ``framed``: what comes is one frame, behind
-        which nothing stands.
+        """Make a decoder; ``lenient``: bare LF ends a line as well.  ``framed``: what comes is
+        one frame, and nothing follows it.
         """
         self.lengths = False
         self.session_id: str | None = None
@@ -181,7 +181,7 @@ class Decoder:
 
     @property
     def at_head(self) -> bool:
-        """Whether a frame begins next, nothing of which was read yet."""
+        """Return whether a frame begins next and nothing of it was read yet."""
         return self._kind is None and self._read == self._read_head
 
     @property
@@ -225,7 +225,7 @@ class Decoder:
         Odd is also a value that stands twice or in ``taken``, or that these would be more than
         ``taken_max``.
 
-        All work is done for all frames together: a frame costs a fraction of what ``next`` takes.
+        All work is done for all frames together: a frame costs a fraction of the time of ``next``.
         """
         buffer, start = self._buffer, self._start
         if (
@@ -494,10 +494,10 @@ class Decoder:
         """Return where between ``floor`` and ``ceiling`` the next frame of this session begins, or
         -1.
 
-        Header blocks with this session's id are looked for, not commands: those are rare, so
-        that nearly all of a body is only searched at the speed of ``find``.  A line with the id
-        is followed to the end of its block; from there the block is read backwards for the
-        earliest command under which it is valid.  Each line is read once in either direction.
+        Header blocks with this session's id are searched, not commands: those are rare, so that
+        nearly all of a body is only searched at the speed of ``find``.  A line with the id is
+        followed to the end of its block; from there the block is read backwards for the earliest
+        command under which it is valid.  Each line is read once in either direction.
         """
         buffer, bounds, session_line = self._buffer, self._bounds, self._session_line
         while True:

@@ -1,7 +1,7 @@
-"""Lines of a frame's head, end marks, and what headers may hold (``SA-02``, ``SA-03``, ``SA-28``).
+"""Read lines of a frame's head, end marks, and headers (``SA-02``, ``SA-03``, ``SA-28``).
 
-Where one ends in a buffer, and whether it is in order; which frame they amount to is for
-:mod:`.framing`.
+This module finds where one ends in a buffer, and whether it is in order; :mod:`.framing` makes
+frames of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REPEATED = ("header-repeated", "a header stands once")
 
 
 def quick_head(head: bytes, bounds: Bounds) -> tuple[type[Frame], dict[str, str]] | None:
-    """Command and headers of a complete head without its blank line, CRLF throughout.
+    """Return command and headers of a complete head without its blank line, CRLF throughout.
 
     None if anything is unusual; the line reader of the decoder then finds out what.
     """
@@ -71,7 +71,7 @@ def read_header(line: bytes, headers: dict[str, str]) -> tuple[str, str] | None:
 
 
 class Lines:
-    """How lines and end marks look: CRLF only, or bare LF as well (``SA-28``)."""
+    """Finds lines and end marks: with CRLF only, or bare LF as well (``SA-28``)."""
 
     __slots__ = ("_end", "_start", "lenient")
 
@@ -118,7 +118,7 @@ class Lines:
         return start - 2 if start > 1 and octets[start - 2] == _CR else start - 1
 
     def end_at_start(self, octets: bytearray, start: int) -> int:
-        """Return how many octets an end mark takes directly after the blank line; 0: there is
+        """Return how many octets an end mark directly after the blank line has; 0: there is
         none.
         """
         found = self._start.match(octets, start)
@@ -133,8 +133,8 @@ class Lines:
         return (-1, -1) if match is None else match.span()
 
     def end_here(self, octets: bytearray, start: int, empty: bool) -> int | None:
-        """Return how many octets the end mark at ``start`` takes; 0: none is here; None: not
-        known yet.
+        """Return how many octets the end mark at ``start`` has; 0: none is here; None: not known
+        yet.
         """
         rest = bytes(octets[start : start + 5])
         if empty and rest[:1] == b"\0":
