@@ -245,6 +245,7 @@ FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
         [
             ("cli", "msgproto's sub-commands, benches"),
             ("gateway", "twistd msgproto: many servers"),
+            ("testing", "for tests of users of the package"),
         ],
     ),
     (
@@ -270,7 +271,7 @@ FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
 def house(imports: Mapping[str, set[str]]) -> str:
     """Draw the rooms by floor; ``imports`` says which rooms each one imports."""
     drawing = Drawing("The rooms of twisted_msgproto and what they import")
-    left, wide, high, gap, y = 190, 258, 88, 16, 20
+    left, wide, high, gap, y = 190, 258, 104, 16, 20
     for floor, rooms in FLOORS:
         drawing.text(16, y + high / 2, floor, bold=True, colour=PALE)
         span = (3 * (wide + gap) - gap * len(rooms)) / len(rooms)

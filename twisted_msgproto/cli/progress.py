@@ -17,7 +17,7 @@ class Counted:
     Attributes:
         messages_sent: how many are on their way or beyond.
         messages_acknowledged: how many of them the peer has acknowledged.
-        messages_written: how many were written to a peer which was not asked to acknowledge.
+        messages_written: how many were written to a peer that was not asked to acknowledge.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Counted:
         self.show()
 
     def written(self, count: int) -> None:
-        """``count`` more messages are written to a peer which acknowledges none."""
+        """``count`` more messages are written to a peer that acknowledges none."""
         self.messages_written += count
         self.show()
 

@@ -54,7 +54,7 @@ def escaped(text: str) -> str:
 
 
 def as_line(message: Message, *, as_json: bool, properties: bool = False) -> str:
-    """One message for the terminal: the table's columns as JSON, or destination and body.
+    """Return one message for the terminal: the table's columns as JSON, or destination and body.
 
     With ``properties`` these stand between the two, as a JSON object.
     """

@@ -210,7 +210,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         return self.deadline
 
     def due_events(self) -> list[Event]:
-        """Take the events which ``tick`` brought."""
+        """Take the events that ``tick`` brought."""
         events: list[Event] = getattr(self, "_ticked", [])
         self._ticked = []
         return events

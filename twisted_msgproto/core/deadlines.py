@@ -60,7 +60,7 @@ class Deadlines:
             if times:
                 self.next = min(times.values())
             else:
-                self.clear_all()  # a dict which had something keeps the room for it, but not then
+                self.clear_all()  # a dict that had something keeps the room for it, but not then
 
     def clear_all(self) -> None:
         """Let there be no deadline at all: the connection is over."""

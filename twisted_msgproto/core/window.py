@@ -144,8 +144,8 @@ class ReceiveWindow(Generic[A]):
         self.marked = 0
         # Lists, although they are taken from in front: there is a window for each connection, and
         # an empty deque is ten times as large as an empty list.
-        self._open: list[int] = []  # ends of slices which are not safe yet, oldest first
-        # Ends which became safe before an older slice did.
+        self._open: list[int] = []  # ends of slices that are not safe yet, oldest first
+        # Ends that became safe before an older slice did.
         self._safe_ahead: frozenset[int] | set[int] = _NONE_AHEAD
         self.waiting: list[tuple[int, A]] = []
 

@@ -34,7 +34,7 @@ class ReadControl:
 
     @property
     def reasons(self) -> frozenset[str]:
-        """Why not."""
+        """Return why not."""
         return self._reasons
 
     def pause(self, reason: str) -> None:

@@ -34,7 +34,12 @@ COMMON_LIMITS: Final = (
     Limit("connections", 10_000, "connections", "of one server at a time", 1),
     Limit("connections-per-address", 0, "connections", "of one peer address; 0 = unlimited"),
     Limit("handshake", 10.0, "s", "for the hand-shake (TLS and the protocol's own)"),
-    Limit("unread-seconds", 30.0, "s", "a peer which does not read our output so long is cut off"),
+    Limit(
+        "unread-seconds",
+        30.0,
+        "s",
+        "a peer that reads nothing of our output for this long is cut off",
+    ),
     Limit(
         "unsafe-octets", 64 << 20, "octets", "of one connection, not safe yet: reading pauses", 1
     ),
@@ -112,9 +117,9 @@ def tls_text(error: BaseException | None) -> str:
 def tls_refusal(reason: Failure) -> Refused | None:
     """Return why TLS said no, or None if the connection ended for another reason.
 
-    Either side may have said it (a certificate which is missing, expired or not known, no TLS
-    there at all), and the next attempt will come to the same end.  A connection which was lost in
-    the middle of a hand-shake is no refusal.
+    Either side may have said it (a certificate that is missing, expired or not known, no TLS there
+    at all), and the next attempt will come to the same end.  A connection that was lost in the
+    middle of a hand-shake is no refusal.
     """
     if reason.check(VerificationError):
         return Refused("TLS: the certificate is for another name")

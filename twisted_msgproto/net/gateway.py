@@ -74,7 +74,7 @@ class Gateway(MultiService):
         self.sink: IMessageSink | None = None
         self.budget = OctetBudget()
         self.factories: list[MsgprotoServerFactory] = []
-        self._sinks: dict[str, IMessageSink] = {}  # those which options name
+        self._sinks: dict[str, IMessageSink] = {}  # those that options name
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink

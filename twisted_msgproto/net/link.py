@@ -90,7 +90,7 @@ class Link(Protocol):
     sides could wait for each other."""
 
     timeFaults: ClassVar[frozenset[str]] = frozenset()
-    """The reasons of those faults which mean that the peer did not answer in time."""
+    """These are the reasons of faults that mean that the peer did not answer in time."""
 
     factory: SessionFactory
     machine: Connection[Any, Any, Any]
@@ -108,8 +108,8 @@ class Link(Protocol):
     _inputEnded = False  # the peer has shut its sending side
     _lossTold = False  # it was logged that something is not stored
     _held = 0  # octets of what is not whole yet
-    _resumption: Any = None  # the call which goes on with what is unfinished
-    _handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
+    _resumption: Any = None  # the call that goes on with what is unfinished
+    _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -251,7 +251,7 @@ class Link(Protocol):
     # ── events, and what they led to ────────────────────────────────────────────────────────────
 
     def _follow(self, events: Iterable[Any]) -> None:
-        """Follow events in order, then settle once.
+        """Follow events in order, then write, and set timer and pause, once.
 
         After our own end, or the loss of a batch, no further arrival is followed: what is stored of
         a session has no gap.  Answers to our own calls still are.
@@ -382,13 +382,13 @@ class Link(Protocol):
             self.ending = error
 
     def whyLost(self, reason: Failure) -> Exception:
-        """Return what those are told who wait for something of a connection which is lost."""
+        """Return what those are told who wait for something of a connection that is lost."""
         why = " ".join(reason.getErrorMessage().split()) or "no reason given"
         closed = ConnectionClosed(f"the connection was lost: {why}")
         return self.ending or tls_refusal(reason) or closed
 
     def peerError(self, fault: Fault) -> PeerError:
-        """Return a fault of the peer as the error which callers are told."""
+        """Return a fault of the peer as the error that callers are told."""
         kind = TimedOut if fault.reason in self.timeFaults else ProtocolViolation
         return kind(fault.text)
 

@@ -68,7 +68,7 @@ def _first_failure(failure: Failure) -> Failure:
 
 
 class Session(SessionHooks, OrderlyLink):
-    """A link which is one peer's session: so it is in every protocol but MTL.
+    """This link is one peer's session, as in every protocol but MTL.
 
     Attributes as :class:`SessionHooks` and :class:`~.link.Link` have them.
     """

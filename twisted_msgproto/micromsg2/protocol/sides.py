@@ -43,8 +43,8 @@ LIMITS: Final = (
     *machine.LIMITS,
     *sending.LIMITS,
     *application.LIMITS,
-    Limit("ack-wait", 300.0, "s", "a consumer which acks nothing for this long is left; 0 = off"),
-    Limit("withheld-octets", 64 << 20, "octets", "of all senders, whose broker queue is full", 1),
+    Limit("ack-wait", 300.0, "s", "a consumer that acks nothing for this long is left; 0 = off"),
+    Limit("withheld-octets", 64 << 20, "octets", "of all senders to full broker queues", 1),
 )
 """What a server takes as limits."""
 

@@ -76,7 +76,7 @@ class Comeback(Service, Generic[S]):
         self._refusals = Backoff(self.limits["refused-first"], self.limits["refused-most"], random)
         self._stoodSince = 0.0
         self._standing: Waiters[S] = Waiters()  # who waits in whenEstablished
-        self._errands: dict[Errand[S, Any], None] = {}  # verbs which wait, oldest first
+        self._errands: dict[Errand[S, Any], None] = {}  # verbs that wait, oldest first
         self._errandOctets = 0
         self._busy = False  # somebody is at the errands
         self._watchers: dict[int, Callable[[ComebackState], object]] = {}
