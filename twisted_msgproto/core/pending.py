@@ -1,7 +1,8 @@
-"""Who waits for which answer: correlation id → waiter, with a limit and a deadline for each.
+"""Correlates answers with those who wait for them: each correlation id has a waiter and a deadline,
+and their number is limited.
 
-For protocols whose messages are answered one by one and in any order (calls, requests, control
-commands).  Time comes in as an argument; nothing here has a clock.
+This serves protocols whose messages are answered one by one and in any order (calls, requests,
+control commands).  Time comes in as an argument; nothing here has a clock.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Pending(Generic[K, W]):
         return len(self._waiters) >= self.limit
 
     def add(self, key: K, waiter: W, deadline: float | None = None) -> None:
-        """``waiter`` waits for ``key`` until ``deadline`` (None: for ever).
+        """Let ``waiter`` wait for ``key`` until ``deadline`` (None: for ever).
 
         Raises LimitExceeded when full and ValueError when somebody waits for ``key`` already.
         """
@@ -60,12 +61,12 @@ class Pending(Generic[K, W]):
             heappush(self._deadlines, (deadline, stamp, key))
 
     def get(self, key: K) -> W | None:
-        """The waiter for ``key``, which goes on waiting; None if nobody waits."""
+        """Return the waiter for ``key`` and leave it waiting; None if nobody waits."""
         entry = self._waiters.get(key)
         return None if entry is None else entry[1]
 
     def resolve(self, key: K) -> W | None:
-        """Take the waiter for ``key``; None if nobody waits for it (any more)."""
+        """Remove and return the waiter for ``key``; None if nobody waits for it (any more)."""
         entry = self._waiters.pop(key, None)
         if entry is None:
             return None
@@ -88,7 +89,7 @@ class Pending(Generic[K, W]):
         return deadlines[0][0] if deadlines else None
 
     def expire(self, now: float) -> list[tuple[K, W]]:
-        """Take every waiter whose deadline is ``now`` or earlier, earliest first."""
+        """Remove and return every waiter whose deadline is ``now`` or earlier, earliest first."""
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             key = heappop(self._deadlines)[2]
@@ -96,11 +97,11 @@ class Pending(Generic[K, W]):
         return expired
 
     def keys(self) -> list[K]:
-        """The keys somebody waits for, oldest first."""
+        """Return the keys somebody waits for, oldest first."""
         return list(self._waiters)
 
     def drain(self) -> list[tuple[K, W]]:
-        """Take every waiter, oldest first: the connection is gone."""
+        """Remove and return every waiter, oldest first, because the connection is gone."""
         drained = [(key, waiter) for key, (_, waiter) in self._waiters.items()]
         self._waiters.clear()
         self._deadlines.clear()

@@ -1,9 +1,10 @@
-"""Two machines for acknowledgements, shared by all protocols which count.
+"""Windows keep account of acknowledgements for all protocols that count.
 
-:class:`SendWindow` is the sender's: which messages are in flight, and may another be sent?
-:class:`ReceiveWindow` is the receiver's: what has arrived, what of it is *safe*, and which
-acknowledgements are due?  Safe and acknowledged are two states: a message is safe when the sink
-says so, it is acknowledged when the protocol's own rule says so and everything before it is safe.
+:class:`SendWindow` is the sender's: it knows the messages in flight, and whether another may be
+sent.  :class:`ReceiveWindow` is the receiver's: it knows what has arrived, what of it is *safe*,
+and what acknowledgements are due.  Safe and acknowledged are two states: a message is safe when the
+sink says so, it is acknowledged when the protocol's own rule says so and everything before it is
+safe.
 
 Both compare by place in the order of arrival, never by the size of a number, so numbers may wrap,
 restart or run backwards as the peer likes.
@@ -23,7 +24,7 @@ _NONE_AHEAD: Final[frozenset[int]] = frozenset()
 
 
 class SendWindow(Generic[M]):
-    """At most ``limit`` messages in flight, in the order in which they were sent.
+    """Keeps at most ``limit`` messages in flight, in the order of their sending.
 
     Invariant: the sequence numbers in flight differ from each other.
     """
@@ -38,7 +39,7 @@ class SendWindow(Generic[M]):
         self._flights: OrderedDict[int, M] = _NO_FLIGHTS  # till the first is sent
 
     def __len__(self) -> int:
-        """How many messages are in flight."""
+        """Return how many messages are in flight."""
         return len(self._flights)
 
     def __contains__(self, sequence: int) -> bool:
@@ -96,15 +97,17 @@ class SendWindow(Generic[M]):
         return self._flights.pop(sequence, None)
 
     def sequences(self) -> list[int]:
-        """The numbers in flight, oldest first."""
+        """Return the numbers in flight, oldest first."""
         return list(self._flights)
 
     def messages(self) -> list[M]:
-        """The messages in flight, oldest first; they stay in flight."""
+        """Return the messages in flight, oldest first; they stay in flight."""
         return list(self._flights.values())
 
     def drain(self) -> list[M]:
-        """Take every message out of the window, oldest first: the connection is gone."""
+        """Empty the window and return its messages, oldest first, because the connection is
+        gone.
+        """
         messages = self.messages()
         self._flights.clear()
         return messages
@@ -118,18 +121,18 @@ class ReceiveWindow(Generic[A]):
     1. ``receive(count)`` for what a read brought;
     2. ``mark(ack)`` wherever the protocol's rule asks for an acknowledgement of all that has
        arrived so far;
-    3. ``slice()`` when it hands what arrived to the sink: the place which ends that slice;
+    3. ``slice()`` when it hands what arrived to the sink: the place that ends that slice;
     4. ``made_safe(place)`` when the sink says that slice is safe; slices may become safe in any
-       order.  It returns the acknowledgements which are due now, in order;
+       order.  It returns the acknowledgements that are due now, in order;
     5. write them.
 
     Attributes:
-        received: messages which ever arrived.
+        received: messages that ever arrived.
         safe: messages up to this place are all safe.
         acknowledged: messages up to this place have had their acknowledgement returned.
         marked: messages up to this place are covered by a mark.
-        waiting: the acknowledgements which wait for the sink with their places, oldest first; to
-            be looked at only.
+        waiting: the acknowledgements that wait for the sink with their places, oldest first;
+            read-only.
     """
 
     __slots__ = ("_open", "_safe_ahead", "acknowledged", "marked", "received", "safe", "waiting")
@@ -141,8 +144,8 @@ class ReceiveWindow(Generic[A]):
         self.marked = 0
         # Lists, although they are taken from in front: there is a window for each connection, and
         # an empty deque is ten times as large as an empty list.
-        self._open: list[int] = []  # ends of slices which are not safe yet, oldest first
-        # Ends which became safe before an older slice did.
+        self._open: list[int] = []  # ends of slices that are not safe yet, oldest first
+        # Ends that became safe before an older slice did.
         self._safe_ahead: frozenset[int] | set[int] = _NONE_AHEAD
         self.waiting: list[tuple[int, A]] = []
 
@@ -157,7 +160,7 @@ class ReceiveWindow(Generic[A]):
         return self.received - self.safe
 
     def receive(self, count: int) -> None:
-        """``count`` more messages arrived."""
+        """Note that ``count`` more messages arrived."""
         self.received += count
 
     def mark(self, ack: A, place: int | None = None) -> None:
@@ -180,9 +183,9 @@ class ReceiveWindow(Generic[A]):
         return self.received
 
     def made_safe(self, place: int) -> list[A]:
-        """The slice which ends at ``place`` is safe: the acknowledgements which are due now.
+        """The slice that ends at ``place`` is safe: the acknowledgements that are due now.
 
-        ValueError for a place which ends no open slice: it would acknowledge too much.
+        ValueError for a place that ends no open slice: it would acknowledge too much.
         """
         opened, ahead = self._open, self._safe_ahead
         if opened and opened[0] == place:  # as nearly always: in order
@@ -224,9 +227,9 @@ class ReceiveWindow(Generic[A]):
         return acks
 
     def never_safe(self, place: int) -> None:
-        """The slice which ends at ``place`` never will be safe: nothing from its begin on is due.
+        """The slice that ends at ``place`` never will be safe: nothing from its begin on is due.
 
-        Acknowledgements of what came before it stay.  ValueError for a place which ends no open
+        Acknowledgements of what came before it stay.  ValueError for a place that ends no open
         slice.
         """
         opened = self._open

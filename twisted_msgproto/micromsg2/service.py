@@ -18,6 +18,7 @@ class Options(ServerOptions):
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5045:interface=127.0.0.1"
     LIMITS = LIMITS
+    serverFactory = MicroMsg2ServerFactory
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,14 +40,7 @@ class Options(ServerOptions):
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """The MicroMsg2 server as a child of ``gateway``, which has the sink."""
-    factory = MicroMsg2ServerFactory(
-        gateway.sink,
-        brokerQueues=options["broker-queues"],
-        limits=options["limits"],
-        clock=gateway.reactor,
-        budget=gateway.budget,
-    )
-    gateway.factories.append(factory)
+    factory = gateway.makeFactory(options, brokerQueues=options["broker-queues"])
     return ListeningService(gateway.reactor, factory, options["endpoints"])
 
 

@@ -10,13 +10,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError
 from ..core.message import Message
+from ..net.clients.shapes import (
+    LOG_IN_OPTIONS,
+    ConnectOptions,
+    Messages,
+    Progress,
+    RecvOptions,
+    SendOptions,
+)
 from ..net.sasl import credentials
 from ..registry import PROTOCOLS
 from .protocol.client import MtlClient
@@ -29,6 +36,9 @@ from .zeromq.curve import public_key, read_key, read_secret_key
 DEFAULT_ENDPOINT = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
 DEFAULT_VIRTUAL_HOST = "msgproto"
 DEFAULT_RESOURCE = "messages"
+
+SEND_OPTIONS: Final = LOG_IN_OPTIONS | {"destination", "window", "tls_ca", "tls_key"}
+RECV_OPTIONS: Final = SEND_OPTIONS - {"window"}
 
 WINDOW = 1000
 """Contents in flight when nobody says."""

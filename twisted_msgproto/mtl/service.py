@@ -10,7 +10,6 @@ from twisted.internet.defer import Deferred
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
-from ..core.limits import Limits
 from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
@@ -32,6 +31,7 @@ class Options(AuthenticationOptions):
     protocolName = PROTOCOL
     defaultEndpoint = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
     LIMITS = MtlServerFactory.LIMITS
+    serverFactory = MtlServerFactory
 
     optParameters: ClassVar[list[list[Any]]] = [
         ["data-endpoint", None, None, "The ZeroMQ address for data."],
@@ -131,18 +131,14 @@ class MtlService(Service):
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """The MTL server as a child of ``gateway``, which has the sink."""
     options = cast(Options, options)
-    factory = MtlServerFactory(
-        gateway.sink,
-        limits=cast(Limits, options["limits"]),
-        clock=gateway.reactor,
-        budget=gateway.budget,
+    factory = gateway.makeFactory(
+        options,
         portal=options.portal(),
         virtualHosts=frozenset(options["virtual-host"]) or None,
         curve=options.curve(),
         insecure=bool(options["insecure"]),
         forcePlain=bool(options["force-plain"]),
     )
-    gateway.factories.append(factory)
     return MtlService(gateway.reactor, factory, options["endpoints"], options["data-endpoint"])
 
 

@@ -1,4 +1,4 @@
-"""The orderly end of one connection, of either side, within the limit ``drain``."""
+"""End one connection in order, on either side, within the limit ``drain``."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from .link import Link
 from .outbox import Waiters
 
 GOODBYE_SECONDS: Final = 1.0
-"""The last words of a session have so long to be written and read, then the connection is cut."""
+"""The last words of a session may need this long to be written and read, then the connection is
+cut.
+"""
 
 
 class OrderlyLink(Link):
-    """A link which can be closed in order.
+    """A link that can be closed in order.
 
     A protocol says what an orderly end is (:meth:`endInOrder`, :meth:`endNow`).
     """
 
-    _lateness: Any = None  # the call which ends an orderly end that takes too long
+    _lateness: Any = None  # the call that ends an orderly end that takes too long
 
     @cached_property
     def _leaving(self) -> Waiters[None]:
-        """Who waits for the end.  A WebSocket session may be closed before it has a connection."""
+        """Return who waits for the end.  A WebSocket session may be closed before it has a
+        connection.
+        """
         return Waiters()
 
     @property
@@ -64,7 +68,7 @@ class OrderlyLink(Link):
             self.endNow()
 
     def endInOrder(self) -> None:
-        """Begin the orderly end of a connection which can be used; finish what is in flight."""
+        """Begin the orderly end of a connection that can be used; finish what is in flight."""
         self.drain()
 
     def endNow(self) -> None:
@@ -75,7 +79,7 @@ class OrderlyLink(Link):
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:
-        """On WebSocket: the connection is gone before the session could begin."""
+        """Note that the connection is gone before the session could begin (WebSocket)."""
         self.ending = error
         self._ended = self._gone = True
         self._closed()

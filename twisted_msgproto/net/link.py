@@ -1,11 +1,11 @@
-"""One machine and its wire: what every adapter of this package does, written once.
+"""A link connects one machine with its wire; every protocol uses it.
 
 A machine decides everything about its protocol; a wire moves octets or frames.  The link between
 them follows the machine's events, writes once for everything that happened, keeps one timer, and
 knows how a connection ends: by a peer's fault, by a peer that does not read, by a disk that does
 not store, by a server that stops, and by the network.
 
-A protocol says in ``actions`` which method follows which event::
+A protocol maps each event to the method for it in ``actions``::
 
     class LumberjackServer(Session):
         actions = {**Session.actions, JsonReceived: _deliver, DataReceived: _deliver}
@@ -43,7 +43,7 @@ Actions = Mapping[type, Callable[[Any, Any], None]]
 
 
 class SteadyLogger(Logger):
-    """A class's logger whose namespace stays, where Twisted's takes that of each subclass."""
+    """Logs with a fixed namespace; Twisted's logger would use the name of each subclass."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Logger:
         """Return this logger, whoever asks."""
@@ -52,7 +52,8 @@ class SteadyLogger(Logger):
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
 class Link(Protocol):
-    """One connection: the protocol of a byte stream, or what a WebSocket wire carries.
+    """Serves one connection: it is the protocol of a byte stream, or the session of a WebSocket
+    wire.
 
     Attributes:
         factory: sink, limits, clock and counters come from it.
@@ -68,26 +69,28 @@ class Link(Protocol):
 
     log: ClassVar[Logger]
     actions: ClassVar[Actions] = {}
-    """Event class → the method which follows it; every event of the machine stands here."""
+    """This maps an event's class to the method that follows it; every event of the machine is
+    listed.
+    """
 
     answerEvents: ClassVar[frozenset[type]] = frozenset()
-    """Events which answer our own calls: they are followed after our own end as well."""
+    """These events answer our own calls: they are followed after our own end as well."""
 
     readOctets: ClassVar[int] = 64 << 10
-    """What one read takes at the most."""
+    """One read returns at most this many octets."""
 
     faultEnds: ClassVar[str] = "closed"
     """What the line in the log says a peer's fault led to."""
 
     readsWhileDraining: ClassVar[bool] = False
-    """The peer's answers are still wanted when this side ends."""
+    """If true, the peer's answers are still wanted after this side has ended."""
 
     readsWhileUnread: ClassVar[bool] = False
     """What we write does not answer the peer: it is read although it does not read us, or both
     sides could wait for each other."""
 
     timeFaults: ClassVar[frozenset[str]] = frozenset()
-    """The reasons of those faults which mean that the peer did not answer in time."""
+    """These are the reasons of faults that mean that the peer did not answer in time."""
 
     factory: SessionFactory
     machine: Connection[Any, Any, Any]
@@ -105,8 +108,8 @@ class Link(Protocol):
     _inputEnded = False  # the peer has shut its sending side
     _lossTold = False  # it was logged that something is not stored
     _held = 0  # octets of what is not whole yet
-    _resumption: Any = None  # the call which goes on with what is unfinished
-    _handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
+    _resumption: Any = None  # the call that goes on with what is unfinished
+    _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -147,10 +150,10 @@ class Link(Protocol):
         """The peer has read all that waited for it."""
 
     def oversized(self) -> None:
-        """On WebSocket: a message above the limit begins, and the wire closes after this."""
+        """Note that a message above the limit begins (WebSocket); the wire closes after this."""
 
     def neverConnected(self, error: Exception) -> None:
-        """On WebSocket: the connection is gone before it could be used."""
+        """Note that the connection is gone before it could be used (WebSocket)."""
 
     def establish(self) -> None:
         """The session stands: the wire is told."""
@@ -160,7 +163,7 @@ class Link(Protocol):
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
+        """Begin; a subclass that overrides this calls it."""
         factory, transport = self.factory, self.transport
         clock = factory.clock
         assert transport is not None
@@ -201,6 +204,7 @@ class Link(Protocol):
             self.readOctets,
             self.unread,
             self.outputChanged,
+            factory.outputLedger,
         )
 
     def handshakeCompleted(self) -> None:
@@ -247,7 +251,7 @@ class Link(Protocol):
     # ── events, and what they led to ────────────────────────────────────────────────────────────
 
     def _follow(self, events: Iterable[Any]) -> None:
-        """Follow events in order, then settle once.
+        """Follow events in order, then write, and set timer and pause, once.
 
         After our own end, or the loss of a batch, no further arrival is followed: what is stored of
         a session has no gap.  Answers to our own calls still are.
@@ -265,9 +269,9 @@ class Link(Protocol):
             self._settle()
 
     def _followAlone(self, events: list[Any]) -> None:
-        """As ``_follow``, in a call of the clock or of the sink.
+        """Do what ``_follow`` does, in a call of the clock or of the sink.
 
-        No transport looks whether that fails, so the connection is ended here.
+        No transport catches an exception there, so the connection is ended here.
         """
         try:
             self._follow(events)
@@ -293,8 +297,12 @@ class Link(Protocol):
                 self._lookUnfinished()
         self._timer.look()
 
+    def flush(self) -> None:
+        """A verb has changed the machine: write what it has to say, and end when it has."""
+        self._settle()
+
     def _lookUnfinished(self) -> None:
-        """Go on in the next turn, unless something else stands in the way of reading.
+        """Continue in the next turn of the reactor, unless something else pauses reading.
 
         One read may hold more than one turn should decode.
         """
@@ -312,17 +320,23 @@ class Link(Protocol):
                 self._followAlone(self.machine.ended(self._now()))
 
     noInputs: ClassVar[Any] = b""
-    """What a machine receives to go on with what it has; frames come in lists."""
+    """This input makes a machine continue with what it has; frames come in lists."""
 
     def _readingChanged(self, paused: bool) -> None:
-        """Reading was paused, or goes on: the peer's silence means nothing, or something again."""
+        """Note that reading was paused or resumed; while it is paused the peer's silence means
+        nothing.
+        """
         if self._ended:
             return
         now = self._now()
         if paused:
+            if self._held:
+                self.factory.budget.held.paused(self, now)
             self._follow(self.machine.paused(now))
             self._lookUnfinished()
         else:
+            if self._held:
+                self.factory.budget.held.resumed(self, now)
             self._follow(self.machine.resumed(now))
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
@@ -337,9 +351,10 @@ class Link(Protocol):
                 self._follow(events)
 
     def _notSafe(self, place: Any, failure: Failure) -> None:
-        """What stood at ``place`` never will be safe: no acknowledgement, for it or what follows.
+        """Note that what stood at ``place`` will never be safe: neither it nor what follows is
+        acknowledged.
 
-        To go on would leave a gap in what is stored of this session, so the machine ends it.
+        Continuing would leave a gap in what is stored of this session, so the machine ends it.
         """
         tell_not_stored(self.log, self.peer, failure, self._lossTold)
         self.because(NotStored(f"what came could not be stored: {failure.getErrorMessage()}"))
@@ -353,7 +368,9 @@ class Link(Protocol):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
-        """The server stops: take no more, give out what is owed, then close."""
+        """End this connection because the server stops: accept no more, send what is owed, then
+        close.
+        """
         if not self._ended:
             if not self.readsWhileDraining:
                 self._control.pause("draining")
@@ -365,13 +382,13 @@ class Link(Protocol):
             self.ending = error
 
     def whyLost(self, reason: Failure) -> Exception:
-        """Return what those are told who wait for something of a connection which is lost."""
+        """Return what those are told who wait for something of a connection that is lost."""
         why = " ".join(reason.getErrorMessage().split()) or "no reason given"
         closed = ConnectionClosed(f"the connection was lost: {why}")
         return self.ending or tls_refusal(reason) or closed
 
     def peerError(self, fault: Fault) -> PeerError:
-        """Return a fault of the peer as the error which callers are told."""
+        """Return a fault of the peer as the error that callers are told."""
         kind = TimedOut if fault.reason in self.timeFaults else ProtocolViolation
         return kind(fault.text)
 
@@ -395,7 +412,7 @@ class Link(Protocol):
         )
 
     def unread(self) -> None:
-        """The peer has taken nothing of what we write for too long: a line and a counter."""
+        """Close the connection of a peer that has read nothing for too long; log and count that."""
         if not self._ended:
             seconds = self.factory.limits["unread-seconds"]
             self.because(TimedOut(f"the peer took no octets for {seconds:g} s"))
@@ -404,20 +421,36 @@ class Link(Protocol):
             self.log.warn(text, peer=self.peer, reason="unread")
         self._abort()
 
+    # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
+
+    @property
+    def reading(self) -> bool:
+        """Whether the connection is read now."""
+        return not self._control.paused
+
+    def holdBack(self, held_back: bool) -> None:
+        """The process holds too much: do not read (True), or read again."""
+        if held_back:
+            self._control.pause("process-held-octets")
+        elif not self._gone:
+            self._control.resume("process-held-octets")
+
     def cutOff(self, octets: int, limit: float) -> None:
-        """All connections together hold too much of what is not whole, and this one the most."""
+        """All connections together hold too much, and this one's peer is the latest."""
         if not self._ended:
-            whole = "octets which are not whole yet, most of all"
-            text = f"{octets} {whole}; together at most {limit:.0f}"
+            text = (
+                f"{octets} octets of an unfinished message arrive too slowly while memory is "
+                f"short; process-held-octets is {limit:.0f}"
+            )
             self.because(ConnectionClosed(f"cut off: {text}"))
             self._tell(Fault("process-held-octets", text), "cut off")
             self._abort()
 
     def _hold(self, octets: int) -> None:
-        """So many octets are held of what is not whole yet."""
+        """Note how many octets of unfinished messages are held."""
         if octets != self._held:
             self._held = octets
-            self.factory.budget.held.hold(self, octets)
+            self.factory.budget.held.hold(self, octets, self._now())
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
@@ -434,7 +467,7 @@ class Link(Protocol):
         self.wire.abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
+        """End; a subclass that overrides this calls it."""
         self.loss = reason
         self.ending = self.whyLost(reason)
         self._ended = self._deaf = self._gone = True

@@ -1,4 +1,5 @@
-"""What waits to be done for a caller: its Deferreds, and the producers which must wait with it.
+"""The outbox holds what waits to be done for a caller: its Deferreds, and the producers that must
+wait with it.
 
 A callback may cancel its neighbour, call a verb again, or close the client.  Whatever it does, each
 Deferred here fires exactly once (HO-03).  How much may wait is checked by
@@ -23,7 +24,7 @@ TICKETS_MAX: Final = 10_000
 
 
 class Ticket(Deferred[T]):
-    """The Deferred of one piece of work, which its caller may cancel at any time.
+    """Holds the Deferred of one piece of work; its caller may cancel it at any time.
 
     Attributes:
         number: what the machine calls the work; None before it has a number.
@@ -49,7 +50,7 @@ def fail_all(tickets: Iterable[Ticket[Any]], error: BaseException) -> None:
 
 
 class Tickets(Generic[T]):
-    """The tickets of one connection, by the number of their work."""
+    """Holds the tickets of one connection, by the number of their work."""
 
     __slots__ = ("_limit", "_tickets", "_withdraw")
 
@@ -109,7 +110,7 @@ class Tickets(Generic[T]):
 
 
 class Waiters(Generic[T]):
-    """Everybody who waits for the same thing: a session which stands, or a connection's end."""
+    """Holds all who wait for the same thing: an established session, or a connection's end."""
 
     __slots__ = ("_waiting",)
 
@@ -120,7 +121,7 @@ class Waiters(Generic[T]):
         return len(self._waiting)
 
     def wait(self) -> Deferred[T]:
-        """Return a Deferred which fires with the next ``fire`` or ``fail``; it can be cancelled."""
+        """Return a Deferred that fires with the next ``fire`` or ``fail``; it can be cancelled."""
         waiting: Deferred[T] = Deferred(lambda cancelled: self._waiting.pop(cancelled, None))
         self._waiting[waiting] = None
         return waiting
@@ -154,7 +155,7 @@ class ProducerControl:
         self._paused = False
 
     def register(self, producer: Any, streaming: bool) -> None:
-        """As ``IConsumer.registerProducer``.
+        """Register a producer, as ``IConsumer.registerProducer`` says.
 
         Raises RuntimeError for a second one, and ValueError for a pull producer: what is sent here
         has no pace of its own.
@@ -167,7 +168,7 @@ class ProducerControl:
         self._paused = False
 
     def unregister(self) -> None:
-        """As ``IConsumer.unregisterProducer``."""
+        """Unregister the producer, as ``IConsumer.unregisterProducer`` says."""
         self.producer = None
 
     def look(self, full: bool) -> None:
@@ -182,7 +183,7 @@ class ProducerControl:
             producer.resumeProducing()
 
     def stop(self) -> None:
-        """Tell the producer that nobody will take anything any more."""
+        """Tell the producer that nobody will accept anything any more."""
         producer, self.producer = self.producer, None
         if producer is not None:
             producer.stopProducing()

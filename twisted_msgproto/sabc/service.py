@@ -30,6 +30,7 @@ class Options(AuthenticationOptions):
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5046:interface=127.0.0.1"
     LIMITS = LIMITS
+    serverFactory = SabcServerFactory
 
     optFlags: ClassVar[list[list[Any]]] = [
         ["lenient", None, "Read bare LF as a line end too, as a terminal sends it."],
@@ -72,16 +73,12 @@ def websocket_address(announced: Callable[[str, str], None], name: str, address:
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """The sABC server as a child of ``gateway``, which has the sink."""
     assert isinstance(options, Options)
-    factory = SabcServerFactory(
-        gateway.sink,
-        limits=options["limits"],
-        clock=gateway.reactor,
-        budget=gateway.budget,
+    factory = gateway.makeFactory(
+        options,
         portal=options.portal(),
         lenient=bool(options["lenient"]),
         refuseOversize=bool(options["refuse-oversize"]),
     )
-    gateway.factories.append(factory)
     both: Any = MultiService()
     streams: Any = ListeningService(gateway.reactor, factory, options["endpoints"])
     streams.setServiceParent(both)

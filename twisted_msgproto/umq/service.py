@@ -13,7 +13,7 @@ from ..net.options import ServerOptions
 from ..net.wires.websocket import parse_origins
 from .application.stock import StockServer, StockServerFactory
 from .protocol.session import LIMITS
-from .protocol.sides import UmqRealm
+from .protocol.sides import UmqRealm, UmqServer
 from .protocol.storing import PROTOCOL
 
 
@@ -30,6 +30,8 @@ class Options(AuthenticationOptions):
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5048:interface=127.0.0.1"
     LIMITS = LIMITS
+    serverFactory = StockServerFactory
+    serverClass = UmqServer
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,20 +50,29 @@ class Options(AuthenticationOptions):
             raise usage.UsageError(str(error)) from None
         self["origins"].append(origin)
 
+    def postOptions(self) -> None:
+        """Check what was given; ``ingest`` is what the stock server looks at."""
+        super().postOptions()
+        if (
+            self["ingest"]
+            and self.subclass
+            and not issubclass(self.subclass, StockServer | StockServerFactory)
+        ):
+            raise usage.UsageError(
+                f"class {self['class']!r}: --ingest needs a subclass of"
+                f" {StockServer.__module__}.{StockServer.__name__}"
+            )
+
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """The UMQ server as a child of ``gateway``, which has the sink."""
     checkers = options.checkers if isinstance(options, AuthenticationOptions) else []
-    factory = StockServerFactory(
-        gateway.sink,
-        limits=options["limits"],
-        clock=gateway.reactor,
-        budget=gateway.budget,
+    factory = gateway.makeFactory(
+        options,
         ingest=options["ingest"],
         portal=Portal(UmqRealm(), checkers) if checkers else None,  # type: ignore[arg-type]
         origins=options["origins"],
     )
-    gateway.factories.append(factory)
     return ListeningService(gateway.reactor, factory, options["endpoints"])
 
 

@@ -1,10 +1,10 @@
-"""The writer's side on Twisted: one connection which sends events and tells when they are safe.
+"""The writer's client on Twisted sends events over one connection and reports when they are safe.
 
     client = await endpoint.connect(LumberjackClientFactory())
     await client.send(b'{"message": "hello"}')          # fires when it is acknowledged
     await client.sendBatch(documents)                   # fires when the last of them is
 
-A connection which is lost fails what was not acknowledged; :class:`~.shipper.LumberjackShipper`
+A connection that is lost fails what was not acknowledged; :class:`~.shipper.LumberjackShipper`
 keeps it, connects again and sends it again.
 """
 
@@ -52,20 +52,20 @@ CLIENT_LIMITS: Final = (
     *COMMON_LIMITS,
     *WRITER_LIMITS,
     Limit("handshake", 10.0, "s", "for the TLS hand-shake"),
-    Limit("unread-seconds", 30.0, "s", "a reader which does not take our octets is left"),
+    Limit("unread-seconds", 30.0, "s", "a reader that does not read our octets is left"),
     Limit("ttl", 0.0, "s", "a connection is replaced after this; 0 = never (LJ-15)"),
-    Limit("drain", 10.0, "s", "for the acks which are awaited, when the writer stops"),
+    Limit("drain", 10.0, "s", "for the acks that are awaited, when the writer stops"),
 )
-"""What a client bounds."""
+"""A client has these limits."""
 
 log: Final = SteadyLogger(namespace="twisted_msgproto.lumberjack")
 
 
 class Sent(Ticket[None]):
-    """Who waits for parcels; fires when the last of them is acknowledged.
+    """Waits for parcels; it fires when the last of them is acknowledged.
 
     Attributes:
-        parcels: those which are not acknowledged yet.
+        parcels: those that are not acknowledged yet.
     """
 
     def __init__(self, withdraw: Callable[[Parcel], object]) -> None:
@@ -79,7 +79,7 @@ class Sent(Ticket[None]):
             self._withdraw(parcel)
 
     def add(self, parcel: Parcel) -> None:
-        """One more parcel to wait for."""
+        """Wait for one more parcel."""
         parcel.token = self
         self.parcels[parcel] = None
 
@@ -91,13 +91,15 @@ class Sent(Ticket[None]):
 
 
 class Owner(TypingProtocol):
-    """Who has the events when a connection only carries them."""
+    """Owns the events when a connection only carries them."""
 
     def clientWants(self, client: LumberjackClient) -> None:
         """``client`` may send: submit parcels while its ``machine.wanted`` is not 0."""
 
     def clientProgressed(self, client: LumberjackClient, count: int) -> None:
-        """A sign of life: ``count`` (or 0) more events are acknowledged, as their tickets know."""
+        """Note a sign of life: ``count`` (or 0) more events are acknowledged, as their tickets
+        know.
+        """
 
     def clientLost(self, client: LumberjackClient, parcels: list[Parcel], error: Exception) -> None:
         """``client`` has ended, for ``error``; ``parcels`` are unacknowledged, in order."""
@@ -105,14 +107,14 @@ class Owner(TypingProtocol):
 
 @implementer(IConsumer)
 class LumberjackClient(ClientLink):
-    """The writer's side of one connection.
+    """Serves the writer's side of one connection.
 
     Attributes:
         machine: the writer; its ``snapshot()`` tells where the connection stands.
         peer: the reader's transport address as text.
         established: events may be written (on TLS: the hand-shake is done).
         expired: the connection ended because its time (``ttl``) was over.
-        owner: who gives us parcels and takes them back; None: those who wait get errors.
+        owner: who submits parcels and receives them back; None: those who wait get errors.
     """
 
     log: ClassVar[Logger] = log
@@ -131,7 +133,7 @@ class LumberjackClient(ClientLink):
 
     @property
     def writer(self) -> Writer:
-        """The older name of ``machine``."""
+        """Return the older name of ``machine``."""
         return self.machine
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
@@ -140,7 +142,9 @@ class LumberjackClient(ClientLink):
         """The connection stands; what waits is written after this."""
 
     def sessionLost(self, reason: Failure) -> None:
-        """The session has ended; ``reason`` is what Twisted gave to ``connectionLost``."""
+        """Called when the session has ended; ``reason`` is what Twisted passed to
+        ``connectionLost``.
+        """
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
@@ -151,7 +155,7 @@ class LumberjackClient(ClientLink):
         (version 1); TypeError for the wrong one.  The Deferred fails with LimitExceeded when the
         event is above a limit or too many wait (nothing was sent), with ConnectionClosed,
         ProtocolViolation or TimedOut when the connection ends first.  Cancelling it withdraws an
-        event which is not written yet.
+        event that is not written yet.
         """
         return self.sendBatch((event,))
 
@@ -218,7 +222,7 @@ class LumberjackClient(ClientLink):
         return self.factory.buildWriter()
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
+        """Begin; a subclass that overrides this calls it first."""
         self._producers = ProducerControl()
         self._ttl: Any = None
         self._progress = -1
@@ -296,7 +300,7 @@ class LumberjackClient(ClientLink):
             self._following = within
 
     def look(self) -> None:
-        """Something has changed: take more events in, write what may be written, set timers."""
+        """Accept more events, write what may be written and set timers, after a change."""
         self._settle()
 
     def _settle(self) -> None:
@@ -340,7 +344,7 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
     Attributes:
         limits: the limits in force.
         counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
-        liveConnections: the protocols which are connected now.
+        liveConnections: the protocols that are connected now.
     """
 
     protocolName = "lumberjack"
@@ -363,7 +367,7 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
         ``callLater()``; the global reactor if None.
 
-        Raises ConfigurationError for a value which makes no sense.
+        Raises ConfigurationError for a value that makes no sense.
         """
         super().__init__(limits=limits, clock=clock)
         self.liveConnections: set[LumberjackClient] = set()
@@ -381,7 +385,9 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         self.window = window
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
-        """A connection is made; the system looks now and then whether its reader is still there."""
+        """Note that a connection is made; the system then probes from time to time whether its
+        reader is still there.
+        """
         if ITCPTransport.providedBy(protocol.transport):
             protocol.transport.setTcpKeepAlive(True)
         super().connectionOpened(protocol, host)
@@ -393,12 +399,12 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         super().connectionClosed(protocol, reason)
 
     def buildWriter(self) -> Writer:
-        """The machine for a new connection."""
+        """Return the machine for a new connection."""
         return Writer(self.limits, **self._settings)
 
     def buildProtocol(  # type: ignore[override]
         self, addr: IAddress | None
     ) -> LumberjackClient | None:
-        """A protocol for a new connection."""
+        """Return a protocol for a new connection."""
         built: Any = super().buildProtocol(addr)
         return built  # type: ignore[no-any-return]

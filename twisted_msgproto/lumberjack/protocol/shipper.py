@@ -1,4 +1,4 @@
-"""The writer which does not give up: it connects again and sends again what is unacknowledged.
+"""The shipper does not give up: it connects again and sends again what is unacknowledged.
 
     shipper = LumberjackShipper(reactor, ["tcp:logs-1:5044", "tcp:logs-2:5044"])
     shipper.startService()
@@ -61,7 +61,7 @@ SHIPPER_LIMITS: Final = (
     Limit("backoff-first", 1.0, "s", "until the first attempt to connect again"),
     Limit("backoff-most", 60.0, "s", "between two attempts, however many have failed"),
 )
-"""What a shipper bounds."""
+"""A shipper has these limits."""
 
 NEVER_SECONDS: Final = 1e12
 """No connection stands so long: what ends the growing of the intervals is an ack."""
@@ -100,7 +100,7 @@ class _Owned(Factory):
 
 
 class _Line(ClientComeback[LumberjackClient]):
-    """One connection at a time, for ever: each attempt goes to the next of its hosts.
+    """Keeps one connection at a time, for ever: each attempt goes to the next of its hosts.
 
     It is the owner of its connections.
     """
@@ -116,8 +116,8 @@ class _Line(ClientComeback[LumberjackClient]):
         self._shipper = shipper
         self._expired = False  # the last connection ended as it should (ttl)
         self._hosts = len(hosts)
-        self._refusing = 0  # hosts in a row which refused
-        # A reader which accepts and then hangs up is waited for longer and longer.
+        self._refusing = 0  # hosts in a row that refused
+        # A reader that accepts and then hangs up is waited for longer and longer.
         limits: dict[str, object] = {"steady-seconds": NEVER_SECONDS}
         if "backoff-first" in factory.limits:
             limits["retry-first"] = factory.limits["backoff-first"]
@@ -141,7 +141,7 @@ class _Line(ClientComeback[LumberjackClient]):
         return super()._unconnected(failure)
 
     def _failed(self, error: BaseException | None = None) -> None:
-        """One host of several which refuses is as one which is away."""
+        """One host of several that refuses is as one that is away."""
         self._refusing = self._refusing + 1 if isinstance(error, Refused) else 0
         several = isinstance(error, Refused) and self._refusing < self._hosts
         super()._failed(ConnectionClosed(str(error)) if several else error)
@@ -193,8 +193,8 @@ class LumberjackShipper(Comeback[LumberjackClient]):
 
     Attributes as :class:`~twisted_msgproto.net.comeback.Comeback` has them, and:
         factory: its ``counters`` count all connections.
-        unsent: events which wait for a connection with room.
-        unacknowledged: events which were taken and are not acknowledged.
+        unsent: events that wait for a connection with space.
+        unacknowledged: events that were accepted and are not acknowledged.
     """
 
     def __init__(
@@ -216,16 +216,15 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     ) -> None:
         """Make a shipper; nothing connects before ``startService``.
 
-        ``endpoints``: client endpoints or their strings, in order of preference.  One connection
-        is open at a time and each attempt goes to the next host (failover); with ``loadBalance``
-        one connection to each, and events go to whichever has room.  ``random`` gives numbers
-        from 0 to 1.  The rest is as for :class:`~.client.LumberjackClientFactory`; ``limits`` may
-        also change ``backoff-first`` and ``backoff-most``.  ``factory`` takes the place of the
-        settings before it.  ``comebackLimits`` change the limits, and ``options`` are
-        ``retryPolicy`` and ``stopWhenRefused``, as
-        :class:`~twisted_msgproto.net.comeback.Comeback` has them.
+        ``endpoints``: client endpoints or their strings, in order of preference.  One connection is
+        open at a time and each attempt goes to the next host (failover); with ``loadBalance`` one
+        connection to each, and events go to any that has space.  ``random`` returns numbers from 0
+        to 1.  The rest is as for :class:`~.client.LumberjackClientFactory`; ``limits`` may also
+        change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
+        ``comebackLimits`` change the limits, and ``options`` are ``retryPolicy`` and
+        ``stopWhenRefused``, as :class:`~twisted_msgproto.net.comeback.Comeback` has them.
 
-        Raises ConfigurationError for a setting which makes no sense.
+        Raises ConfigurationError for a setting that makes no sense.
         """
         clock = reactor if clock is None else clock
         self.random = random
@@ -259,9 +258,9 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     def send(self, event: Event) -> Deferred[None]:
         """Send one event; fires when it is acknowledged, however many connections that takes.
 
-        As :meth:`.client.LumberjackClient.send`; it fails with ConnectionClosed only when the
-        service stops before the event is acknowledged, and with Refused when every reader refuses
-        the connection.
+        It does what :meth:`.client.LumberjackClient.send` does; it fails with ConnectionClosed only
+        when the service stops before the event is acknowledged, and with Refused when every reader
+        refuses the connection.
         """
         return self.sendBatch((event,))
 
@@ -299,7 +298,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         limits.check("unsent-octets", self._unsentOctets + octets)
 
     def whenConnected(self, failAfterFailures: int | None = None) -> Deferred[LumberjackClient]:
-        """The first connection which stands; as ClientService.whenConnected."""
+        """Return the first connection that stands; as ClientService.whenConnected."""
         return self._lines[0].whenConnected(failAfterFailures)
 
     # ── hook for subclasses ─────────────────────────────────────────────────────────────────────
@@ -340,7 +339,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             self._change(ComebackState.DOWN)
 
     def stopService(self) -> Deferred[None]:
-        """Take no more events, await the acks of all (until the limit ``drain``), disconnect.
+        """Accept no more events, await the acks of all (until the limit ``drain``), disconnect.
 
         What is unacknowledged by then fails with ConnectionClosed.
         """
@@ -377,7 +376,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._left(result)
 
     def _failQueue(self, error: MsgprotoError) -> None:
-        """No event will be sent which waits now; each callback may do more."""
+        """No event will be sent that waits now; each callback may do more."""
         parcels = list(self._queue)
         self._queue.clear()
         self._unsentOctets = 0
@@ -426,7 +425,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._lookEmpty()
 
     def _look(self) -> None:
-        """Let connections with room take what is queued."""
+        """Let connections with space send what is queued."""
         for client in list(self.factory.liveConnections):
             if not self._queue:
                 break
@@ -439,7 +438,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     # ── what the connections say ────────────────────────────────────────────────────────────────
 
     def give(self, client: LumberjackClient) -> None:
-        """A connection may send: it takes what its next window can hold."""
+        """Let a connection send as much as its next window can hold."""
         writer = client.machine
         while self._queue and writer.wanted:
             parcel = next(iter(self._queue))
@@ -447,7 +446,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             writer.submit(parcel)
 
     def progressed(self, count: int) -> None:
-        """A reader gave a sign of life: ``count`` (or 0) more events are acknowledged."""
+        """Note a reader's sign of life: ``count`` (or 0) more events are acknowledged."""
         self.unacknowledged -= count
         self._lookProducer()
         self._lookEmpty()

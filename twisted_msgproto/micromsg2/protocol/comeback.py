@@ -1,4 +1,4 @@
-"""A MicroMsg2 client which comes back: subscriptions are renewed, messages wait for a session."""
+"""A MicroMsg2 client reconnects: subscriptions are renewed, messages wait for a session."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NOTHING: Final[Mapping[str, str]] = {}
 class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
     """Keeps one session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
-    A message which was not sent waits for the next session.  One which was on its way when the
+    A message that was not sent waits for the next session.  One that was on its way when the
     session ended fails with ConnectionClosed, because nobody knows whether the server has it; a
     caller to whom a message may arrive twice says ``safe=True``, and it is sent again.
 
-    Messages which the server pushes come to the hooks of the factory's ``protocol``.
+    Messages that the server pushes come to the hooks of the factory's ``protocol``.
 
     Attributes:
         subscriptions: what every new session asks for: destination → filter, or None.
@@ -50,7 +50,7 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
         timeout: float | None = None,
         safe: bool = False,
     ) -> Deferred[None]:
-        """Send one message in the session which stands, or in the next one; as ``sendMany``."""
+        """Send one message in the session that stands, or in the next one; as ``sendMany``."""
         return self.sendMany(
             destination, (payload,), properties, typeName, notes, timeout=timeout, safe=safe
         )
@@ -87,8 +87,8 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
         """Ask for messages to ``destination``, now and in every session to come (``MM-25``).
 
         ``filter`` is an expression like ``amount>=N100;market=Teu``.  The Deferred fires when it is
-        written in the session which stands, or at once where none does.  It fails with BadText for
-        a filter which cannot be, with LimitExceeded, and with ValueError if ``pub-sub`` was not
+        written in the session that stands, or at once where none does.  It fails with BadText for a
+        filter that cannot be, with LimitExceeded, and with ValueError if ``pub-sub`` was not
         agreed; then no session asks for it.  The server's objection comes as an ERROR to the
         session's ``errorReceived``.
         """

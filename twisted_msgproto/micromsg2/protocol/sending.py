@@ -22,8 +22,8 @@ from ..machine import ErrorReceived
 from ..wire import NO_PROPERTIES, Writable
 
 LIMITS: Final = (
-    Limit("unsent-messages", 100_000, "messages", "which wait for room in the window", 1),
-    Limit("unsent-octets", 64 << 20, "octets", "which wait for room in the window", 1),
+    Limit("unsent-messages", 100_000, "messages", "that wait for space in the window", 1),
+    Limit("unsent-octets", 64 << 20, "octets", "that wait for space in the window", 1),
 )
 """What a connection bounds of its own sending."""
 

@@ -35,7 +35,7 @@ from ..application import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
 from ..machine import Client, CommandReceived, MessagesAcknowledged, Proposal, PubSub, Server
 from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
 from ..terms import REFUSED_BY_PEER
-from ..wire import Filter, Offer
+from ..wire import NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
 
@@ -43,8 +43,8 @@ LIMITS: Final = (
     *machine.LIMITS,
     *sending.LIMITS,
     *application.LIMITS,
-    Limit("ack-wait", 300.0, "s", "a consumer which acks nothing for this long is left; 0 = off"),
-    Limit("withheld-octets", 64 << 20, "octets", "of all senders, whose broker queue is full", 1),
+    Limit("ack-wait", 300.0, "s", "a consumer that acks nothing for this long is left; 0 = off"),
+    Limit("withheld-octets", 64 << 20, "octets", "of all senders to full broker queues", 1),
 )
 """What a server takes as limits."""
 
@@ -237,6 +237,21 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             self.broker.go_on()
         finally:
             self.lookBroker()
+
+    def push(
+        self,
+        clientId: str,
+        destination: str,
+        payload: Any,
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+    ) -> Deferred[None]:
+        """Send a message to the newest session of a client, subscribed or not (``MM-12``).
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`MicroMsg2Server.send`.
+        """
+        return self.toNewest(
+            clientId, lambda session: session.send(destination, payload, properties)
+        )
 
 
 DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EXTENSION_MISMATCH})

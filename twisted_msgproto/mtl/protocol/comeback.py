@@ -1,7 +1,7 @@
-"""An MTL client which comes back: its session, its leases and what a writer has in flight.
+"""An MTL client that comes back: its session, its leases and what a writer has in flight.
 
 :class:`~.client.MtlClient` begins anew by itself when the server does not answer; the service adds
-the first session and whatever ends one for good: a log-in which is refused, a server which is away
+the first session and whatever ends one for good: a log-in that is refused, a server that is away
 while no flow waits for it.
 """
 
@@ -32,8 +32,8 @@ from .flows import MtlReader, MtlWriter, Received
 class MtlClientService(Comeback[MtlClient]):
     """Keeps a session and its flows; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
-    A flow which stands survives the server: its lease is renewed, and what it has in flight is sent
-    again, so contents arrive at least once.  A log-in which is refused ends the flows with Refused.
+    A flow that stands survives the server: its lease is renewed, and what it has in flight is sent
+    again, so contents arrive at least once.  A log-in that is refused ends the flows with Refused.
 
     While the server is away nobody hears of it before somebody asks: a flow does so by itself
     within the limit ``liveness``, a client without flows with its next verb.
@@ -60,7 +60,7 @@ class MtlClientService(Comeback[MtlClient]):
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
-        """A data flow which writes, in the session which stands or in the next one.
+        """A data flow that writes, in the session that stands or in the next one.
 
         Waiting for a session takes ``request-timeout`` × ``request-tries`` at the most (TimedOut).
         """
@@ -74,7 +74,7 @@ class MtlClientService(Comeback[MtlClient]):
         confirm: str = "full",
         received: Callable[[Received], object] = lambda content: None,
     ) -> Deferred[MtlReader]:
-        """A data flow which reads; waits as :meth:`writer` does."""
+        """A data flow that reads; waits as :meth:`writer` does."""
         return self.perform(
             lambda client, left: client.reader(resources, confirm, received),
             seconds=self._seconds,
@@ -192,7 +192,7 @@ class MtlClientService(Comeback[MtlClient]):
             self._lost(Failure(TimedOut("the server does not answer")))
 
     def _isOver(self, session: MtlClient) -> bool:
-        """A flow which was closed is not the end of its client."""
+        """A flow that was closed is not the end of its client."""
         return session is not self._client
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
@@ -214,7 +214,7 @@ class MtlClientService(Comeback[MtlClient]):
 
 
 class _Watched(MtlClient):
-    """A client which tells its service what happens on its control flow."""
+    """A client that tells its service what happens on its control flow."""
 
     service: MtlClientService
 
@@ -225,6 +225,6 @@ class _Watched(MtlClient):
             self.service.happened(self, event)
 
     def flowEnded(self, flow: Any) -> None:
-        """A flow is over: perhaps it was the last which asked for the server."""
+        """A flow is over: perhaps it was the last that asked for the server."""
         super().flowEnded(flow)
         self.service._unasked(self)

@@ -11,7 +11,7 @@ from zope.interface import implementer
 from ...net.wires import Wire
 
 UNREAD_LOOK_SECONDS: Final = 0.02
-"""How often a wire which is to be closed looks whether its socket has sent everything."""
+"""How often a wire that is to be closed looks whether its socket has sent everything."""
 
 
 @implementer(IAddress)
@@ -35,7 +35,7 @@ class DealerWire(Wire):
         self._address = Endpoint(address)
         self._closed = closed
         self._paused = False
-        self._look: Any = None  # the call which closes the wire once everything was sent
+        self._look: Any = None  # the call that closes the wire once everything was sent
         self.socket: Any = None
 
     # ── sockets in turn ─────────────────────────────────────────────────────────────────────────
@@ -62,7 +62,7 @@ class DealerWire(Wire):
 
     @property
     def unread(self) -> int:
-        """Messages which the socket has not sent yet."""
+        """Messages that the socket has not sent yet."""
         return 0 if self.socket is None else self.socket.unread
 
     # ── as every wire ───────────────────────────────────────────────────────────────────────────

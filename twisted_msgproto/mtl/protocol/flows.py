@@ -37,7 +37,7 @@ log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 @dataclass(slots=True)
 class Received:
-    """One content which a reader got; ``properties`` are the field table, decoded when asked."""
+    """One content that a reader got; ``properties`` are the field table, decoded when asked."""
 
     sequence: int
     resource: str
@@ -46,7 +46,7 @@ class Received:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The content's field table."""
+        """Return the content's field table."""
         return decode_table(self.table)
 
 
@@ -82,7 +82,7 @@ class MtlFlow(Link):
         self._unanswered: list[int] = []
         self._failed = False  # it has ended otherwise than by ``close`` or ``drain``
         self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
-        self._sending: Any = None  # the call which writes what verbs have queued
+        self._sending: Any = None  # the call that writes what verbs have queued
 
         wire = DealerWire(client.clock, client.peer, self.connectionLost)
         self.makeConnection(wire)  # type: ignore[no-untyped-call]
@@ -94,7 +94,7 @@ class MtlFlow(Link):
         return ClientFlow(reads=self.reads, confirm=self._confirm, limits=self.factory.limits)
 
     def connectionMade(self) -> None:
-        """Begin, without a lease; a subclass which overrides this calls it first."""
+        """Begin, without a lease; a subclass that overrides this calls it first."""
         super().connectionMade()
         self.peer = self._client.peer
 
@@ -199,7 +199,7 @@ class MtlFlow(Link):
     }
 
     def _over(self) -> Deferred[None] | None:
-        """What a verb gives when there is no flow any more."""
+        """Return what a verb gives when there is no flow any more."""
         over = self._ended or self._draining
         return fail(ConnectionClosed("the flow has ended")) if over else None
 
@@ -220,10 +220,10 @@ class MtlFlow(Link):
         return not self._ended
 
     def whenEnded(self) -> Deferred[Exception]:
-        """Return a Deferred which fires when the flow is over, with what has ended it.
+        """Return a Deferred that fires when the flow is over, with what has ended it.
 
         That is ConnectionClosed after ``close``, ``drain`` or the end of the client, else the error
-        which ``lost`` is called with.
+        that ``lost`` is called with.
         """
         if self._gone:
             assert self.ending is not None
@@ -280,7 +280,7 @@ def _logLoss(error: Exception) -> None:
 
 
 class MtlReader(MtlFlow):
-    """A flow which gets content.
+    """A flow that gets content.
 
     Give ``received`` to be called with each :class:`Received`, or iterate::
 
@@ -382,13 +382,13 @@ class MtlReader(MtlFlow):
 
 
 class MtlWriter(MtlFlow):
-    """A flow which sends content."""
+    """A flow that sends content."""
 
     reads = False
 
     @property
     def room(self) -> int:
-        """How many more contents the window takes now; below 0: so many wait."""
+        """Return how many more contents the window takes now; below 0: so many wait."""
         return self.machine.room
 
     def send(
@@ -402,7 +402,7 @@ class MtlWriter(MtlFlow):
         With confirm ``full`` it fires when the server has it safe and fails with Refused if it does
         not take it; with ``none`` it fires at once.  Fails with LimitExceeded when too much waits,
         with ConnectionClosed when the flow has ended, and with ValueError for a name or properties
-        which cannot be written.
+        that cannot be written.
 
         A content above ``content-octets`` is not sent: LimitExceeded.  Where the server's own limit
         is lower it ends the connection each time; after ``renewals`` of these the flow ends with

@@ -1,7 +1,7 @@
-"""One sABC session on Twisted, of either role and on either wire.
+"""This is one sABC session on Twisted, of either role and on either wire.
 
-The link moves octets or frames between a wire and the machine.  Here stands what is sABC's own:
-which method follows which event, the hooks, and how requests are answered.
+The link moves octets or frames between a wire and the machine.  Here is what is sABC's own: the
+method for each event, the hooks, and the answers to requests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PROTOCOL: Final = "sabc"
 
 LIMITS: Final = (
     *SESSION_LIMITS,
-    Limit("session-seconds", 0.0, "s", "a session ends after so long; 0 = never (SA-11)"),
+    Limit("session-seconds", 0.0, "s", "a session ends after this time; 0 = never (SA-11)"),
     *LOGIN_LIMITS,
     *WEBSOCKET_LIMITS,
     Limit(
@@ -55,13 +55,13 @@ LIMITS: Final = (
         "of a WebSocket message; 0 = twice message-octets (SA-22)",
     ),
 )
-"""Everything a server or client of sABC bounds, beside what all servers bound."""
+"""Every server or client of sABC has these limits, beside those of all servers."""
 
 log = SteadyLogger(namespace="twisted_msgproto.sabc")
 
 
 class SabcSession(Verbs):
-    """What server and client have in common: hooks, and which event leads to which.
+    """Has what server and client have in common: hooks, and the method for each event.
 
     Attributes:
         machine: where the protocol's decisions are made; its ``snapshot()`` tells where it stands.
@@ -93,7 +93,7 @@ class SabcSession(Verbs):
         """
 
     def errorReceived(self, error: ErrorReceived) -> None:
-        """The peer reports an error which answers none of our requests (``SA-24``)."""
+        """The peer reports an error that answers none of our requests (``SA-24``)."""
 
     def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
         """Messages of one read arrived, all requests or all send-only.
@@ -107,20 +107,22 @@ class SabcSession(Verbs):
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
+        """Begin; a subclass that overrides this calls it first."""
         self._streams: dict[Ticket[Response], Stream] = {}
         self._outputPaused = False
-        self._unanswered: list[Any] = []  # the waiters which the end has left
+        self._unanswered: list[Any] = []  # the waiters that the end has left
         super().connectionMade()
 
     @property
     def framed(self) -> bool:
-        """Whether the session is on WebSocket, where each message is one frame."""
+        """Return whether the session is on WebSocket, where each message is one frame."""
         return isinstance(self.wire, WebSocketWire)
 
     @property
     def unhooked(self) -> frozenset[str]:
-        """The kinds of messages which no hook looks at: the machine deals with what is safe."""
+        """Return the kinds of messages that no hook processes: the machine answers them when
+        they are safe.
+        """
         kind = type(self)
         hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}
         return frozenset(
@@ -131,7 +133,7 @@ class SabcSession(Verbs):
 
     @property
     def expires(self) -> float | None:
-        """When the session ends, in seconds since 1970-01-01 UTC."""
+        """Return when the session ends, in seconds since 1970-01-01 UTC."""
         return self.machine.expires
 
     @property
@@ -251,7 +253,7 @@ class SabcSession(Verbs):
         self._settle()
 
     def _askAll(self, batch: MessageBatch) -> None:
-        """Let the application answer; answers which are there at once leave together."""
+        """Let the application answer; answers that are there at once leave together."""
         numbers: list[str] = []
         bodies: list[bytes] = []
         ask = self.requestReceived
@@ -285,7 +287,7 @@ class SabcSession(Verbs):
             self._answer(result, number)
 
     def _later(self, result: object, number: str) -> None:
-        """An answer which had to be waited for."""
+        """An answer that had to be waited for."""
         if isinstance(result, Failure):
             self._failed(result, number)
         else:
@@ -314,7 +316,7 @@ class SabcSession(Verbs):
             try:
                 self.machine.fail(number, code if error.code is None else error.code, text)
                 return
-            except ValueError:  # a code which no header can carry
+            except ValueError:  # a code that no header can carry
                 failure = Failure()
         log.failure("{peer}: requestReceived failed", failure, peer=self.peer)
         self.machine.fail(number, code, "request failed")

@@ -1,4 +1,4 @@
-"""The half of a UMQ machine which listens: what the peer's messages do, and what time brings.
+"""The half of a UMQ machine that listens: what the peer's messages do, and what time brings.
 
 The verbs are those of :class:`.sending.Speaker`; the duties of the caller are told in
 :mod:`.sides`.
@@ -102,12 +102,12 @@ class Peer(Arriving):
 
     @property
     def calls_pending(self) -> int:
-        """Our calls which are not answered yet."""
+        """Our calls that are not answered yet."""
         return len(self._pending)
 
     @property
     def calls_serving(self) -> int:
-        """The peer's calls which are not answered yet."""
+        """The peer's calls that are not answered yet."""
         return len(self._serving)
 
     def snapshot(self) -> dict[str, object]:
@@ -154,11 +154,11 @@ class Peer(Arriving):
         return events
 
     def receive_text(self, text: str, now: float) -> list[Event]:
-        """A text message which arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
+        """Return a text message that arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
         return self.receive((text,), now)
 
     def receive_binary(self, octets: bytes, now: float) -> list[Event]:
-        """A binary message which arrived at ``now``: it fills the next slot (``UM-04``)."""
+        """Return a binary message that arrived at ``now``: it fills the next slot (``UM-04``)."""
         return self.receive((octets,), now)
 
     def _read_text(self, text: str, events: list[Event]) -> None:
@@ -319,7 +319,7 @@ class Peer(Arriving):
             self._discard(frame, events)
 
     def _unknown_update(self, topic: int, id: str) -> None:
-        """Say ``U`` once to an update which nobody wants, then be silent (UM-12, UM-14)."""
+        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14)."""
         if topic in self._closing:
             self.counters.late_updates += 1
             return
@@ -419,7 +419,7 @@ class Peer(Arriving):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def next_deadline(self) -> float | None:
-        """The older name of ``deadline``."""
+        """Return the older name of ``deadline``."""
         return self.deadline
 
     def advance(self, now: float) -> list[Event]:
@@ -451,7 +451,7 @@ class Peer(Arriving):
             self.deadlines.set("fill", self._outgoing_since + self._fill_seconds)
 
     def _closing_expired(self, now: float, events: list[Event]) -> None:
-        """Topics which ended here are forgotten: late updates have had their time."""
+        """Topics that ended here are forgotten: late updates have had their time."""
         closing = self._closing
         while closing and (first := next(iter(closing.items())))[1] <= now:
             del closing[first[0]]
@@ -467,7 +467,7 @@ class Peer(Arriving):
     }
 
     def drain(self, now: float) -> list[Event]:
-        """Refuse further calls, and be ``finished`` when those which came are answered."""
+        """Refuse further calls, and be ``finished`` when those that came are answered."""
         self._draining = True
         return []
 

@@ -1,4 +1,4 @@
-"""The half of a UMQ machine which speaks: its verbs, and what they leave to be answered.
+"""The half of a UMQ machine that speaks: its verbs, and what they leave to be answered.
 
 :class:`Speaker` is the base of :class:`.receiving.Peer`, which listens.
 """
@@ -97,12 +97,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._outgoing_since = now  # of the last message with slots, or the last slot sent
         self._callbacks: dict[int, None] = {}
         self._subscriptions: dict[int, None] = {}
-        self._closing: dict[int, float] = {}  # topics which ended here → when to forget them
+        self._closing: dict[int, float] = {}  # topics that ended here → when to forget them
         self._published: dict[int, str] = {}  # value of the topic's id → id as it came
 
     @property
     def state(self) -> Any:
-        """Where this side stands: a ClientState or a ServerState."""
+        """Return where this side stands: a ClientState or a ServerState."""
         return self._machine.state
 
     @property
@@ -190,10 +190,10 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
                 self._out.append(encode(AttachmentError("", slot.error or "")))
 
     def fill(self, slot: Slot, body: bytes) -> None:
-        """The attachment for a slot which was given to a verb; it is sent when its turn comes.
+        """The attachment for a slot that was given to a verb; it is sent when its turn comes.
 
-        One above ``attachment-octets`` is replaced by ``-`` and raises LimitExceeded.  A slot
-        which is filled already stays as it is.
+        One above ``attachment-octets`` is replaced by ``-`` and raises LimitExceeded.  A slot that
+        is filled already stays as it is.
         """
         if len(body) > self._limits["attachment-octets"]:
             self.fill_error(slot, "the attachment is too large")
@@ -294,7 +294,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._serving_octets -= served[1]
 
     def register_callback(self) -> int:
-        """A new callback which the peer may call until it is unregistered (``UM-11``)."""
+        """A new callback that the peer may call until it is unregistered (``UM-11``)."""
         if len(self._callbacks) >= self._limits["callbacks"]:
             raise LimitExceeded(f"{len(self._callbacks)} callbacks are registered already")
         self._last_callback += 1
@@ -306,7 +306,9 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._callbacks.pop(callback, None)
 
     def subscribe(self) -> int:
-        """A new topic, known before the call which asks the peer to publish to it (``UM-14``)."""
+        """Return a new topic, known before the call that asks the peer to publish to it
+        (``UM-14``).
+        """
         self._sending()
         if len(self._subscriptions) >= self._limits["subscriptions"]:
             raise LimitExceeded(f"{len(self._subscriptions)} topics are subscribed already")
@@ -323,7 +325,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             self._out.append(encode(Unsubscribe(base36(topic))))
 
     def open_topic(self, id: str) -> int:
-        """The peer subscribed and chose ``id``: publish to the topic which this returns.
+        """The peer subscribed and chose ``id``: publish to the topic that this returns.
 
         ValueError for what is no id, or is a topic already (``UM-12``).
         """

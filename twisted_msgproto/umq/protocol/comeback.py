@@ -1,4 +1,4 @@
-"""A UMQ client which comes back: subscriptions and attributes are renewed with each session."""
+"""A UMQ client that comes back: subscriptions and attributes are renewed with each session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = Logger(namespace="twisted_msgproto.umq")
 
 
 class Renewed:
-    """A subscription which is renewed with every session; :meth:`end` it when it is enough.
+    """A subscription that is renewed with every session; :meth:`end` it when it is enough.
 
     The server may end it while the session goes on: it refuses it, or says ``D``.  Then nothing
     more comes until the next session, or until it is asked for again with :meth:`renew`.
@@ -107,10 +107,10 @@ class Renewed:
 class UmqClientService(ClientComeback[UmqClient]):
     """Keeps one session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
-    A call which was not sent waits for the next session.  One which was on its way when the
-    session ended fails with ConnectionClosed, because nobody knows whether the server did it; a
-    caller who knows that doing it twice does no harm says ``safe=True``, and it is repeated.
-    Subscriptions and attributes are renewed with every new session.
+    A call that was not sent waits for the next session.  One that was on its way when the session
+    ended fails with ConnectionClosed, because nobody knows whether the server did it; a caller who
+    knows that doing it twice does no harm says ``safe=True``, and it is repeated. Subscriptions and
+    attributes are renewed with every new session.
     """
 
     factory: UmqClientFactory
@@ -132,7 +132,7 @@ class UmqClientService(ClientComeback[UmqClient]):
         *,
         safe: bool = False,
     ) -> Deferred[Reply]:
-        """Call the server in the session which stands, or in the next one (``UM-09``).
+        """Call the server in the session that stands, or in the next one (``UM-09``).
 
         ``timeout`` (None: the limit ``call-seconds``) is for all of it, waiting for a session
         included.  ``safe``: it may be repeated when a session ends before its answer; its
@@ -172,8 +172,8 @@ class UmqClientService(ClientComeback[UmqClient]):
     ) -> Deferred[None]:
         """Set an attribute, now and in every session to come; attachments are octets here.
 
-        The Deferred fires when it is written in the session which stands, or at once where none
-        does.  It fails with ValueError for a name which no attribute has, and with LimitExceeded;
+        The Deferred fires when it is written in the session that stands, or at once where none
+        does.  It fails with ValueError for a name that no attribute has, and with LimitExceeded;
         then no session has it.
         """
         if "=" in name:

@@ -76,33 +76,33 @@ class PeerAttributes(Mapping[str, str]):
         return len(self._session.machine.attributes)
 
     def attachments(self, name: str) -> list[Attachment]:
-        """The attachments which are part of the value; KeyError for what is not set."""
+        """Return the attachments that are part of the value; KeyError for what is not set."""
         return self._session.machine.attributes[name].attachments
 
 
 class UmqSession(Answering):
-    """One UMQ connection: verbs which return Deferreds, and hooks for subclasses.
+    """One UMQ connection: verbs that return Deferreds, and hooks for subclasses.
 
     Attributes:
         machine: where the protocol stands.
         session: the session's public name.
         peer: the peer's transport address as text.
         address: its host alone; "" where there is none.
-        clientId: the identity which was accepted at ``H``, or None (``UM-06``).
-        topics: the topics which the peer subscribed here, by number.
-        subscriptions: the topics which we subscribed, by number.
+        clientId: the identity that was accepted at ``H``, or None (``UM-06``).
+        topics: the topics that the peer subscribed here, by number.
+        subscriptions: the topics that we subscribed, by number.
     """
 
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
     noInputs: ClassVar[Any] = ()
-    readsWhileDraining = True  # attachments of calls which came, and answers to ours
+    readsWhileDraining = True  # attachments of calls that came, and answers to ours
     timeFaults = frozenset({"hello-seconds"})
 
     # What most sessions never change stands here: an idle one weighs less.
     _backlog = 0
     _own_paused = False
     _over = False  # more is unread than unread-octets
-    _inbox: list[CallReceived | CallbackReceived] | None = None  # calls which wait for that
+    _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait for that
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -110,15 +110,15 @@ class UmqSession(Answering):
         """The peer set an attribute, or unset it (None) (``UM-15``, ``UM-16``)."""
 
     def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
-        """A topic which we subscribed brings no more updates (``UM-13``, ``UM-14``).
+        """A topic that we subscribed brings no more updates (``UM-13``, ``UM-14``).
 
-        ``reason`` is one of those which :class:`~.subscriptions.Subscription` has.
+        ``reason`` is one of those that :class:`~.subscriptions.Subscription` has.
         """
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """The upgrade is done: begin; a subclass which overrides this calls it first."""
+        """The upgrade is done: begin; a subclass that overrides this calls it first."""
         factory = self.factory
         kind = type(self)
         self.topics = {}
@@ -146,7 +146,7 @@ class UmqSession(Answering):
         return now if self.wire.unread else self.wire.moved_at
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
-        """Our calls which were not answered: nobody knows whether the peer did them."""
+        """Our calls that were not answered: nobody knows whether the peer did them."""
         fail_all(work, self.ending or ConnectionClosed("the session has ended"))
 
     def sessionEnding(self, reason: Failure) -> None:
@@ -184,7 +184,9 @@ class UmqSession(Answering):
         self._inbox = None
 
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
-        """Where the session stands, as plain values without secrets; empty before the upgrade."""
+        """Return where the session stands, as plain values without secrets; empty before the
+        upgrade.
+        """
         return {} if self.transport is None else super().snapshot()
 
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
@@ -192,10 +194,10 @@ class UmqSession(Answering):
     def received(self, inputs: Any) -> None:
         """The WebSocket messages of one read, followed one after the other and settled once.
 
-        What a message leads to happens before the machine sees the next: a call which is answered
-        at once is no longer pending then, and a topic which it opened can be unsubscribed.
+        What a message leads to happens before the machine sees the next: a call that is answered at
+        once is no longer pending then, and a topic that it opened can be unsubscribed.
 
-        A peer which makes us write what it does not read is not read either.  One which only says
+        A peer that makes us write what it does not read is not read either.  One that only says
         what it has to is read: otherwise both sides could wait for each other.
         """
         if self._ended:

@@ -22,8 +22,8 @@ class Gathered:
     """What came in one read and goes to the sink.
 
     Attributes:
-        runs: the kind, the events of that kind which came one after the other, and those of them
-            which are calls whose answers wait for the sink.  The order of arrival stays.
+        runs: the kind, the events of that kind that came one after the other, and those of them
+            that are calls whose answers wait for the sink.  The order of arrival stays.
     """
 
     __slots__ = ("runs",)
@@ -42,13 +42,13 @@ class Gathered:
             calls.append(event)
 
     def take(self) -> list[tuple[str, list[Any], list[Call]]]:
-        """What was gathered; it is forgotten here."""
+        """Return what was gathered; it is forgotten here."""
         runs, self.runs = self.runs, []
         return runs
 
 
 def batch_of(session: Answering, kind: str, events: list[Any]) -> MessageBatch:
-    """One run as a batch."""
+    """Return one run as a batch."""
     ids: list[str] | None = None
     bodies: list[bytes | None]
     if kind == "attribute":

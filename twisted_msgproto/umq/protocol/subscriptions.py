@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Subscription:
-    """A topic which we subscribed at the peer: a hook is called, or iterate ``async for``.
+    """A topic that we subscribed at the peer: a hook is called, or iterate ``async for``.
 
     It ends once, for one of these reasons:
 
     * ``"closed"``: the publisher said ``D``.  It has ended the topic, or has dropped us because we
       read too slowly; UMQ does not say which;
     * ``"unsubscribed"``: we said ``U``;
-    * ``"refused"``: the call which asked for it failed;
+    * ``"refused"``: the call that asked for it failed;
     * ``"slow"``: updates came faster than they were iterated, and we said ``U``;
     * ``"lost"``: the session ended first.
 
@@ -35,7 +35,7 @@ class Subscription:
         id: the topic's id, as it stands in the subscribing request.
         reason: why it has ended, as above; None while it lives.  What had come before the end can
             still be iterated.
-        failure: the exception which iteration raises at the end, or None.
+        failure: the exception that iteration raises at the end, or None.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Subscription:
 
     @property
     def ended(self) -> bool:
-        """Whether the subscription has ended."""
+        """Return whether the subscription has ended."""
         return self.reason is not None
 
     def whenStarted(self) -> Deferred[Reply]:
@@ -89,7 +89,8 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Update:
-        """The next update; at the end StopAsyncIteration, or what ended the subscription early.
+        """Return the next update; at the end StopAsyncIteration, or what ended the subscription
+        early.
 
         Cancelling the wait (a time-out) loses nothing: the update goes to whoever asks next.
         """

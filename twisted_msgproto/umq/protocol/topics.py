@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @implementer(IConsumer)
 class Topic:
-    """A topic which the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
+    """A topic that the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
 
     What the subscriber does not read waits here, within ``topic-queue-messages`` and
     ``topic-queue-octets``; a registered producer is paused meanwhile.  Above the limits the
@@ -37,7 +37,7 @@ class Topic:
         self._octets = 0
         self._producer: Any = None
         self._streaming = False
-        self._asking: Any = None  # the call which asks a pull producer for its next update
+        self._asking: Any = None  # the call that asks a pull producer for its next update
         self._ended: list[Deferred[str]] = []
         self.id = id
         self.closed: str | None = None
@@ -103,7 +103,7 @@ class Topic:
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """``producer`` is paused while the subscriber does not read, stopped at the end.
 
-        One which is not ``streaming`` is asked for an update (``resumeProducing``) now, and again
+        One that is not ``streaming`` is asked for an update (``resumeProducing``) now, and again
         each time when the subscriber has taken the one before.  RuntimeError if there is one.
         """
         if self._producer is not None:

@@ -42,7 +42,7 @@ class Answer(Ticket[Reply]):
 
 
 class Verbs(Session):
-    """The part of a session which an application calls."""
+    """The part of a session that an application calls."""
 
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.umq")
     factory: Any
@@ -53,13 +53,13 @@ class Verbs(Session):
     _callbacks: dict[int, Callable[[Request], Any]]
     _call_seconds: float
     _write: Callable[[Any], None]
-    _backlog: int  # updates which nobody has taken yet
+    _backlog: int  # updates that nobody has taken yet
     _own_paused: bool
     _closing = False  # an orderly end of ours, which waits for the answers to our calls
 
     @property
     def limits(self) -> Limits:
-        """The limits of all sessions of this factory."""
+        """Return the limits of all sessions of this factory."""
         limits: Limits = self.factory.limits
         return limits
 
@@ -72,11 +72,10 @@ class Verbs(Session):
     ) -> Deferred[Reply]:
         """Call the peer (``UM-09``); fires with its :class:`~.exchange.Reply`.
 
-        ``attachments`` are octets, or Deferreds which fire with octets.  Fails with CallFailed
+        ``attachments`` are octets, or Deferreds that fire with octets.  Fails with CallFailed
         (``E``), TimedOut after ``timeout`` seconds (default ``call-seconds``), SessionRefused
-        (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored.
-        Above a limit of ours or one which the peer told it fails with LimitExceeded, and nothing is
-        sent.
+        (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored. Above
+        a limit of ours or one that the peer told it fails with LimitExceeded, and nothing is sent.
         """
         try:
             return self._own(Call, payload, attachments, timeout, streamed)
@@ -151,9 +150,9 @@ class Verbs(Session):
     ) -> Subscription:
         """Subscribe a topic (``UM-12``, ``UM-14``).
 
-        ``request(id)`` gives the payload of the call which asks the peer to publish to topic
-        ``id``.  Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
-        call fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
+        ``request(id)`` gives the payload of the call that asks the peer to publish to topic ``id``.
+        Updates go to ``hook``, or wait for ``async for update in subscription``.  If the call
+        fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
         ``whenEnded()`` tells that there are no more updates, and why.
         """
         session = cast("UmqSession", self)
@@ -172,7 +171,7 @@ class Verbs(Session):
         return subscription
 
     def openTopic(self, id: str) -> Topic:
-        """The peer subscribed with topic ``id``: publish to what this returns (``UM-12``).
+        """Return the peer subscribed with topic ``id``: publish to what this returns (``UM-12``).
 
         ValueError for what is no id or is in use, LimitExceeded above ``topics``.
         """
@@ -187,7 +186,7 @@ class Verbs(Session):
         """Set an attribute at the peer (``UM-15``); fires when it is written.
 
         Fails with ConnectionClosed without a session, with LimitExceeded, and with ValueError for a
-        name which no attribute has.
+        name that no attribute has.
         """
         try:
             self._opened.set_attribute(name, value, self._bodies(attachments))
@@ -214,7 +213,7 @@ class Verbs(Session):
         return self.machine
 
     def _lookBacklog(self) -> None:
-        """Updates which nobody takes pause reading, but not while we wait for an answer."""
+        """Updates that nobody takes pause reading, but not while we wait for an answer."""
         limit = self.limits["backlog"]
         if self._backlog >= limit and not self.machine.calls_pending:
             self._own_paused = True
@@ -248,7 +247,7 @@ class Verbs(Session):
         return now
 
     def _bodies(self, attachments: Sequence[Any]) -> list[bytes | Slot]:
-        """Attachments for the machine: a Deferred becomes a slot which is filled later."""
+        """Attachments for the machine: a Deferred becomes a slot that is filled later."""
         bodies: list[bytes | Slot] = []
         for attachment in attachments:
             if isinstance(attachment, Deferred):
