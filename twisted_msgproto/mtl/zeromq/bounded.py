@@ -24,11 +24,12 @@ READS_PER_TURN: Final = 256
 READ_OCTETS_PER_TURN: Final = 4 << 20
 """After so many octets a turn reads no further message, either."""
 
-COSTLY_OCTETS_PER_TURN: Final = 64 << 10
-"""After so many octets which are to be parsed a turn reads no further message, either.
+HEADER_WEIGHT: Final = 64
+REQUEST_WEIGHT: Final = 16
+"""What an octet which is to be parsed counts among those of a turn.
 
-Measured: an octet of a field table takes up to 0.5 µs, one of a request's JSON up to 0.14 µs; so
-those of requests count for a quarter.
+Measured: one of a header, with its field table, takes up to 0.5 µs, one of a request's JSON up to
+0.14 µs.  So a turn reads 64 KiB of the one kind, or 256 KiB of the other.
 """
 
 FRAMES_KEPT: Final = 9

@@ -10,10 +10,11 @@ import zmq
 
 from ..machine.peers import SERIAL_OCTETS, Peer, connection_name
 from .bounded import (
-    COSTLY_OCTETS_PER_TURN,
     FRAMES_KEPT,
+    HEADER_WEIGHT,
     READ_OCTETS_PER_TURN,
     READS_PER_TURN,
+    REQUEST_WEIGHT,
     Backlog,
 )
 from .connections import DESCRIPTOR, PROPERTY, Connections
@@ -79,16 +80,12 @@ class Routing:
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
         """Read some messages; whether there may be more."""
-        socket, names, flags, octets, costly = self.socket, self._names, zmq.NOBLOCK, 0, 0
+        socket, names, flags, octets = self.socket, self._names, zmq.NOBLOCK, 0
         receive, option = socket.recv, socket.getsockopt
         if self._within and not self._throwAway():
             return True
         try:
-            while (
-                len(messages) < READS_PER_TURN
-                and octets < READ_OCTETS_PER_TURN
-                and costly < COSTLY_OCTETS_PER_TURN
-            ):
+            while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
                 identity = receive(flags)
                 # As a frame it knows its connection; the others are cheaper without.
                 frame = receive(flags, False)
@@ -98,17 +95,16 @@ class Routing:
                     while option(zmq.RCVMORE):
                         octets += len(parts[-1])
                         if len(parts) == FRAMES_KEPT:
-                            self._within = True
+                            self._within, octets = True, READ_OCTETS_PER_TURN
                             break
                         parts.append(receive(flags))
-                header = len(parts[1])
-                octets += header + len(parts[-1])
-                costly += header if len(parts) == 3 else len(parts[-1]) >> 2
+                body = len(parts[-1])
+                octets += len(parts[1]) * HEADER_WEIGHT + body
+                if len(parts) > 3:
+                    octets += body * REQUEST_WEIGHT
                 serial = told(frame, PROPERTY)
                 parts[0] = names.get(serial) or self._first(identity, serial, frame)
                 messages.append(parts)
-                if self._within:
-                    return True
         except zmq.Again:
             return False
         return True
