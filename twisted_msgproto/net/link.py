@@ -383,6 +383,8 @@ class Link(Protocol):
 
     def whyLost(self, reason: Failure) -> Exception:
         """Return what those are told who wait for something of a connection that is lost."""
+        if self.ending is None and isinstance(reason.value, ProtocolViolation):
+            return reason.value
         why = " ".join(reason.getErrorMessage().split()) or "no reason given"
         closed = ConnectionClosed(f"the connection was lost: {why}")
         return self.ending or tls_refusal(reason) or closed
