@@ -296,6 +296,8 @@ TEXT_OPERATORS: Final[Mapping[str, Comparison]] = {
 }
 """Each operator asks this of text, case-sensitive (``MM-24``)."""
 
+_SEARCHING: Final = frozenset("~&")
+
 NUMBER_OPERATORS: Final[Mapping[str, Comparison]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -343,9 +345,13 @@ class Filter:
 
     A message without the property, or with one of another type, does not match, whatever the
     operator.  No condition at all matches everything.
+
+    Attributes:
+        conditions: all of them.
+        searches: how many of them search within a text, which takes the longer the longer it is.
     """
 
-    __slots__ = ("_checks", "conditions")
+    __slots__ = ("_checks", "conditions", "searches")
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
         self.conditions = tuple(conditions)
@@ -353,6 +359,7 @@ class Filter:
             (condition.key, condition.value.kind, condition.comparison(), condition.value.content)
             for condition in self.conditions
         )
+        self.searches = sum(condition.operator in _SEARCHING for condition in self.conditions)
 
     @classmethod
     def read(cls, expression: str, conditions_max: int = 32) -> Filter:
@@ -379,8 +386,10 @@ class Filter:
     def matches(self, properties: Properties) -> bool:
         """Does a message with ``properties`` pass?"""
         for key, kind, compare, operand in self._checks:
-            value = properties.get(key)
-            if value is None or value.kind is not kind or not compare(value.content, operand):
+            if key not in properties:  # cheaper than get()
+                return False
+            value = properties[key]
+            if value.kind is not kind or not compare(value.content, operand):
                 return False
         return True
 
