@@ -32,6 +32,7 @@ from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import Limits
 from .net.gateway import Gateway
+from .net.monotonic import count_monotonically
 from .net.options import ServerOptions, parse_or_exit
 
 QUEUE_KEYS: Mapping[str, type] = {
@@ -300,6 +301,7 @@ def makeService(options: Options) -> Gateway:
     """Return what twistd calls."""
     from twisted.internet import reactor
 
+    count_monotonically(reactor)
     try:
         return make_gateway(options["configuration"], reactor)
     except ConfigurationError as error:

@@ -295,12 +295,12 @@ def main(arguments: list[str]) -> int:
             print("\n".join(rooms[room].found if room != "pages" else pages().found))
         return 0
     if arguments == ["--lower"]:
-        BOUNDS.write_text(lowered(rooms, bounds() if BOUNDS.exists() else {}))
+        BOUNDS.write_text(lowered({**rooms, "pages": pages()}, bounds()))
     elif arguments:
         print(__doc__, file=sys.stderr)
         return 2
     print(table(rooms))
-    failures = above(rooms, bounds()) + pages().found
+    failures = above({**rooms, "pages": pages()}, bounds())
     for line in failures:
         print(line, file=sys.stderr)
     return 1 if failures else 0

@@ -213,7 +213,7 @@ def way() -> str:
         drawing.text(x + wide / 2, y + 44, what.first, middle=True, colour=PALE)
         drawing.text(x + wide / 2, y + 60, what.second, middle=True, colour=PALE)
 
-    drawing.box(lefts[1] - 16, top - 18, lefts[3] - lefts[1] + wide + 32, high + 52, fill="#fafbfc")
+    drawing.box(lefts[1] - 8, top - 18, lefts[3] - lefts[1] + wide + 16, high + 52, fill="#fafbfc")
     drawing.text(lefts[1], top + high + 22, "gateway: one process on Twisted", colour=PALE)
     for x, what in zip(lefts, WAY, strict=True):
         station(x, top, what)
@@ -245,6 +245,7 @@ FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
         [
             ("cli", "msgproto's sub-commands, benches"),
             ("gateway", "twistd msgproto: many servers"),
+            ("testing", "for tests of users of the package"),
         ],
     ),
     (
@@ -270,7 +271,7 @@ FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
 def house(imports: Mapping[str, set[str]]) -> str:
     """Draw the rooms by floor; ``imports`` says which rooms each one imports."""
     drawing = Drawing("The rooms of twisted_msgproto and what they import")
-    left, wide, high, gap, y = 190, 258, 88, 16, 20
+    left, wide, high, gap, y = 190, 258, 104, 16, 20
     for floor, rooms in FLOORS:
         drawing.text(16, y + high / 2, floor, bold=True, colour=PALE)
         span = (3 * (wide + gap) - gap * len(rooms)) / len(rooms)

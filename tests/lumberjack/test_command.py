@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.lumberjack.test_client import Host
 from tests.tools.processes import Launcher
 from twisted_msgproto.cli.send import deliver
-from twisted_msgproto.cli.waiting import PATIENCE_SECONDS
+from twisted_msgproto.cli.waiting import ALIVE_FACTOR, PATIENCE_SECONDS
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, TimedOut
 from twisted_msgproto.lumberjack import command
 from twisted_msgproto.lumberjack.wire import encode_ack
@@ -80,13 +80,14 @@ class Given:
         self.batches = list(batches)
         self.most = None
         self.waiting = None
+        self.options = options()
 
     async def some(self, most):
         self.most = most
         if not self.batches:
             self.waiting = Deferred()
             await self.waiting
-        return [command.encode(line, options()) for line in self.batches.pop(0)]
+        return [command.encode(line, self.options) for line in self.batches.pop(0)]
 
     def give(self, batch):
         self.batches.append(batch)
@@ -117,7 +118,7 @@ class Sending(SynchronousTestCase):
 
     def send(self, messages, **changes):
         self.messages = messages
-        asked = options(**changes)
+        asked = messages.options = options(**changes)
         return Deferred.fromCoroutine(deliver(self.clock, command, asked, messages, self.progress))
 
     def ended(self):
@@ -163,9 +164,86 @@ class Sending(SynchronousTestCase):
             self.ended()
             self.successResultOf(sending)
 
+    def test_version_1_writes_pairs__HO_17(self):
+        """LJ-21: each line is the pair ``line``, JSON or not."""
+        sending = self.send(Given([b'{"n": 1}', b"two"], []), protocol_version=1)
+        self.assertEqual(self.host.transport.value()[:2], b"1W")
+        self.assertEqual(self.host.take(), [[{"line": '{"n": 1}'}, {"line": "two"}]])
+        self.host.transport.protocol.dataReceived(b"1A\0\0\0\2")
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_pipelining_sends_windows_before_acks_come__HO_17(self):
+        """LJ-18"""
+        sending = self.send(Given(*[[b"%d" % n] for n in range(4)], []), window=1, pipelining=3)
+        self.assertEqual(len(self.host.take()), 3)
+        for _ in range(4):
+            self.host.ack(1)
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_a_connection_is_replaced_after_its_ttl__HO_17(self):
+        """LJ-15"""
+        sending = self.send(Given([b"1"]), ttl=5)
+        self.host.ack(1)
+        self.clock.advance(5)
+        self.assertTrue(self.host.transport.disconnecting)
+        self.host.transport.lose()
+        self.clock.advance(0)
+        self.assertEqual(len(self.host.transports), 2)
+        self.messages.give([b"2"])
+        self.host.ack(1)
+        self.messages.give([])
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_the_next_host_is_tried_when_one_is_away__HO_17(self):
+        trace = []
+        hosts = {f"tcp:{name}:1": Host(name, trace, up=name == "c") for name in "abc"}
+        asked = []
+
+        def endpoint(reactor, options):
+            asked.append(options.endpoint)
+            return hosts[options.endpoint]
+
+        self.patch(command, "client_endpoint", endpoint)
+        sending = self.send(Given([b"1"], []), endpoint="tcp:a:1", hosts=("b:1", "tcp:c:1"))
+        self.assertEqual(asked, ["tcp:a:1", "tcp:b:1", "tcp:c:1"])
+        self.clock.pump([0.5] * 10)
+        self.assertEqual(trace, ["a", "b", "c"])
+        self.host = hosts["tcp:c:1"]
+        self.host.ack(1)
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_it_ends_when_no_host_takes_a_connection__HO_17(self):
+        self.host.up = False
+        sending = self.send(Given([b"1"], []), hosts=("b:1",))
+        self.assertNoResult(sending)
+        self.clock.pump([0.5] * 10)
+        self.failureResultOf(sending, ConnectionRefusedError)
+        self.assertEqual(self.host.trace, ["a", "a"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_host_which_is_none_is_told(self):
+        error = self.failureResultOf(self.send(Given([]), hosts=("b",)), ConfigurationError).value
+        self.assertEqual(str(error), "HOST:PORT expected, not 'b'")
+
+    def test_a_reader_which_only_keeps_alive_is_not_waited_for_for_ever(self):
+        """LJ-15: it says that it is at work, and never shows for it."""
+        sending = self.send(Given([b"1"], []))
+        for _ in range(ALIVE_FACTOR + 2):
+            self.clock.advance(PATIENCE_SECONDS - 1)
+            if not sending.called:
+                self.host.transport.protocol.dataReceived(encode_ack(0))
+        self.clock.pump([1.0] * 60)
+        self.failureResultOf(sending, TimedOut)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_the_first_refused_connection_ends_it(self):
         self.host.up = False
         sending = self.send(Given([b"{}"], []))
+        self.clock.advance(0)
         self.failureResultOf(sending, ConnectionRefusedError)
         self.assertEqual(self.progress.told, [])
         self.assertEqual(self.clock.getDelayedCalls(), [])

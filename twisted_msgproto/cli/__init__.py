@@ -1,4 +1,4 @@
-"""The command line: ``msgproto SUB-COMMAND …``, one small module per sub-command.
+"""The command line ``msgproto SUB-COMMAND …`` has one small module per sub-command.
 
 Each module has ``SUMMARY`` (one line), ``configure(parser)`` and ``run(arguments) -> int``.  Only
 the module of the sub-command asked for is imported, so ``msgproto queue ls`` starts no reactor and
@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "check": "twisted_msgproto.cli.check",
     "demo": "twisted_msgproto.cli.demo",
 }
-"""Sub-command → its module, in the order of ``msgproto --help``."""
+"""This maps each sub-command to its module, in the order of ``msgproto --help``."""
 
 EXTRAS: Mapping[str, str] = {
     "pyarrow": "queue",
@@ -50,10 +50,10 @@ EXTRAS: Mapping[str, str] = {
     "scramp": "sasl",
     "prometheus_client": "metrics",
 }
-"""Import name → the extra of this package that brings it."""
+"""This maps an import's name to the extra of this package that installs it."""
 
 USAGE_ERROR = 2
-"""Exit status when the operator has to change something."""
+"""A command ends with this exit status when the operator has to change something."""
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C, as a shell expects it."""

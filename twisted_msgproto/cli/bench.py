@@ -1,4 +1,4 @@
-"""``msgproto bench``: the figures of docs/benchmarks.md, measured on this machine.
+"""``msgproto bench`` measures the figures of docs/benchmarks.md on this machine.
 
 Real sockets, real processes, a real queue on a real disk.  Nearly every figure is a ratio to
 something measured beside it in the same round; see :mod:`.measuring`.
@@ -39,10 +39,10 @@ SUBJECTS: Mapping[str, str] = {
         for name in ("queue", "spark", "growth", "idle", "scale")
     },
 }
-"""The rows of each subject are in this module; subjects are measured in this order.
+"""This maps each subject to the module with its rows, in the order of measurement.
 
-Such a module has ``comparisons(arguments)``, a generator of the rows, and may have ``REQUIRES``,
-the packages of an extra that it cannot do without.
+Such a module has ``comparisons(arguments)`` that yields the rows, and may have ``REQUIRES``:
+without these packages of an extra it has nothing to measure.
 """
 
 
@@ -66,11 +66,11 @@ AGAINST = frozenset({"lumberjack"})
 """Subjects that can be measured beside another program (``--against``)."""
 
 BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark", "growth")}
-"""Subject → the subjects that are measured with it."""
+"""This maps a subject to the subjects that are measured with it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The options of ``msgproto bench``."""
+    """Declare the options of ``msgproto bench``."""
     parser.add_argument(
         "subjects",
         nargs="*",

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 END_SECONDS = 20.0
-"""How long a child may take over its last work after SIGTERM; then it is killed."""
+"""A child may need this long for its last work after SIGTERM; then it is killed."""
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -61,7 +61,7 @@ class Child:
         return text[: text.rfind("\n") + 1].splitlines()
 
     def send_signal(self, number: int) -> None:
-        """Signal the whole group; nothing if it is gone."""
+        """Signal the whole group; do nothing if it is gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -78,7 +78,7 @@ class Child:
 
 
 class Children:
-    """The children of one sub-command; as a context manager it ends those that still run.
+    """Holds the children of one sub-command; as a context manager it ends those that still run.
 
     While they are being ended, further signals wait: an impatient second Ctrl-C leaves nothing
     behind either.
@@ -128,7 +128,7 @@ class Children:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Signals that come during the block take effect at its end, as KeyboardInterrupt.
+    """Delay signals that come during the block to its end, as KeyboardInterrupt.
 
     They are noted, not blocked: a child would inherit a mask.
     """

@@ -37,7 +37,7 @@ FLAGS: Final[Mapping[str, str]] = {
 
 
 def positive(text: str) -> int:
-    """An option's value of at least 1."""
+    """Return an option's value of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"at least 1, not {text}")
@@ -45,7 +45,7 @@ def positive(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """An option's value in seconds, more than 0."""
+    """Return an option's value in seconds, more than 0."""
     number = float(text)
     if not 0 < number < 1e9:
         raise argparse.ArgumentTypeError(f"more than 0 seconds, not {text}")
@@ -53,7 +53,7 @@ def seconds(text: str) -> float:
 
 
 def add_connect_options(parser: argparse.ArgumentParser) -> None:
-    """PROTOCOL, ENDPOINT and the options which say who connects."""
+    """PROTOCOL, ENDPOINT and the options that say who connects."""
     parser.add_argument(
         "protocol", metavar="PROTOCOL", help=f"{' | '.join(PROTOCOLS)}, or one of another package"
     )
@@ -87,7 +87,7 @@ def add_connect_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command_of(protocol: str, verb: str) -> ModuleType:
-    """The protocol's command module; ConfigurationError if it has no such verb."""
+    """Return the protocol's command module; ConfigurationError if it has no such verb."""
     registered(protocol)
     module = load(protocol, "command")
     if not hasattr(module, verb):
@@ -98,7 +98,7 @@ def command_of(protocol: str, verb: str) -> ModuleType:
 def check_options(
     protocol: str, command: ModuleType, verb: str, fields: Mapping[str, object]
 ) -> None:
-    """ConfigurationError for the first option which was given and which this protocol has not."""
+    """ConfigurationError for the first option that was given and which this protocol has not."""
     known = getattr(command, f"{verb.upper()}_OPTIONS", None)
     if known is None:
         return
@@ -109,7 +109,9 @@ def check_options(
 
 
 def connect_options(arguments: argparse.Namespace, command: ModuleType) -> dict[str, Any]:
-    """The fields of ConnectOptions; ConfigurationError if the password file cannot be read."""
+    """Return the fields of ConnectOptions; ConfigurationError if the password file cannot be
+    read.
+    """
     password = None
     if arguments.password_file is not None:
         try:
@@ -140,6 +142,7 @@ def why_not(
     from .reasons import reason
     from .running import run_in_reactor
 
+    _begin_logging()
     try:
         run_in_reactor(work)
     except (ConfigurationError, BrokenPipeError):
@@ -149,6 +152,17 @@ def why_not(
             raise
         return reason(error, endpoint)
     return None
+
+
+def _begin_logging() -> None:
+    """What is logged goes nowhere: one line says how it ended.  ``python -X dev`` shows all of it.
+
+    Without an observer Twisted prints the traceback of whatever is logged as a failure.
+    """
+    from twisted.logger import globalLogBeginner, textFileLogObserver
+
+    observers = [textFileLogObserver(sys.stderr)] if sys.flags.dev_mode else []
+    globalLogBeginner.beginLoggingTo(observers, redirectStandardIO=False, discardBuffer=True)
 
 
 def tell(name: str, text: str) -> None:

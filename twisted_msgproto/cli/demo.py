@@ -1,4 +1,4 @@
-"""The main job, end to end, on this machine.
+"""Run the main job, end to end, on this machine.
 
 One gateway process with a server of every protocol (those of other packages, too), one Spark bridge
 process, and a real client process for each protocol.  Every message is acknowledged when it is on
@@ -37,45 +37,47 @@ if TYPE_CHECKING:
 SUMMARY = "one gateway, one Spark bridge, real clients: sent = acknowledged = landed"
 
 MESSAGES = 1_000
-"""Messages per protocol when nobody says."""
+"""Each protocol has this many messages by default."""
 
 START_SECONDS = 120.0
-"""How long the gateway may take until it listens, and the bridge until it runs."""
+"""The gateway may need this long until it listens, and the bridge until it runs."""
 
 STILL_SECONDS = 600.0
-"""The demo gives up when nothing has moved for so long.
+"""The demo ends in failure when nothing has moved for this long.
 
 A process that ends is seen at once; this is for one that hangs, and a machine with far more work
 than processors may keep Spark from its first batch for minutes.
 """
 
 LOOK_SECONDS = 0.2
-"""How often the demo looks at its processes, its queue and its table."""
+"""The demo checks its processes, its queue and its table this often."""
 
 QUIET_SECONDS = 10.0
-"""While nothing moves, a line of progress this often (Spark takes some seconds to start)."""
+"""While nothing moves, a line of progress is printed this often (Spark needs some seconds to
+start).
+"""
 
 BAR_WIDTH = 30
-"""Characters of the bar on a terminal."""
+"""The bar on a terminal has this many characters."""
 
 TAIL_LINES = 8
 """How much of a failed process's log is shown."""
 
 
 class DemoFailed(MsgprotoError):
-    """The demo cannot go on; the text says why."""
+    """The demo cannot continue; the text says why."""
 
 
 @dataclass(slots=True)
 class Count:
-    """What became of one protocol's messages."""
+    """Counts what became of one protocol's messages."""
 
     sent: int = 0
     acknowledged: int = 0
     landed: int = 0
-    """As Spark reads the table."""
+    """Spark reads this many in the table."""
     read_again: int | None = None
-    """As pyarrow reads the table; None when nobody asked it."""
+    """pyarrow reads this many in the table; None when nobody counted."""
 
     @property
     def agrees(self) -> bool:
@@ -115,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def working_directory(keep: Path | None) -> Iterator[Path]:
-    """A directory of this demo alone; ConfigurationError if it cannot be had."""
+    """Make a directory of this demo alone; raise ConfigurationError if that is not possible."""
     if keep is None:
         keep = temporary_directory()
     try:
@@ -187,12 +189,12 @@ class Progress:
         self._open = False  # a line without an end stands on the terminal
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.end_line()
         print(text, flush=True)
 
     def show(self, on_disk: int, landed: int) -> None:
-        """How many messages are on disk and in the table by now."""
+        """Show how many messages are on disk and in the table by now."""
         now = time.monotonic()
         if now < self._due and self._shown == (on_disk, landed):
             return
@@ -218,7 +220,7 @@ class Progress:
 
 
 class Demo:
-    """One run: start the processes, send, wait until all has landed, count."""
+    """Is one run: it starts the processes, sends, waits until all has landed, and counts."""
 
     def __init__(self, directory: Path, messages: int) -> None:
         """``messages`` is per protocol."""
@@ -347,7 +349,7 @@ class Demo:
     def _counted(
         self, queue_id: str, first: int, clients: dict[str, Child]
     ) -> tuple[dict[str, Count], int]:
-        """What the clients say and what the table says about this run."""
+        """Compare what the clients say and what the table says about this run."""
         from twisted_msgproto.spark.table import LandedTable
 
         counts: dict[str, Count] = {}

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: ratios in one run, in interleaved pairs, never a figure alone.
+"""The benchmarks measure ratios in one run, in interleaved pairs, never a figure alone.
 
 The speed of a shared machine drifts by more than what is to be measured.  So every piece of work
 stands beside another one that is done in the same round, and what counts is the median of the
@@ -27,12 +27,12 @@ from typing import Any, Literal
 from twisted_msgproto.core.errors import ConfigurationError
 
 ROUNDS = 5
-"""Pairs in one comparison; the median of their ratios is what counts."""
+"""One comparison has this many pairs; the median of their ratios is what counts."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """What one piece of work cost.
+    """Holds what one piece of work cost.
 
     ``wall`` and ``cpu`` are in seconds (0: the CPU time was not measured), ``rss`` is the largest
     resident size in octets (0: not measured), ``latencies`` are seconds from sending to the
@@ -49,12 +49,12 @@ class Figures:
 
     @property
     def cpu_per_million(self) -> float:
-        """CPU seconds per million messages."""
+        """Return the CPU seconds per million messages."""
         return self.cpu / self.messages * 1e6
 
     @property
     def per_second(self) -> float:
-        """Messages per second of wall time."""
+        """Return the messages per second of wall time."""
         return self.messages / self.wall
 
     @property
@@ -85,15 +85,16 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One row of the table of figures to reach: our work beside another's.
+    """Describes one row of the table of figures to reach: our work beside another's.
 
-    ``figure`` says which of the two is compared: CPU seconds per million messages (less is better),
-    or messages per second (more is better); the ratio is always ours / beside.  ``mark`` and
-    ``goal`` bound the ratio; None where the row only informs.
+    ``figure`` names what is compared: CPU seconds per million messages (less is better), or
+    messages per second (more is better); the ratio is always ours / beside.  ``mark`` and ``goal``
+    bound the ratio; None where the row only informs.
 
-    ``follows``: the work beside takes its shape (its number of groups, say) from what ours just
-    did, so ours comes first in every round; otherwise they take turns in going first.  ``slices``:
-    a round is so many pairs whose figures are added up, for work that a disk's whims would rule.
+    ``follows``: the work beside adopts its shape (its number of groups, say) from what ours just
+    did, so ours comes first in every round; otherwise they alternate in going first.  ``slices``: a
+    round has this many pairs whose figures are added up, for work that depends much on the disk's
+    mood.
     """
 
     name: str
@@ -109,7 +110,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a gauge shows: the value that counts, and what else is worth telling, by name."""
+    """Holds what a gauge shows: the value that counts, and what else is worth telling, by name."""
 
     value: float
     notes: Mapping[str, float] = field(default_factory=dict)
@@ -117,7 +118,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One row that stands alone: a value in a ``unit``, less is better.
+    """Describes one row that stands alone: a value in a ``unit``, less is better.
 
     ``mark`` and ``goal`` bound the median; None where the row only informs.  Read once in a run
     unless it ``repeats``: a percentile of a long load, say, has its repetitions in it.
@@ -132,12 +133,12 @@ class Gauge:
 
 
 Row = Comparison | Gauge
-"""What a subject consists of."""
+"""A subject consists of these."""
 
 
 @dataclass(slots=True)
 class Result:
-    """A measured comparison: every round's figures, and the ratio that counts."""
+    """Holds a measured comparison: every round's figures, and the ratio that counts."""
 
     row: Comparison
     ours: list[Figures]
@@ -194,7 +195,7 @@ class Result:
 
 @dataclass(slots=True)
 class Readings:
-    """What a gauge showed, round by round."""
+    """Holds what a gauge showed, round by round."""
 
     row: Gauge
     readings: list[Reading]
@@ -280,7 +281,7 @@ def timed(messages: int) -> Iterator[Figures]:
 
 
 class Measured(ABC):
-    """A server in a process of its own, which listens on ``port`` and is measured from outside."""
+    """Is a server in a process of its own; it listens on ``port`` and is measured from outside."""
 
     port: int
 
@@ -306,7 +307,7 @@ class Measured(ABC):
 
 
 class Subject(Measured):
-    """A server process of ours: ``python -m MODULE ARGUMENTS``.
+    """Runs a server process of ours: ``python -m MODULE ARGUMENTS``.
 
     The process prints its port as its first line (``{"port": N}``) and answers each line on its
     standard input with what it has used so far (see :func:`answer_usage`).
@@ -348,7 +349,7 @@ class Subject(Measured):
 
 
 def usage() -> dict[str, Any]:
-    """What this process (all its threads) has used so far."""
+    """Return what this process (all its threads) has used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     with open(f"/proc/{os.getpid()}/statm") as file:
         resident = int(file.read().split()[1]) * resource.getpagesize()

@@ -21,7 +21,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 READ_OCTETS = 256 * 1024
 
 LINE_OCTETS_MAX = 64 * 1024 * 1024
-"""A line which grows beyond this is no message of any protocol here."""
+"""A line that grows beyond this is no message of any protocol here."""
 
 
 @implementer(IReadDescriptor)
@@ -41,7 +41,7 @@ class Lines:
         """``encode`` makes a message of a line; ValueError says why the line cannot be sent."""
         self.refused: ConfigurationError | None = None
         self._encode = encode
-        self._number = 0  # of the line which was given out last
+        self._number = 0  # of the line that was given out last
         self._reactor = reactor
         self._descriptor = descriptor
         self._ready: deque[bytes] = deque()
@@ -54,7 +54,7 @@ class Lines:
     async def some(self, most: int) -> list[bytes]:
         """1 … ``most`` messages as soon as any is there; an empty list at the end.
 
-        A line which cannot be sent is the end: those before it are sent, and ``refused`` says why.
+        A line that cannot be sent is the end: those before it are sent, and ``refused`` says why.
         """
         found: list[bytes] = []
         while not found and self.refused is None:

@@ -1,4 +1,4 @@
-"""How far a ``msgproto send`` is: a bar on a terminal, plain lines elsewhere."""
+"""Show how far a ``msgproto send`` is: with a bar on a terminal, with plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 PLAIN_SECONDS = 2.0
-"""Without a terminal: at most one line in this time."""
+"""Without a terminal, at most one line is printed in this time."""
 
 
 class Counted:
@@ -17,7 +17,7 @@ class Counted:
     Attributes:
         messages_sent: how many are on their way or beyond.
         messages_acknowledged: how many of them the peer has acknowledged.
-        messages_written: how many were written to a peer which was not asked to acknowledge.
+        messages_written: how many were written to a peer that was not asked to acknowledge.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Counted:
         self.show()
 
     def written(self, count: int) -> None:
-        """``count`` more messages are written to a peer which acknowledges none."""
+        """``count`` more messages are written to a peer that acknowledges none."""
         self.messages_written += count
         self.show()
 
@@ -59,7 +59,7 @@ class Counted:
 
 
 class PlainLines(Counted):
-    """A line now and then; work that ends at once prints none."""
+    """Prints a line from time to time; work that ends at once prints none."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -79,7 +79,9 @@ class PlainLines(Counted):
 
 
 class Bar(Counted):
-    """rich's progress bar: acknowledged of all (or of those sent, where the total is not known)."""
+    """Shows rich's progress bar: acknowledged of all (or of those sent, where the total is not
+    known).
+    """
 
     def __init__(self, stream: TextIO, total: int | None) -> None:
         from rich.console import Console

@@ -38,7 +38,7 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
         " signed it: --tls-ca FILE",
     ),
     (
-        r"VerificationError|DNSMismatch|IPAddressMismatch",
+        r"VerificationError|certificate is for another name",
         "TLS: the server's certificate is for another name; use the name which it was made for",
     ),
     (

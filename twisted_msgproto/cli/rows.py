@@ -16,7 +16,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def iso_time(microseconds: int) -> str:
-    """Microseconds since the epoch as ISO 8601 in UTC, always with six places."""
+    """Return microseconds since the epoch as ISO 8601 in UTC, always with six places."""
     moment = EPOCH + timedelta(microseconds=microseconds)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
@@ -35,7 +35,7 @@ def base64_of(octets: bytes) -> str:
 
 
 def row(message: Message) -> dict[str, Any]:
-    """Return the row of this message, without the columns that only a queue gives."""
+    """Return the row of this message, without the columns that only a queue adds."""
     body = None if message.body is None else text_of(message.body)
     if message.body is not None and body is None:
         body_column: dict[str, Any] = {"body_base64": base64_of(message.body)}

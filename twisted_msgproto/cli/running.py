@@ -10,6 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
+from twisted_msgproto.net.monotonic import count_monotonically
+
 T = TypeVar("T")
 
 STOP_SECONDS: Final = 12.0
@@ -26,6 +28,7 @@ def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
     from twisted.internet import reactor as installed  # late: importing it installs it
 
     reactor: Any = installed
+    count_monotonically(reactor)
     outcome: list[T | Failure] = []
     interrupted = False
 

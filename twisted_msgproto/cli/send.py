@@ -32,7 +32,7 @@ from .clients import (
 from .progress import Counted, progress_for
 
 NO_SUCH_METHOD = 3
-"""Exit status of ``--call`` for a method which the server has not: it stored the call."""
+"""Exit status of ``--call`` for a method that the server has not: it stored the call."""
 
 SUMMARY = "send the lines of stdin, or made-up messages, and wait for the acknowledgements"
 
@@ -100,7 +100,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(arguments: argparse.Namespace, command: ModuleType) -> SendOptions:
-    """What the operator asked for; ConfigurationError for what this protocol has not."""
+    """Return what the operator asked for; ConfigurationError for what this protocol has not."""
     fields = {
         **connect_options(arguments, command),
         "window": arguments.window,
@@ -137,7 +137,7 @@ async def deliver(
     """Send all ``messages``; returns when all are acknowledged.
 
     Raises what ended it before that: TimedOut when the server owes an answer and gives none for
-    ``timeout`` seconds, ConfigurationError for a line which cannot be sent (those before it are).
+    ``timeout`` seconds, ConfigurationError for a line that cannot be sent (those before it are).
     """
     from .waiting import PATIENCE_SECONDS, Patience
 
@@ -149,7 +149,7 @@ async def deliver(
 
 
 def incomplete(progress: Counted, count: int | None, why: str | None) -> str | None:
-    """The line which says what is missing; None if every message is acknowledged.
+    """Return the line that says what is missing; None if every message is acknowledged.
 
     ``count`` is how many there should be, where that is known; ``why`` is what ended it.
     """

@@ -1,4 +1,4 @@
-"""Look after a landed table: count it, prove it, compact it, take old days out, set it back.
+"""Maintain a landed table: count it, prove it, compact it, remove old days, set it back.
 
 Every action is safe beside a running bridge and beside the others; each says in plain lines what
 it did.  ``--dry-run`` says what it would do.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SUMMARY = "look after a table: counts, verify, compact, vacuum, expire, rewind"
 
 WRONG = 1
-"""Exit status of ``verify`` when something is missing or twice."""
+"""``verify`` ends with this exit status when something is missing or twice."""
 
 AGE = re.compile(r"(\d{1,6})\s*(h|d|hours?|days?)")
 
@@ -118,7 +118,7 @@ def _open(arguments: argparse.Namespace, *, writing: bool = False) -> Table:
 
 
 def read_pairs(words: Sequence[str]) -> dict[str, str]:
-    """Options of delta-rs; ConfigurationError for a word that is none."""
+    """Return options of delta-rs; raise ConfigurationError for a word that is none."""
     pairs = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -325,4 +325,4 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "expire": _expire,
     "rewind": _rewind,
 }
-"""What each action does."""
+"""Each action is one of these functions."""

@@ -1,7 +1,7 @@
 """What ``msgproto send`` and ``recv`` wait for, and for how long.
 
-``send`` gives up on a server which owes it something and is silent.  A server owes something while
-a connection or a session is being made, and while a message is on its way which it has not
+``send`` gives up on a server that owes it something and is silent.  A server owes something while a
+connection or a session is being made, and while a message is on its way that it has not
 acknowledged.  It owes nothing while we wait for the next line of the input.
 
 ``recv`` ends when nobody reads its output any more.
@@ -26,17 +26,17 @@ from ..net.clients.shapes import Messages, Progress
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 30.0
-"""A peer which owes something may be silent for this long."""
+"""A peer that owes something may be silent for this long."""
 
 ALIVE_FACTOR: Final = 20
-"""A peer which says that it is at work, and acknowledges nothing, has this many times as long."""
+"""A peer that says that it is at work, and acknowledges nothing, has this many times as long."""
 
 LEAVE_SECONDS: Final = 5.0
 """Once we have given up, the protocol may take this long to close its connections."""
 
 
 class Attempt(Generic[T]):
-    """A coroutine which can be given up: it may tidy up then, but not for ever.
+    """A coroutine that can be given up: it may tidy up then, but not for ever.
 
     Attributes:
         given_up: :meth:`give_up` was called before it had ended.
@@ -168,7 +168,7 @@ class Patience:
 
 @implementer(IReadDescriptor)
 class Reader:
-    """Watches whether somebody still reads the pipe which our output goes to.
+    """Watches whether somebody still reads the pipe that our output goes to.
 
     A pipe whose reading end is closed says so to whoever waits for input on the writing end, where
     input never comes.  Other kinds of output (files, terminals, sockets) are not watched.

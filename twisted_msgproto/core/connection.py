@@ -71,6 +71,8 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         fault: what the peer did wrong, or None.
     """
 
+    __slots__ = ("_ticked",)  # a machine of which there are very many has slots alone
+
     timely: ClassVar[Mapping[Any, Callable[[Any, float, list[Any]], None]]] = {}
 
     deadlines: Deadlines | ManyDeadlines[Any]
@@ -190,7 +192,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     # ── as it was called before; for one release ────────────────────────────────────────────────
 
-    _ticked: list[Event] | None = None
+    _ticked: list[Event]  # there is one only where ``tick`` was called
 
     def receive_data(self, inputs: Inputs, now: float) -> list[Event]:
         """Do what ``receive`` does: this is its older name."""
@@ -204,12 +206,13 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         """As ``advance``, but it returns the deadline; the events wait for ``due_events()``."""
         events = self.advance(now)
         if events:
-            self._ticked = (self._ticked or []) + events
+            self._ticked = self.due_events() + events
         return self.deadline
 
     def due_events(self) -> list[Event]:
-        """Return the events that ``tick`` brought, and forget them."""
-        events, self._ticked = self._ticked or [], None
+        """Take the events that ``tick`` brought."""
+        events: list[Event] = getattr(self, "_ticked", [])
+        self._ticked = []
         return events
 
     def connection_lost(self) -> list[Any]:

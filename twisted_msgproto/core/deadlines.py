@@ -57,7 +57,10 @@ class Deadlines:
         """Let there be no deadline ``name``; nothing happens if there is none."""
         times = self._times
         if times.pop(name, None) == self.next:
-            self.next = min(times.values()) if times else None
+            if times:
+                self.next = min(times.values())
+            else:
+                self.clear_all()  # a dict that had something keeps the room for it, but not then
 
     def clear_all(self) -> None:
         """Let there be no deadline at all: the connection is over."""

@@ -8,6 +8,7 @@
     │   └── TimedOut            the peer did not answer in time
     ├── ConnectionClosed        the connection ended before the work was done
     ├── LimitExceeded           the caller's own work is above a limit; nothing was sent
+    ├── NotStored               the sink failed, so the connection was ended
     ├── TableError              the table cannot do what was asked: one line, exit status 2
     │   ├── Overtaken           another writer has landed rows of the same gateway
     │   ├── TableChanged        schema, partitioning or protocol are not what this writer knows
@@ -67,6 +68,14 @@ class ConnectionClosed(MsgprotoError):
 
 class LimitExceeded(MsgprotoError, ValueError):
     """The caller's message is above a limit; it was not sent."""
+
+
+class NotStored(MsgprotoError):
+    """What the peer sent could not be stored, so this side has ended the connection.
+
+    It is told to whoever waits for something of that connection.  The peer has no acknowledgement
+    for what was lost, and sends it again.
+    """
 
 
 class QueueError(MsgprotoError):

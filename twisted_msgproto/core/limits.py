@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, LimitExceeded
 
 
 class Limit(NamedTuple):
@@ -80,6 +80,13 @@ class Limits(Mapping[str, float]):
     def integer(self, name: str) -> int:
         """Return the limit as an integer (counts and octets)."""
         return int(self[name])
+
+    def check(self, name: str, amount: float) -> None:
+        """Raise LimitExceeded if ``amount`` is above the limit ``name``; nothing is sent then."""
+        if amount > self[name]:
+            limit = self.table[name]
+            text = f"{amount:.0f} {limit.unit}, {name} allows {self[name]:.0f}"
+            raise LimitExceeded(f"{text}; nothing was sent")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.table)

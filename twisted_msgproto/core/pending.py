@@ -7,8 +7,8 @@ control commands).  Time comes in as an argument; nothing here has a clock.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from .errors import LimitExceeded
@@ -50,14 +50,15 @@ class Pending(Generic[K, W]):
 
         Raises LimitExceeded when full and ValueError when somebody waits for ``key`` already.
         """
-        if key in self._waiters:
+        waiters = self._waiters
+        if key in waiters:
             raise ValueError(f"{key!r} is pending already")
-        if self.full:
+        if len(waiters) >= self.limit:
             raise LimitExceeded(f"{self.limit} are pending already")
-        self._stamp += 1
-        self._waiters[key] = (self._stamp, waiter)
+        self._stamp = stamp = self._stamp + 1
+        waiters[key] = stamp, waiter
         if deadline is not None:
-            heapq.heappush(self._deadlines, (deadline, self._stamp, key))
+            heappush(self._deadlines, (deadline, stamp, key))
 
     def get(self, key: K) -> W | None:
         """Return the waiter for ``key`` and leave it waiting; None if nobody waits."""
@@ -71,8 +72,9 @@ class Pending(Generic[K, W]):
             return None
         # Answered waiters leave their deadline behind: sweep before those outnumber the rest.
         if len(self._deadlines) > 2 * len(self._waiters) + 64:
-            self._deadlines = [row for row in self._deadlines if self._live(row)]
-            heapq.heapify(self._deadlines)
+            stamps = {stamp for stamp, _ in self._waiters.values()}
+            self._deadlines = [row for row in self._deadlines if row[1] in stamps]
+            heapify(self._deadlines)
         return entry[1]
 
     def _live(self, row: tuple[float, int, K]) -> bool:
@@ -83,14 +85,14 @@ class Pending(Generic[K, W]):
         """When ``expire`` has work next; None if no deadline is set."""
         deadlines = self._deadlines
         while deadlines and not self._live(deadlines[0]):
-            heapq.heappop(deadlines)
+            heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
     def expire(self, now: float) -> list[tuple[K, W]]:
         """Remove and return every waiter whose deadline is ``now`` or earlier, earliest first."""
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
-            key = heapq.heappop(self._deadlines)[2]
+            key = heappop(self._deadlines)[2]
             expired.append((key, self._waiters.pop(key)[1]))
         return expired
 

@@ -7,6 +7,7 @@ between two numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -28,6 +29,13 @@ class SequenceSpace:
     def after(self, number: int, steps: int = 1) -> int:
         """Return the number ``steps`` further along the circle (negative: back)."""
         return (number - self.first + steps) % self.size + self.first
+
+    def following(self, number: int, count: int) -> Sequence[int]:
+        """Return the ``count`` numbers that follow ``number``, in order."""
+        first = self.after(number)
+        if first + count - 1 <= self.last:
+            return range(first, first + count)
+        return [self.after(number, steps) for steps in range(1, count + 1)]
 
     def steps(self, start: int, end: int) -> int:
         """Return how many steps forward lead from ``start`` to ``end``: 0 ≤ steps < size."""

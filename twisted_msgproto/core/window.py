@@ -12,11 +12,15 @@ restart or run backwards as the peer likes.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from typing import Generic, TypeVar
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeVar
 
 M = TypeVar("M")
 A = TypeVar("A")
+
+_NO_FLIGHTS: Final[OrderedDict[int, Any]] = OrderedDict()
+_NONE_AHEAD: Final[frozenset[int]] = frozenset()
 
 
 class SendWindow(Generic[M]):
@@ -32,7 +36,7 @@ class SendWindow(Generic[M]):
         if limit < 1:
             raise ValueError(f"a window holds at least 1 message, not {limit}")
         self.limit = limit
-        self._flights: OrderedDict[int, M] = OrderedDict()
+        self._flights: OrderedDict[int, M] = _NO_FLIGHTS  # till the first is sent
 
     def __len__(self) -> int:
         """Return how many messages are in flight."""
@@ -57,7 +61,21 @@ class SendWindow(Generic[M]):
             raise ValueError(f"the window of {self.limit} is full")
         if sequence in self._flights:
             raise ValueError(f"sequence {sequence} is in flight already")
+        if self._flights is _NO_FLIGHTS:
+            self._flights = OrderedDict()
         self._flights[sequence] = message
+
+    def sent_run(self, sequences: Sequence[int], messages: Sequence[M]) -> None:
+        """As :meth:`sent` for messages in a row: all of them come into the window, or none."""
+        flights = self._flights
+        if len(flights) + len(sequences) > self.limit:
+            raise ValueError(f"the window of {self.limit} is full")
+        if not flights.keys().isdisjoint(sequences):
+            known = next(number for number in sequences if number in flights)
+            raise ValueError(f"sequence {known} is in flight already")
+        if flights is _NO_FLIGHTS:
+            flights = self._flights = OrderedDict()
+        flights.update(zip(sequences, messages, strict=True))
 
     def acknowledge_up_to(self, sequence: int) -> list[M] | None:
         """Release every message up to and including ``sequence``, oldest first.
@@ -124,9 +142,12 @@ class ReceiveWindow(Generic[A]):
         self.safe = 0
         self.acknowledged = 0
         self.marked = 0
-        self._open: deque[int] = deque()  # ends of slices that are not safe yet, oldest first
-        self._safe_ahead: set[int] = set()  # ends that became safe before an older slice did
-        self.waiting: deque[tuple[int, A]] = deque()
+        # Lists, although they are taken from in front: there is a window for each connection, and
+        # an empty deque is ten times as large as an empty list.
+        self._open: list[int] = []  # ends of slices that are not safe yet, oldest first
+        # Ends that became safe before an older slice did.
+        self._safe_ahead: frozenset[int] | set[int] = _NONE_AHEAD
+        self.waiting: list[tuple[int, A]] = []
 
     @property
     def unacknowledged(self) -> int:
@@ -168,23 +189,41 @@ class ReceiveWindow(Generic[A]):
         """
         opened, ahead = self._open, self._safe_ahead
         if opened and opened[0] == place:  # as nearly always: in order
-            self.safe = opened.popleft()
+            self.safe = opened.pop(0)
+            if ahead:
+                self._catch_up()
         elif place in ahead or place not in opened:
             raise ValueError(f"no open slice ends at {place}")
         else:
+            if not ahead:
+                self._safe_ahead = ahead = set()
+            assert isinstance(ahead, set)
             ahead.add(place)
-        while ahead and opened[0] in ahead:  # what is ahead is open
-            self.safe = opened.popleft()
+        return self.due() if self.waiting else []
+
+    def _catch_up(self) -> None:
+        """The oldest open slice may have become safe before."""
+        opened, ahead = self._open, self._safe_ahead
+        assert isinstance(ahead, set)
+        caught = 0
+        while ahead and opened[caught] in ahead:  # what is ahead is open
+            self.safe = opened[caught]
             ahead.discard(self.safe)
-        return self.due()
+            caught += 1
+        del opened[:caught]
+        if not ahead:
+            self._safe_ahead = _NONE_AHEAD
 
     def due(self) -> list[A]:
-        """Remove and return the acknowledgements whose messages are all safe, oldest first."""
-        marks = self.waiting
+        """Take the acknowledgements whose messages are all safe, oldest first."""
+        marks, safe = self.waiting, self.safe
         acks = []
-        while marks and marks[0][0] <= self.safe:
-            self.acknowledged, ack = marks.popleft()
+        for place, ack in marks:
+            if place > safe:
+                break
+            self.acknowledged = place
             acks.append(ack)
+        del marks[: len(acks)]  # all at once: each time the rest moves up
         return acks
 
     def never_safe(self, place: int) -> None:

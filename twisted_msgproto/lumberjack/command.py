@@ -1,10 +1,10 @@
-"""``msgproto send lumberjack``: lines become events, sent until each is acknowledged.
+"""``msgproto send lumberjack`` makes events of lines, and sends until each is acknowledged.
 
-A line which is a JSON object is sent as it is.  Any other line (text, a number, and objects which
+A line that is a JSON object is sent as it is.  Any other line (text, a number, and objects that
 :mod:`..core.strict_json` refuses: with NaN, a key twice, deeper than 64) becomes the document
 ``{"message": LINE}``.  In version 1 of the protocol every line becomes the pair ``line``.
 
-Neither carries octets which are not UTF-8: such a line is refused, or changed where the operator
+Neither carries octets that are not UTF-8: such a line is refused, or changed where the operator
 asks for that.
 """
 
@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
 
 from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
@@ -28,7 +29,7 @@ from .protocol import LumberjackShipper
 from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event
 
 DEFAULT_ENDPOINT: Final = f"tcp:127.0.0.1:{PROTOCOLS['lumberjack'].ports['tcp']}"
-"""Where ``twistd lumberjack`` listens when nobody says otherwise."""
+"""``twistd lumberjack`` listens here by default."""
 
 SEND_OPTIONS: Final = TLS_OPTIONS | {
     "window",
@@ -41,18 +42,18 @@ SEND_OPTIONS: Final = TLS_OPTIONS | {
 }
 
 BACKOFF_MOST_SECONDS: Final = 2.0
-"""Between two attempts: somebody sits and waits."""
+"""This is the pause between two attempts: somebody sits and waits."""
 
 WINDOWS_AHEAD: Final = 2
-"""Windows which are made while another is on its way."""
+"""Windows that are made while another is on its way."""
 
 UNBOUNDED: Final = 1 << 62
 
 
 def encode(line: bytes, options: SendOptions) -> bytes:
-    """Return the JSON document which stands for a line, or in version 1 the text of its pair.
+    """Return the JSON document that stands for a line, or in version 1 the text of its pair.
 
-    ValueError for a line which is not UTF-8, unless ``options.replace_invalid``.
+    ValueError for a line that is not UTF-8, unless ``options.replace_invalid``.
     """
     errors = "replace" if options.replace_invalid else "strict"
     try:
@@ -66,7 +67,7 @@ def encode(line: bytes, options: SendOptions) -> bytes:
 
 
 def document(line: bytes) -> bytes:
-    """Return the JSON document which stands for a line of UTF-8."""
+    """Return the JSON document that stands for a line of UTF-8."""
     try:
         if isinstance(parse_json(line, len(line)), dict):
             return line
@@ -80,9 +81,9 @@ def _event(message: bytes, options: SendOptions) -> Event:
 
 
 class _Sender(LumberjackShipper):
-    """A shipper which gives up when it never got an ack.
+    """Is a shipper that gives up when it never got an ack.
 
-    A reader which hangs up without a single ack is hardly one; after an ack it may be restarting.
+    A reader that hangs up without a single ack is hardly one; after an ack it may be restarting.
 
     Attributes:
         error: why it gave up, or None.
@@ -96,7 +97,7 @@ class _Sender(LumberjackShipper):
         self._ended: BaseException | None = None  # why the last connection has
         self._progress = progress
         self._gave_up: Callable[[], object] = lambda: None
-        self._tries = len(endpoints)  # which have to fail before there is an ack
+        self._tries = len(endpoints)  # that have to fail before there is an ack
         self._got_through = False
         self._leaving: Any = None
 
@@ -123,7 +124,7 @@ class _Sender(LumberjackShipper):
         super().progressed(count)
 
     def why(self) -> BaseException | None:
-        """What to say when it was cancelled, or has given up; None if nothing is known."""
+        """Return what to say when it was cancelled, or has given up; None if nothing is known."""
         if self.error is None and self._ended is not None and self.state is ComebackState.UP:
             text = f"the server acknowledges no more; the connection before this one: {self._ended}"
             return TimedOut(text)
@@ -137,7 +138,9 @@ class _Sender(LumberjackShipper):
 
 
 def _endpoints(reactor: Any, options: SendOptions) -> list[Any]:
-    """The endpoint, and those of ``--host``: ``HOST:PORT`` as the endpoint, or endpoints alike."""
+    """Return the endpoint, and those of ``--host``: ``HOST:PORT`` as the endpoint, or endpoints
+    alike.
+    """
     texts = [options.endpoint]
     kind = options.endpoint.partition(":")[0]
     for host in options.hosts:
@@ -151,7 +154,7 @@ def _endpoints(reactor: Any, options: SendOptions) -> list[Any]:
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """Send all ``messages``; returns when every one is acknowledged.
 
-    Raises ConfigurationError for options which make no sense here, and what ended the attempt when
+    Raises ConfigurationError for options that make no sense here, and what ended the attempt when
     it gives up: no host takes a connection in the first place, or acknowledges anything.
     """
     window = WINDOW_DEFAULT if options.window is None else options.window
@@ -190,6 +193,10 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         await work
     except CancelledError as cancelled:
         raise sender.why() or cancelled from None
+    except Exception:
+        # We may be in the middle of a connection's end, where no service can be stopped.
+        await deferLater(reactor, 0)
+        raise
     finally:
         for deferred in waiting:
             deferred.addErrback(lambda _: None)

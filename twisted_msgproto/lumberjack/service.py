@@ -1,4 +1,4 @@
-"""``twistd lumberjack``: options and the service tree."""
+"""``twistd lumberjack`` has these options and this service tree."""
 
 from __future__ import annotations
 

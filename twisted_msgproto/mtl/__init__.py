@@ -5,8 +5,15 @@ Read in this order: wire, terms, machine, protocol, application, service.
 
 from .application import IngestProfile, QueueProfile, TestProfile
 from .machine import Client, ClientFlow, Profile, Server
-from .protocol import MtlClient, MtlReader, MtlServer, MtlServerFactory, MtlWriter
-from .protocol.comeback import MtlClientFactory, MtlClientService
+from .protocol import (
+    MtlClient,
+    MtlClientFactory,
+    MtlReader,
+    MtlServer,
+    MtlServerFactory,
+    MtlWriter,
+)
+from .protocol.comeback import MtlClientService
 
 __all__ = [
     "Client",

@@ -14,7 +14,7 @@ from .wire.fields import with_field
 
 TEST_RESOURCE: Final = "resource"
 REDELIVERIES: Final = "mtl-redeliveries"
-"""The property which says how often a content was delivered before."""
+"""The property that says how often a content was delivered before."""
 
 DEAD_LETTERS: Final = ".dead"
 """What is put to a queue's name for the queue of its dead letters."""
@@ -56,7 +56,7 @@ class TestProfile(Profile):
         return True
 
     def summon(self, flow: ReadingFlow, resource: str) -> bool:
-        """One more reader."""
+        """Return one more reader."""
         self._readers.setdefault(flow.session.virtual_host, {})[flow] = None
         return True
 
@@ -142,14 +142,14 @@ class QueueProfile(Profile):
         return True
 
     def congested(self, flow: WritingFlow) -> bool:
-        """A queue which the flow may write to is above its limit."""
+        """A queue that the flow may write to is above its limit."""
         host = flow.session.virtual_host
         return any(
             vhost == host and flow.grant.covers(resource) for vhost, resource in self._congested
         )
 
     def summon(self, flow: ReadingFlow, resource: str) -> bool:
-        """One more competing reader; False if that would be one queue too many."""
+        """Return one more competing reader; False if that would be one queue too many."""
         queue = self._queue(flow.session.virtual_host, resource)
         if queue is None:
             return False
@@ -164,7 +164,7 @@ class QueueProfile(Profile):
         self._forget_if_empty(host, queue)
 
     def ready(self, flow: ReadingFlow) -> None:
-        """Give out from all queues which the flow has summoned, as far as it has room."""
+        """Give out from all queues that the flow has summoned, as far as it has room."""
         host = flow.session.virtual_host
         for resource in list(flow.summoned):
             self._pump(host, self._queues[host, resource])
@@ -226,7 +226,7 @@ class QueueProfile(Profile):
             self._queues.pop((host, queue.resource), None)
 
     def snapshot(self) -> dict[str, object]:
-        """The profile's figures as plain values."""
+        """Return the profile's figures as plain values."""
         return {
             **self.counters,
             "queues": len(self._queues),

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Final
+
+from .ledger import Clock, Ledger
+
+_NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 octets
 
 
 class ReadControl:
@@ -21,7 +25,7 @@ class ReadControl:
         """``changed(paused)`` is called whenever a reason comes or goes."""
         self._transport = transport
         self._changed = changed
-        self._reasons: set[str] = set()
+        self._reasons = _NO_REASON
 
     @property
     def paused(self) -> bool:
@@ -31,12 +35,12 @@ class ReadControl:
     @property
     def reasons(self) -> frozenset[str]:
         """Return why not."""
-        return frozenset(self._reasons)
+        return self._reasons
 
     def pause(self, reason: str) -> None:
         """Do not read while ``reason`` stands."""
         if reason not in self._reasons:
-            self._reasons.add(reason)
+            self._reasons |= {reason}
             if len(self._reasons) == 1:
                 self._transport.pauseProducing()
             self._changed(True)
@@ -44,77 +48,53 @@ class ReadControl:
     def resume(self, reason: str) -> None:
         """``reason`` stands no longer: read again unless there is another."""
         if reason in self._reasons:
-            self._reasons.discard(reason)
+            self._reasons = (self._reasons - {reason}) or _NO_REASON
             if not self._reasons:
                 self._transport.resumeProducing()
             self._changed(bool(self._reasons))
 
 
-class Holder(Protocol):
-    """Holds octets of incomplete frames or messages, as a connection does."""
-
-    def cutOff(self, octets: int, limit: float) -> None:
-        """End at once: ``octets`` are held, the most of all, who together may hold ``limit``."""
-
-
-class HeldOctets:
-    """Bounds the octets of incomplete frames and messages, over all connections of a process.
-
-    Pausing would not free them, because their missing parts would not arrive.  Above the limit the
-    connection that uses the most memory is closed; an ordinary connection uses little and is never
-    chosen.
-
-    Attributes:
-        limit: octets.
-        held: octets that are held now.
-    """
-
-    def __init__(self) -> None:
-        self.limit = inf
-        self.held = 0
-        self._holders: dict[Holder, int] = {}
-
-    def hold(self, holder: Holder, octets: int) -> None:
-        """Set the octets that ``holder`` holds now; it or others may be closed before this
-        returns.
-        """
-        self.held += octets - self._holders.pop(holder, 0)
-        if octets:
-            self._holders[holder] = octets
-        while self.held > self.limit:
-            most = max(self._holders, key=self._holders.__getitem__)
-            held = self._holders.pop(most)
-            self.held -= held
-            most.cutOff(held, self.limit)
-
-
 class OctetBudget:
-    """Bounds the octets that wait for the sink, over all connections of a process; above the limit
-    nothing is read.
+    """Bounds the octets that wait for the sink, over all connections of a process.
+
+    Above the limit connections with more than their share of it are not read; a connection with
+    little waiting is never paused for the others (NB-01, NB-03).
 
     Attributes:
-        limit: octets; reading stops above it and resumes at half of it.
+        limit: octets; above it reading pauses, at half of it reading resumes.
         waiting: octets that wait now.
-        held: octets of incomplete messages, which cannot go to the sink yet.
+        senders: connections of which something waits now; each one's share is limit / senders.
+        held: what peers make the process hold, and what cannot wait for the sink.
     """
 
     def __init__(self, limit: float = inf, reason: str = "process-octets") -> None:
         """``reason`` is what connections are paused for; two budgets have two reasons."""
         self.limit = limit
-        self.held = HeldOctets()
+        self.held = Ledger()
         self._reason = reason
         self.waiting = 0
+        self.senders = 0
         self._paused: dict[ReadControl, None] = {}
 
-    def bound(self, waiting: float, held: float) -> None:
-        """One of the servers of this process has these limits; the smallest of all hold."""
-        self.limit = min(self.limit, waiting)
-        self.held.limit = min(self.held.limit, held)
+    def bound(self, waiting: float, held: float, min_rate: float, clock: Clock) -> None:
+        """One of the servers of this process has these limits; the smallest of all hold.
 
-    def add(self, octets: int, control: ReadControl) -> None:
-        """Note that ``octets`` of the connection behind ``control`` wait from now on."""
+        ``clock`` is the servers' own.
+        """
+        self.limit = min(self.limit, waiting)
+        ledger = self.held
+        ledger.limit = min(ledger.limit, held)
+        ledger.min_rate = min_rate if ledger.clock is None else min(ledger.min_rate, min_rate)
+        ledger.clock = clock
+
+    def add(self, octets: int, control: ReadControl, own: float = inf) -> None:
+        """Note that ``octets`` of the connection behind ``control`` wait from now on.
+
+        ``own`` is what waits of that connection with them.  Without it the connection is paused
+        whenever all together are above the limit.
+        """
         self.waiting += octets
-        if self.waiting > self.limit:
+        if self.waiting > self.limit and own > self.limit / max(self.senders, 1):
             self._paused[control] = None
             control.pause(self._reason)
 

@@ -87,9 +87,11 @@ class Delivery:
             self._safe(place)  # at once, without a callback
             return
         octets = batch.octets + BATCH_WEIGHT_OCTETS
+        if not self.unsafe_batches:
+            self._budget.senders += 1
         self.unsafe_octets += octets
         self.unsafe_batches += 1
-        self._budget.add(octets, self._control)
+        self._budget.add(octets, self._control, self.unsafe_octets)
         if self.unsafe_octets > self._limit:
             self._control.pause("connection-octets")
         result.addBoth(self._finished, octets, place)
@@ -97,6 +99,8 @@ class Delivery:
     def _finished(self, result: Any, octets: int, place: Any) -> None:
         self.unsafe_octets -= octets
         self.unsafe_batches -= 1
+        if not self.unsafe_batches:
+            self._budget.senders -= 1
         self._budget.remove(octets)
         if self.unsafe_octets <= self._limit // 2:
             self._control.resume("connection-octets")

@@ -9,27 +9,37 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from OpenSSL.SSL import Error as TLSError
+from OpenSSL.SSL import SysCallError, ZeroReturnError
+from service_identity import VerificationError
 from twisted.internet.address import UNIXAddress
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import shown
+from ..core.errors import ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
 from .backpressure import OctetBudget
 from .counters import Counters
+from .ledger import MIN_RATE, Ledger
 from .sink import IMessageSink
+
+T = TypeVar("T")
 
 COMMON_LIMITS: Final = (
     Limit("connections", 10_000, "connections", "of one server at a time", 1),
     Limit("connections-per-address", 0, "connections", "of one peer address; 0 = unlimited"),
     Limit("handshake", 10.0, "s", "for the hand-shake (TLS and the protocol's own)"),
-    Limit("unread-seconds", 30.0, "s", "a peer which does not read our output so long is cut off"),
+    Limit(
+        "unread-seconds",
+        30.0,
+        "s",
+        "a peer that reads nothing of our output for this long is cut off",
+    ),
     Limit(
         "unsafe-octets", 64 << 20, "octets", "of one connection, not safe yet: reading pauses", 1
     ),
@@ -44,7 +54,14 @@ COMMON_LIMITS: Final = (
         "process-held-octets",
         256 << 20,
         "octets",
-        "of all connections, in what is not whole yet: who holds most is cut off",
+        "of all connections, in unfinished messages and unread output: slow peers are cut off",
+        1,
+    ),
+    Limit(
+        "min-rate",
+        MIN_RATE,
+        "octets/s",
+        "of a peer's unfinished message: slower peers are cut off first when memory is short",
         1,
     ),
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
@@ -97,6 +114,21 @@ def tls_text(error: BaseException | None) -> str:
     return ", ".join(map(str, reasons)) or "the connection ended in the middle of it"
 
 
+def tls_refusal(reason: Failure) -> Refused | None:
+    """Return why TLS said no, or None if the connection ended for another reason.
+
+    Either side may have said it (a certificate that is missing, expired or not known, no TLS there
+    at all), and the next attempt will come to the same end.  A connection that was lost in the
+    middle of a hand-shake is no refusal.
+    """
+    if reason.check(VerificationError):
+        return Refused("TLS: the certificate is for another name")
+    if not reason.check(TLSError) or reason.check(SysCallError, ZeroReturnError):
+        return None
+    text = tls_text(reason.value)
+    return None if "unexpected eof" in text or "middle" in text else Refused(f"TLS: {text}")
+
+
 class SessionFactory:
     """Base class of the factories of servers and clients; it holds what both share.
 
@@ -108,6 +140,9 @@ class SessionFactory:
         counters: plain integers by name, for metrics, with those of live connections; faults stand
             under ``fault:REASON``.
     """
+
+    outputLedger: Ledger | None = None
+    """Output that peers do not read is entered here; a client's own output is its own affair."""
 
     protocolName: ClassVar[str]
     LIMITS: ClassVar[tuple[Limit, ...]] = ()
@@ -138,7 +173,10 @@ class SessionFactory:
         self.wallClock = wallClock
         self.budget = OctetBudget() if budget is None else budget
         self.budget.bound(
-            self.limits["process-octets"], self.limits.get("process-held-octets", inf)
+            self.limits["process-octets"],
+            self.limits.get("process-held-octets", inf),
+            self.limits.get("min-rate", MIN_RATE),
+            clock,
         )
         self.sessionNames = SessionNames(self.protocolName, wallClock())
         self.counters = Counters()
@@ -168,6 +206,10 @@ class SessionFactory:
 class MsgprotoServerFactory(SessionFactory, ServerFactory):
     """Base class of all server factories; it keeps account of live connections.
 
+    A server names its sessions (:meth:`sessionNamed`, :meth:`sessionsOf`); in those protocols in
+    which it can, it sends to one of them with the session's own verbs, or with ``push`` to the
+    newest session of a client.
+
     Attributes as :class:`SessionFactory`'s, and:
         liveConnections: the protocols that are connected now.
         draining: whether the server stops and accepts no more connections.
@@ -186,7 +228,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     ) -> None:
         """Make a factory as :class:`SessionFactory` does."""
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.outputLedger = self.budget.held
         self.liveConnections: dict[Any, str] = {}
+        self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
@@ -219,6 +263,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             transport.setTcpKeepAlive(True)
         super().connectionOpened(protocol, host)
         self.liveConnections[protocol] = host
+        self._named[getattr(protocol, "session", "")] = protocol
         self.addressTaken(host)
 
     def addressTaken(self, host: str) -> None:
@@ -241,6 +286,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.lookTls(getattr(protocol, "transport", None), reason)
         host = self.liveConnections.pop(protocol, None)
         if host is not None:
+            self._named.pop(getattr(protocol, "session", ""), None)
             self.addressFreed(host)
         self._lookDrained()
 
@@ -254,6 +300,34 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             peer = peer_name(transport.getPeer())
             text = shown(tls_text(reason.value))[1:-1]
             self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
+
+    # ── sessions ────────────────────────────────────────────────────────────────────────────────
+
+    def sessionNamed(self, name: str) -> Any:
+        """Return the live session of this public name (its ``session``), or None."""
+        return self._named.get(name)
+
+    def sessionsOf(self, clientId: str) -> list[Any]:
+        """Return the sessions of a client which stand, oldest first."""
+        return [
+            session
+            for session in self.liveConnections
+            if session.clientId == clientId and session.established
+        ]
+
+    def sessions(self) -> list[Mapping[str, object]]:
+        """Return every live session as plain values, for a status page; no secrets."""
+        return [session.snapshot() for session in self.liveConnections]
+
+    def toNewest(self, clientId: str, verb: Callable[[Any], Deferred[T]]) -> Deferred[T]:
+        """Call ``verb(session)`` with the newest session of a client; return its Deferred.
+
+        It fails with ConnectionClosed if the client has no session which stands.
+        """
+        sessions = self.sessionsOf(clientId)
+        if not sessions:
+            return fail(ConnectionClosed("the client has no session"))
+        return verb(sessions[-1])
 
     def drain(self) -> Deferred[None]:
         """Accept no more connections and end the live ones in order; fires when the last is gone.

@@ -22,6 +22,7 @@ from ..core.named import failure_text
 from .backpressure import OctetBudget
 from .factory import MsgprotoServerFactory, peer_name
 from .memory import keep_freed_memory
+from .monotonic import count_monotonically
 from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
 
@@ -73,7 +74,7 @@ class Gateway(MultiService):
         self.sink: IMessageSink | None = None
         self.budget = OctetBudget()
         self.factories: list[MsgprotoServerFactory] = []
-        self._sinks: dict[str, IMessageSink] = {}  # those which options name
+        self._sinks: dict[str, IMessageSink] = {}  # those that options name
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
@@ -262,6 +263,8 @@ def standalone(
     """
     if reactor is None:
         from twisted.internet import reactor
+
+        count_monotonically(reactor)
     try:
         gateway = Gateway(reactor, options["queue"], title=options.protocolName)
         serve(options, gateway).setServiceParent(gateway)

@@ -13,7 +13,7 @@ A protocol maps each event to the method for it in ``actions``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
@@ -23,10 +23,18 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ..core.connection import Connection, WorkLost
-from ..core.errors import Fault, shown
+from ..core.errors import (
+    ConnectionClosed,
+    Fault,
+    NotStored,
+    PeerError,
+    ProtocolViolation,
+    TimedOut,
+    shown,
+)
 from .backpressure import ReadControl
 from .delivery import Delivery, tell_not_stored
-from .factory import SessionFactory, peer_name
+from .factory import SessionFactory, peer_name, tls_refusal
 from .timer import MachineTimer
 from .wires import Wire
 from .wires.stream import StreamWire
@@ -55,6 +63,8 @@ class Link(Protocol):
         peer: the peer's transport address as text.
         address: the peer's host alone; empty where there is none.
         loss: what the transport said when the connection was lost; None while it lives.
+        ending: why the connection has ended, or is being ended by this side; None while it lives.
+            Those hear it who wait for something of this connection.
     """
 
     log: ClassVar[Logger]
@@ -79,6 +89,9 @@ class Link(Protocol):
     """What we write does not answer the peer: it is read although it does not read us, or both
     sides could wait for each other."""
 
+    timeFaults: ClassVar[frozenset[str]] = frozenset()
+    """These are the reasons of faults that mean that the peer did not answer in time."""
+
     factory: SessionFactory
     machine: Connection[Any, Any, Any]
     wire: Wire
@@ -86,7 +99,17 @@ class Link(Protocol):
     peer: str
     address: str
     loss: Failure | None = None
+    ending: Exception | None = None
+
+    # What most connections never change stands here: an idle one weighs less.
+    _ended = False  # the wire was asked to end, or has
     _gone = False  # the connection is lost
+    _established = False  # the session stands
+    _inputEnded = False  # the peer has shut its sending side
+    _lossTold = False  # it was logged that something is not stored
+    _held = 0  # octets of what is not whole yet
+    _resumption: Any = None  # the call that goes on with what is unfinished
+    _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -132,6 +155,11 @@ class Link(Protocol):
     def neverConnected(self, error: Exception) -> None:
         """Note that the connection is gone before it could be used (WebSocket)."""
 
+    def establish(self) -> None:
+        """The session stands: the wire is told."""
+        self._established = True
+        self.wire.established()
+
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
@@ -145,15 +173,8 @@ class Link(Protocol):
         self.session = factory.sessionNames.next()
         self._now = clock.seconds
         self._tally = factory.counters.settled
-        self._ended = False  # the wire was asked to end, or has
         self._deaf = False  # no further arrival is followed
-        self._gone = False
         self._following = False  # what happens meanwhile is settled at the end
-        self._inputEnded = False  # the peer has shut its sending side
-        self._lossTold = False  # it was logged that something is not stored
-        self._held = 0  # octets of what is not whole yet
-        self._resumption: Any = None  # the call that goes on with what is unfinished
-        self._handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
         self._control = ReadControl(self.wire, self._readingChanged)
@@ -183,6 +204,7 @@ class Link(Protocol):
             self.readOctets,
             self.unread,
             self.outputChanged,
+            factory.outputLedger,
         )
 
     def handshakeCompleted(self) -> None:
@@ -199,6 +221,7 @@ class Link(Protocol):
 
     def _handshakeExpired(self) -> None:
         self._handshake = None
+        self.because(TimedOut("no TLS hand-shake in time"))
         if not self._ended:
             self._tell(Fault("handshake", "no TLS hand-shake in time"))
         self._abort()
@@ -227,7 +250,7 @@ class Link(Protocol):
 
     # ── events, and what they led to ────────────────────────────────────────────────────────────
 
-    def _follow(self, events: list[Any]) -> None:
+    def _follow(self, events: Iterable[Any]) -> None:
         """Follow events in order, then write, and set timer and pause, once.
 
         After our own end, or the loss of a batch, no further arrival is followed: what is stored of
@@ -307,9 +330,13 @@ class Link(Protocol):
             return
         now = self._now()
         if paused:
+            if self._held:
+                self.factory.budget.held.paused(self, now)
             self._follow(self.machine.paused(now))
             self._lookUnfinished()
         else:
+            if self._held:
+                self.factory.budget.held.resumed(self, now)
             self._follow(self.machine.resumed(now))
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
@@ -330,6 +357,7 @@ class Link(Protocol):
         Continuing would leave a gap in what is stored of this session, so the machine ends it.
         """
         tell_not_stored(self.log, self.peer, failure, self._lossTold)
+        self.because(NotStored(f"what came could not be stored: {failure.getErrorMessage()}"))
         self._lossTold = self._deaf = True
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:
@@ -348,8 +376,25 @@ class Link(Protocol):
                 self._control.pause("draining")
             self._follow(self.machine.drain(self._now()))
 
+    def because(self, error: Exception) -> None:
+        """This side ends the connection for ``error``, unless there was a reason before."""
+        if self.ending is None:
+            self.ending = error
+
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait for something of a connection that is lost."""
+        why = " ".join(reason.getErrorMessage().split()) or "no reason given"
+        closed = ConnectionClosed(f"the connection was lost: {why}")
+        return self.ending or tls_refusal(reason) or closed
+
+    def peerError(self, fault: Fault) -> PeerError:
+        """Return a fault of the peer as the error that callers are told."""
+        kind = TimedOut if fault.reason in self.timeFaults else ProtocolViolation
+        return kind(fault.text)
+
     def peerFaulted(self, fault: Fault) -> None:
         """The peer broke the protocol: one line, a counter, the machine's last words, the end."""
+        self.because(self.peerError(fault))
         self._tell(fault, self.faultEnds)
         outputs = self.machine.outputs()
         if outputs:
@@ -369,26 +414,43 @@ class Link(Protocol):
     def unread(self) -> None:
         """Close the connection of a peer that has read nothing for too long; log and count that."""
         if not self._ended:
+            seconds = self.factory.limits["unread-seconds"]
+            self.because(TimedOut(f"the peer took no octets for {seconds:g} s"))
             self.factory.countFault("unread")
             text = "{peer}: closed: it does not read what it is sent"
             self.log.warn(text, peer=self.peer, reason="unread")
         self._abort()
 
+    # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
+
+    @property
+    def reading(self) -> bool:
+        """Whether the connection is read now."""
+        return not self._control.paused
+
+    def holdBack(self, held_back: bool) -> None:
+        """The process holds too much: do not read (True), or read again."""
+        if held_back:
+            self._control.pause("process-held-octets")
+        elif not self._gone:
+            self._control.resume("process-held-octets")
+
     def cutOff(self, octets: int, limit: float) -> None:
-        """Close this connection: all together hold too much of incomplete messages, and this one
-        the most.
-        """
+        """All connections together hold too much, and this one's peer is the latest."""
         if not self._ended:
-            whole = "octets which are not whole yet, most of all"
-            text = f"{octets} {whole}; together at most {limit:.0f}"
+            text = (
+                f"{octets} octets of an unfinished message arrive too slowly while memory is "
+                f"short; process-held-octets is {limit:.0f}"
+            )
+            self.because(ConnectionClosed(f"cut off: {text}"))
             self._tell(Fault("process-held-octets", text), "cut off")
             self._abort()
 
     def _hold(self, octets: int) -> None:
-        """Set how many octets of incomplete messages are held."""
+        """Note how many octets of unfinished messages are held."""
         if octets != self._held:
             self._held = octets
-            self.factory.budget.held.hold(self, octets)
+            self.factory.budget.held.hold(self, octets, self._now())
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
@@ -397,6 +459,7 @@ class Link(Protocol):
     def abort(self) -> None:
         """End the connection at once: what is in flight fails, and what is unwritten is lost."""
         if not self._gone:
+            self.because(ConnectionClosed("the connection was given up"))
             self._abort()
 
     def _abort(self) -> None:
@@ -406,6 +469,7 @@ class Link(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End; a subclass that overrides this calls it."""
         self.loss = reason
+        self.ending = self.whyLost(reason)
         self._ended = self._deaf = self._gone = True
         events = self.machine.lost(self._now())
         self._timer.stop()

@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.python.failure import Failure
 
 from ..core.message import Message, MessageBatch
+from .ending import OrderlyLink
 from .factory import SessionFactory
-from .link import Link
 
 
 class SessionHooks:
@@ -67,20 +67,23 @@ def _first_failure(failure: Failure) -> Failure:
     return first
 
 
-class Session(SessionHooks, Link):
+class Session(SessionHooks, OrderlyLink):
     """This link is one peer's session, as in every protocol but MTL.
 
     Attributes as :class:`SessionHooks` and :class:`~.link.Link` have them.
     """
 
     protocolName: ClassVar[str]
-    _established = False
 
     def establish(self) -> None:
         """The session stands: the wire and the application are told."""
-        self._established = True
-        self.wire.established()
+        super().establish()
         self._guarded(self.sessionEstablished)
+
+    @property
+    def established(self) -> bool:
+        """Whether the session stands."""
+        return self._established and not self._ended
 
     def deliver(self, batch: MessageBatch, place: Any) -> None:
         """Deliver a batch; the machine is told when what stood at ``place`` is safe, or lost."""
@@ -94,6 +97,7 @@ class Session(SessionHooks, Link):
         if self._established:
             self._established = False
             self._guarded(self.sessionLost, reason)
+        super().sessionEnding(reason)
 
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
         """Return where the session stands, as plain values without secrets."""

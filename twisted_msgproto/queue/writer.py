@@ -2,7 +2,8 @@
 
 Batches come from any thread; one thread of the writer's own makes them durable.  A group is
 committed at once when no sync is under way; what arrives during a sync is the next group: one
-message alone waits for nothing, many share a sync.
+message alone waits for nothing, many share a sync.  Sessions take turns (:mod:`.fair`), and a group
+is no larger than what the disk writes in a short time: one session in bulk does not delay others.
 
 Who encodes?  Lists of small batches are gathered and encoded once a group, by the writer's thread.
 A packed batch (:mod:`~twisted_msgproto.core.packed`) is encoded by whoever submits it, because its
@@ -18,8 +19,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
@@ -31,6 +31,7 @@ from .columns import Encoded, encode
 from .consumers import Watch
 from .damage import Range
 from .disk import OS_DISK, Disk
+from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery
 
@@ -38,6 +39,10 @@ GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
 ENCODED_AT_ONCE_MESSAGES = 512
 """A batch of lists with at least this many messages is worth a frame of its own."""
+ROW_OCTETS = 32
+"""A message of a list has this cost in its frame beside its octets: offsets, numbers, short
+texts.
+"""
 RETRY_DELAY_S = 0.25
 """A writer without space on the disk checks again after this many seconds."""
 USUAL_SYNC = "fdatasync"
@@ -53,7 +58,7 @@ Callback = Callable[[BaseException | None], None]
 
 
 class _Entry(NamedTuple):
-    """Holds a batch that waits, its weight and who waits for it.
+    """Holds a batch that waits, its size and who waits for it.
 
     It holds either the batch or its frame, never both: a batch keeps the octets in which it came,
     and memory counts them once.
@@ -63,6 +68,19 @@ class _Entry(NamedTuple):
     octets: int
     callback: Callback
     content: MessageBatch | Encoded
+
+    def weight(self) -> int:
+        """Return what writing it costs, in octets of a frame: ``{}`` is not as cheap as it
+        seems.
+        """
+        if isinstance(self.content, Encoded):
+            return self.content.octets
+        return self.octets + ROW_OCTETS * self.messages
+
+
+def _session_of(batch: MessageBatch) -> Hashable:
+    """Return whose turn ``batch`` is written in; what names no session shares its peer's."""
+    return batch.session or (batch.protocol, batch.peer)
 
 
 Result = tuple[_Entry, BaseException | None]
@@ -92,7 +110,7 @@ class QueueWriter:
     * ``max_bytes``: above this many octets on disk the queue waits for its consumers;
       ``segment_bytes``: octets of one segment.
     * ``group_octets``, ``group_messages``: what one group holds at most (one batch alone may be
-      larger).
+      larger).  Groups of sessions that send in bulk are smaller on a slow disk.
     * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
     * ``retry_delay``: seconds between checks for space when there is none.
     * ``check_octets``: how much of the queue is checked before it accepts messages (the newest
@@ -140,9 +158,8 @@ class QueueWriter:
         self.stalled: str | None = None
         """Why nothing is written at present (no room), or None."""
         self._changed = threading.Condition()
-        self._waiting: deque[_Entry] = deque()  # not taken by the thread yet
-        self._gathered_messages = 0  # of those
-        self._gathered_octets = 0
+        self._waiting: FairQueue[_Entry] = FairQueue()  # not taken by the thread yet
+        self._cost = GroupCost()
         self._waiting_messages = 0  # not called back yet
         self._waiting_octets = 0
         self._idle = False  # the thread waits for something to do
@@ -192,18 +209,18 @@ class QueueWriter:
         """Submit ``batch`` to the queue; never blocks.
 
         ``callback`` is called once, in the writer's thread: with None when the batch is
-        durable, with an exception when it is not and never will be.  Batches become durable, and
-        callbacks are called one after another, in the order of submission.  Raises QueueClosed
-        after :meth:`close`, or if the writer has failed.
+        durable, with an exception when it is not and never will be.  The batches of one session
+        (``batch.session``) become durable, and are called back, in the order of submission;
+        sessions take turns (``NB-01``).  Raises QueueClosed after :meth:`close`, or if the writer
+        has failed.
         """
         entry = _Entry(batch.count, batch.octets, callback, self._encoded_at_once(batch))
+        session, weight = _session_of(batch), entry.weight()
         with self._changed:
             if self._closing or self._failure is not None:
                 why = f": {self._failure}" if self._failure is not None else ""
                 raise QueueClosed(f"the queue {self.directory} is closed{why}") from self._failure
-            self._waiting.append(entry)
-            self._gathered_messages += entry.messages
-            self._gathered_octets += entry.octets
+            self._waiting.add(session, entry, entry.messages, weight)
             self._waiting_messages += entry.messages
             self._waiting_octets += entry.octets
             if self._idle:
@@ -300,27 +317,17 @@ class QueueWriter:
         written or the time for it is up.
         """
         with self._changed:
-            if not self._waiting and not self._closing:
+            if not self._waiting.entries and not self._closing:
                 self._idle = True
                 self._changed.wait(IDLE_S)
                 self._idle = False
             if self._give_up.is_set():
                 return None
-            if not self._waiting:
+            if not self._waiting.entries:
                 return None if self._closing else []
             self._delay()
-            taken: list[_Entry] = []
-            messages = octets = 0
-            while self._waiting:
-                first = self._waiting[0]
-                messages += first.messages
-                octets += first.octets
-                if taken and (messages > self._group_messages or octets > self._group_octets):
-                    break
-                taken.append(self._waiting.popleft())
-                self._gathered_messages -= first.messages
-                self._gathered_octets -= first.octets
-            return taken
+            octets = self._cost.octets_max(self._group_octets)
+            return self._waiting.take(self._group_messages, octets)
 
     def _delay(self) -> None:
         """Wait for more to come into the group, if the operator wants that."""
@@ -328,8 +335,8 @@ class QueueWriter:
         self._idle = True
         while (
             not self._closing
-            and self._gathered_octets < self._group_octets
-            and self._gathered_messages < self._group_messages
+            and self._waiting.octets < self._group_octets
+            and self._waiting.messages < self._group_messages
             and (left := until - time.monotonic()) > 0
         ):
             self._changed.wait(left)
@@ -378,10 +385,7 @@ class QueueWriter:
     def _behind(self) -> list[Result]:
         """Remove and return everything that was submitted and is not being written yet."""
         with self._changed:
-            results: list[Result] = [(entry, None) for entry in self._waiting]
-            self._waiting.clear()
-            self._gathered_messages = self._gathered_octets = 0
-        return results
+            return [(entry, None) for entry in self._waiting.clear()]
 
     def _commit(self, taken: list[_Entry]) -> None:
         """Make a group durable and call back.
@@ -390,8 +394,12 @@ class QueueWriter:
         and without that a session would stand in the queue with a gap.  So does what is submitted
         while others are being told.
         """
+        began, stalls = time.perf_counter(), self._stalls
         frames, results = self._encoded(taken)
         error = self._append(frames) if frames else None
+        if error is None and stalls == self._stalls:
+            weight = sum(entry.weight() for entry in taken)
+            self._cost.learn(weight, time.perf_counter() - began)
         while results:
             self._call_back(results, error)
             results = self._behind() if error is not None else []

@@ -1,4 +1,5 @@
-"""Queues as Structured Streaming sources, and the bridge process from a queue to a table.
+"""This package reads queues as Structured Streaming sources, and contains the bridge process from
+queues to a table.
 
 Importing this package does not import pyspark; :func:`register` and the others do.
 
@@ -25,7 +26,9 @@ __all__ = ["need_spark", "read_table", "register", "release"]
 
 
 def need_spark() -> None:
-    """Imports what the extra ``spark`` brings; ConfigurationError with one line if it is absent."""
+    """Import what the extra ``spark`` installs; raise ConfigurationError with one line if it is
+    absent.
+    """
     try:
         import pyarrow
         import pyspark.sql.streaming.datasource  # noqa: F401  since pyspark 4.2

@@ -1,4 +1,4 @@
-"""Threads for small work that may hang: a call over the network, a file on a far disk.
+"""Run small work that may hang in threads: a call over the network, a file on a remote disk.
 
 They are daemons and nobody joins them: a process that is told to end does not wait for a gateway
 that does not answer.  (The executors of ``concurrent.futures`` do wait, at the interpreter's end.)
@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
+IDLE_SECONDS = 5.0
+"""How long a thread waits for work before it ends; the next work starts a fresh one."""
+
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 
@@ -19,7 +22,8 @@ Answer = TypeVar("Answer")
 class Crew:
     """At most ``threads_max`` threads, started when there is work and all others are busy.
 
-    One that hangs counts until :meth:`relieve` finds it.
+    A thread that hangs counts until :meth:`relieve` finds it.  A thread without work ends after
+    ``IDLE_SECONDS``.
     """
 
     def __init__(self, threads_max: int, name: str) -> None:
@@ -30,7 +34,7 @@ class Crew:
         self._threads = 0
         self._unfinished = 0
         self._busy: dict[int, float] = {}
-        """Since when (monotonic seconds) each thread has been at its piece of work."""
+        """Each thread has been at its piece of work since this time (monotonic seconds)."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Has ``work`` done soon; it must not raise."""
@@ -52,7 +56,7 @@ class Crew:
             self._fill()
 
     def _fill(self) -> None:
-        """Starts threads for what waits; with the lock."""
+        """Start threads for what waits; the caller has the lock."""
         while self._threads < min(self._unfinished, self._threads_max):
             self._threads += 1
             name = f"{self._name}-{self._threads}"
@@ -67,7 +71,14 @@ class Crew:
     def _run(self) -> None:
         own = threading.get_ident()
         while True:
-            work = self._work.get()
+            try:
+                work = self._work.get(timeout=IDLE_SECONDS)
+            except queues.Empty:
+                with self._lock:
+                    if not self._work.empty():
+                        continue
+                    self._threads -= 1
+                    return
             with self._lock:
                 self._busy[own] = time.monotonic()
             try:

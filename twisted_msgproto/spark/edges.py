@@ -1,4 +1,4 @@
-"""Where reading begins and ends: options such as ``startingOffsets`` made into offsets."""
+"""Turn options such as ``startingOffsets`` into the offsets where reading begins and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .offsets import GO_ON, Source
 from .options import EARLIEST, LATEST, Edge
 
 PROBE_ROWS = 1000
-"""How many rows a look at a time covers at first; past damaged rows it grows by this factor."""
+"""A search reads this many rows at a time at first; past damaged rows it grows by this factor."""
 
 
 def starting_offsets(
@@ -123,7 +123,7 @@ def _row_at(queue: Source, lo: int, hi: int) -> tuple[int, int] | None:
 
 
 def _shown(micros: int) -> str:
-    """A time as the options take it."""
+    """Return a time as the options accept it."""
     try:
         time = dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""A queue on another machine, read over Arrow Flight: the other end of ``queue/flight.py``.
+"""Read a queue on another machine over Arrow Flight: this is the client of ``queue/flight.py``.
 
 The Spark source opens one of these wherever it would open a directory, executors included, so rows
 go from the gateway's machine straight to the worker that needs them.
@@ -27,22 +27,22 @@ from ..queue.served import described
 from ..queue.source import Rows
 
 CALL_SECONDS_MAX = 10.0
-"""How long one small call may take, unless the caller says less."""
+"""One small call may last this long, unless the caller sets less."""
 
 STREAM_SECONDS_MAX = 60.0
-"""How long one stream may last: then it is begun again after the last row that came.
+"""One stream may last this long: then another begins after the last row that came.
 
-So a server that hangs in the middle of a range is left, however it hangs.
+So a server that hangs in the middle of a range is abandoned, however it hangs.
 """
 
 PATIENCE_SECONDS = 60.0
 """How long a read begins its stream again without a row of it coming."""
 
 PAUSE_SECONDS = 0.5
-"""Between two attempts to reach a gateway."""
+"""This long is the pause between two attempts to reach a gateway."""
 
 FRESH_SECONDS = 0.02
-"""How long a description serves: planning asks for id, epoch, begin and end at once."""
+"""A description is used for this long: planning asks for id, epoch, begin and end at once."""
 
 TOKEN_FILE = "MSGPROTO_FLIGHT_TOKEN_FILE"
 AUTHORITY = "MSGPROTO_FLIGHT_CA"
@@ -61,13 +61,14 @@ CHANNEL_OPTIONS = [
 
 
 class FlightQueue:
-    """The queue that is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``).
+    """Reads the queue that is served at ``location`` (``grpc://HOST:PORT``,
+    ``grpc+tls://HOST:PORT``).
 
-    It is a :class:`~twisted_msgproto.queue.source.Queue`, and may be used by several threads.
-    With ``queue_id`` nothing is asked before it is used, and every other queue is refused;
-    without it the queue that stands there now is taken.
+    It is a :class:`~twisted_msgproto.queue.source.Queue`, and may be used by several threads. With
+    ``queue_id`` nothing is asked before it is used, and every other queue is refused; without it
+    the queue that is there now is used.
 
-    Each small call is tried once and takes at most ``limit`` seconds: QueueAway, one line, says
+    Each small call is tried once and lasts at most ``limit`` seconds: QueueAway, one line, says
     that the gateway did not answer, QueueMismatch that the queue does not have what was asked,
     QueueError that it refused.  Only :meth:`read` is patient.
     """
@@ -143,7 +144,7 @@ class FlightQueue:
             ) from None
 
     def place(self, offset: int) -> Landed:
-        """``offset`` with the incarnation and the witness of row ``offset`` - 1."""
+        """Return ``offset`` with the incarnation and the witness of row ``offset`` - 1."""
         return Landed(**self._act("place", _named(self.queue_id) | {"offset": offset}))
 
     def check(self, landed: Landed) -> None:
@@ -163,11 +164,10 @@ class FlightQueue:
         self._act("forget", self._of(consumer))
 
     def read(self, lo: int, hi: int, rows: int = 10_000, *, landed: Landed | None = None) -> Rows:
-        """Record batches of the rows lo ≤ offset < hi that are not damaged.
+        """Yield record batches of the rows lo ≤ offset < hi that are not damaged.
 
-        A stream that breaks on the way is taken up again after the last row that came, and so is
-        one that a busy server did not take, until no row has come for ``patience`` seconds:
-        then it raises QueueAway.
+        A stream that breaks is resumed after the last row that came, and so is one that a busy
+        server refused, until no row has come for ``patience`` seconds: then it raises QueueAway.
         """
         met: list[Range] = []
         return Rows(self._batches(lo, hi, rows, landed, met), met)
@@ -199,7 +199,7 @@ class FlightQueue:
                 raise _ours(self.location, error) from None
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Close the connection."""
         self._client.close()
 
     def _fresh(self) -> Description:
@@ -228,13 +228,13 @@ class FlightQueue:
 
 
 def _named(queue_id: str | None, landed: Landed | None = None) -> dict[str, Any]:
-    """Return what every request carries: which queue is meant, and what has landed of it."""
+    """Return what every request carries: the id of the queue, and what has landed of it."""
     request: dict[str, Any] = {} if queue_id is None else {"queue_id": queue_id}
     return request if landed is None else request | {"landed": asdict(landed)}
 
 
 def _ours(location: str, error: Exception) -> QueueError:
-    """Flight's error as one of ours, by the name that the server put in front."""
+    """Return Flight's error as one of ours, by the name that the server put in front."""
     kind, colon, text = _line(error).partition(": ")
     if not colon or not kind.isidentifier():
         kind, text = "", _line(error)

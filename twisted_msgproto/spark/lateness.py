@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 
 LATE_SECONDS = 4.5
-"""A bridge that still runs so long after a signal is killed: within five seconds it is gone."""
+"""A bridge that still runs this long after a signal is killed: within five seconds it is gone."""
 
 WATCH = """
 import os, select, sys, time
@@ -38,8 +38,8 @@ os.kill(pid, 9)
 print(f"bridge: killed (pid {pid}): it had not ended {seconds} s after it was told to; what it "
       "did not commit lands at the next start", file=sys.stderr, flush=True)
 """
-"""The process beside the bridge.  Its pipe brings the numbers of signals and ends with the bridge;
-it needs nothing but the standard library."""
+"""This is the program of the process beside the bridge.  Its pipe brings the numbers of signals and
+ends with the bridge; it needs nothing but the standard library."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Low-water marks and the status, in a thread of their own.
+"""Send low-water marks and write the status, in threads of their own.
 
 After a mark a gateway may trim, so a mark is what the table says and what is durable in it, never
 what the bridge thinks.  Whoever calls :meth:`Marks.want` has both.  Sending a mark may hang and so
@@ -22,7 +22,7 @@ SECONDS = 1.0
 """Marks and the status are written this often."""
 
 LOOK_SECONDS = 0.01
-"""How often the end looks whether the last marks have been taken."""
+"""The end checks this often whether the last marks have been received."""
 
 THREADS_MAX = 32
 """Marks that are on their way at once."""
@@ -76,7 +76,7 @@ class Marks:
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def unsent(self) -> set[str]:
-        """Return the gateways that have not taken their newest mark."""
+        """Return the gateways that have not received their newest mark."""
         with self._lock:
             return {name for name, at in self._wanted.items() if self._sent.get(name) != at}
 

@@ -1,19 +1,19 @@
-"""Where a stream is in its queues: the arithmetic of offsets, without Spark.
+"""Compute where a stream is in its queues: this is the arithmetic of offsets, without Spark.
 
 Spark keeps a stream's place as JSON in its checkpoint.  Ours is a dictionary, queue id → place::
 
     {"9f2c…": {"offset": 81920, "epoch": 1, "incarnation": 52…, "witness": 41…}}
 
-``offset`` is the first offset that has *not* been read.  The queue id names the gateway for
-good, so a queue's directory may move.  The epoch rises when a gateway lost rows that it had
-published (a disk that lied about fsync); a stream goes on over that, the rows are skipped as
-damaged ones are.  An epoch that is *lower* than the checkpoint's says that the directory is an
-older copy.  Incarnation and witness prove that the row before the place is the very row that was
-read (``docs/queue-format.md``, "Lineage"); places that were written before there were any lack
-them and are taken as they are.
+``offset`` is the first offset that has *not* been read.  The queue id names the gateway for good,
+so a queue's directory may move.  The epoch rises when a gateway lost rows that it had published (a
+disk that lied about fsync); a stream continues, and the rows are skipped as damaged ones are.  An
+epoch that is *lower* than the checkpoint's says that the directory is an older copy.  Incarnation
+and witness prove that the row before the place is the very row that was read
+(``docs/queue-format.md``, "Lineage"); places that were written before there were any lack them and
+are accepted as they are.
 
 A place may carry ``since``: the batch that ends there begins at ``since``, not where the batch
-before it ended.  Only the first batch of a queue has it, and one that goes on after a loss that
+before it ended.  Only the first batch of a queue has it, and one that continues after a loss that
 the operator accepted.  Spark repeats a batch from what it wrote down and nothing else, so where a
 batch begins must be written down too: for the very first batch it would ask ``startingOffsets``
 again, and ``latest`` is another offset by then.  The place where a stream begins is told by a
@@ -38,7 +38,7 @@ GO_ON = "or accept the loss (option failOnDataLoss=false, bridge: --accept-loss)
 
 
 Source = Queue
-"""What a stream needs of a queue: a directory here, or the Flight server of a gateway."""
+"""A stream needs this of a queue: it is a directory here, or the Flight server of a gateway."""
 
 
 class Place(TypedDict):
@@ -52,13 +52,13 @@ class Place(TypedDict):
 
 
 Places = dict[str, Place]
-"""A place in every queue of the stream, by queue id."""
+"""This is a place in every queue of the stream, by queue id."""
 
 
 class Range(NamedTuple):
-    """Rows lo ≤ offset < hi of one gateway: the work of one task.
+    """Names the rows lo ≤ offset < hi of one gateway: the work of one task.
 
-    ``landed`` proves the history of the batch's end, which the task checks again; None when there
+    ``landed`` proves the history of the batch's end, and the task checks it again; None when there
     is no proof.
     """
 
@@ -69,7 +69,7 @@ class Range(NamedTuple):
 
 
 def place_at(queue: Source, offset: int) -> Place:
-    """The place at ``offset``, which is between the queue's begin and its end."""
+    """Return the place at ``offset``, between the queue's begin and its end."""
     place: Place = {"offset": offset, "epoch": queue.epoch}
     known = queue.place(offset)
     if known.incarnation:
@@ -87,7 +87,7 @@ def proof(place: Place) -> Landed | None:
 
 
 def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Places:
-    """Return where a new stream begins: at ``offsets``, which name every queue."""
+    """Return where a new stream begins: at ``offsets``; they name every queue."""
     return {
         name: {**place_at(queue, offsets[name]), "since": offsets[name]}
         for name, queue in queues.items()
@@ -95,9 +95,7 @@ def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Place
 
 
 def initial_places(queues: Mapping[str, Source]) -> Places:
-    """Return where a new stream begins unless told otherwise: the earliest offset of every
-    queue.
-    """
+    """Return where a new stream begins by default: the earliest offset of every queue."""
     return places_at(queues, {name: queue.begin() for name, queue in queues.items()})
 
 
@@ -150,7 +148,9 @@ def is_first(place: Place) -> bool:
 
 
 def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
-    """``rows_max`` rows divided among the queues: evenly, what one does not need to the others."""
+    """Divide ``rows_max`` rows evenly among the queues; what one does not need goes to the
+    others.
+    """
     shares: dict[str, int] = {}
     left = rows_max
     for position, name in enumerate(sorted(room, key=lambda name: (room[name], name))):
@@ -171,7 +171,7 @@ def batch_ranges(
     """Return the work of the batch start → end, in at most ``parts`` pieces a queue.
 
     A piece has at least ``rows_min`` rows where the queue has them.  Raises QueueMismatch when a
-    queue no longer has what the checkpoint asks for; with ``accept_loss``, takes what is left.
+    queue no longer has what the checkpoint asks for; with ``accept_loss``, returns what is left.
     """
     ranges: list[Range] = []
     for name, place in end.items():
@@ -218,7 +218,7 @@ def check_places(
     accept_loss: bool = False,
     retired: Collection[str] = (),
 ) -> None:
-    """Raises QueueMismatch when no stream can go on from ``start``, a checkpoint's last place."""
+    """Raise QueueMismatch when no stream can resume from ``start``, a checkpoint's last place."""
     check_queues_known(queues, start, retired)
     if not accept_loss:
         for name, queue in queues.items():
@@ -237,9 +237,9 @@ def check_queues_known(
 
 
 def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
-    """Raises QueueMismatch unless ``queue`` can be read on from ``place``.
+    """Raise QueueMismatch unless reading ``queue`` can resume from ``place``.
 
-    ``behind`` is the earliest offset wanted, ``place["offset"]`` unless given.
+    ``behind`` is the earliest offset wanted, by default ``place["offset"]``.
     """
     begin, end, epoch, wanted = queue.begin(), queue.end(), queue.epoch, place["offset"]
     earliest = wanted if behind is None else behind

@@ -1,4 +1,4 @@
-"""What opens a queue: a directory of this machine, or a gateway's Flight server."""
+"""Open a queue: a directory of this machine, or a gateway's Flight server."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from ..queue.source import Queue
 from .options import Access
 
 REMOTE = ("grpc://", "grpc+tls://")
-"""How a location begins that is another machine's."""
+"""A location on another machine begins with one of these."""
 
 PATIENCE_SECONDS = 20.0
-"""How long a task waits for rows of a gateway, before its batch is planned without it."""
+"""A task waits this long for rows of a gateway, before its batch is planned without it."""
 
 LIMIT_SECONDS = 2.0
-"""How long a gateway may take for one small answer, before it counts as away."""
+"""A gateway that needs longer than this for one small answer counts as away."""
 
 
 def is_remote(location: str) -> bool:

@@ -1,4 +1,4 @@
-"""Ranges of queues as tasks of Spark: what opens a queue, what a task reads and how."""
+"""Make Spark's tasks of ranges of queues: open a queue, and read the rows of a task."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .opening import open_queue
 from .options import Access
 
 PATIENCE_SECONDS = 60.0
-"""How long a gateway may be away (it is started again, say) before a stream or a look ends."""
+"""A gateway may be away this long (while it restarts, say) before a stream or a query ends."""
 
 PAUSE_SECONDS = 0.5
-"""Between two attempts to reach a gateway."""
+"""This long is the pause between two attempts to reach a gateway."""
 
 READ_ROWS = 10_000
-"""Rows of one Arrow batch; small commits are merged up to it."""
+"""One Arrow batch has this many rows; small commits are merged up to it."""
 
 
 def patiently(ask: Callable[[], Answer], patience: float = PATIENCE_SECONDS) -> Answer:
@@ -92,7 +92,7 @@ class Piece(NamedTuple):
 
 
 class QueueRange(InputPartition):
-    """The work of one task: one range of a queue, or several of any number of queues."""
+    """Holds the work of one task: one range of a queue, or several of any number of queues."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ def read_range(
 
 
 def read_piece(piece: Piece, access: Access) -> Iterator[pa.RecordBatch]:
-    """The rows of one range as the queue gives them; the same errors and report."""
+    """Yield the rows of one range as the queue returns them; with the same errors and report."""
     queue = _opened.get(piece.location)
     if queue is None or queue.queue_id != piece.gateway:
         queue = _opened[piece.location] = open_queue(piece.location, access, PATIENCE_SECONDS)

@@ -1,9 +1,9 @@
-"""Makes the data sources known to a session that runs already, workers included.
+"""Make the data sources known to a running session, workers included.
 
 Spark's workers are Python processes of their own.  Which program they run, and where they look for
 modules, is written into everything the driver sends them; so it can still be said when the session
-runs.  Unless told otherwise Spark takes ``python3`` from the ``PATH``, and a worker knows nothing
-of the driver's ``sys.path``: a plain script in a virtual environment fails with both.
+runs.  By default Spark runs ``python3`` from the ``PATH``, and a worker knows nothing of the
+driver's ``sys.path``: a plain script in a virtual environment fails with both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PACKAGE = Path(__file__).resolve().parents[1]
-"""The directory of this package."""
+"""This is the directory of this package."""
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 """Spark's switch for sources that can use filters; it is off unless it is set."""
@@ -31,7 +31,7 @@ SHIPPED = "twisted_msgproto.zip"
 
 
 def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
-    """What :func:`twisted_msgproto.spark.register` does."""
+    """Do what :func:`twisted_msgproto.spark.register` promises."""
     from .source import QueueSource
     from .tablesource import TableSource
 
@@ -92,7 +92,9 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
 
 
 def share_path(context: SparkContext) -> None:
-    """The package's root for the workers' ``PYTHONPATH``, unless it is installed there anyway."""
+    """Return the package's root for the workers' ``PYTHONPATH``, unless it is installed there
+    anyway.
+    """
     root = str(PACKAGE.parent)
     # site-packages does not belong before the standard library.
     if PACKAGE.parent.name in ("site-packages", "dist-packages"):

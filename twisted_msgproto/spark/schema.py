@@ -22,7 +22,7 @@ from ..queue import SCHEMA
 def spark_schema() -> StructType:
     """Return the columns of every queue as a Spark type, built by hand.
 
-    ``StructType.fromDDL`` asks a running Spark context, which a worker does not have.
+    ``StructType.fromDDL`` needs a running Spark context, and a worker has none.
     """
     return StructType([StructField(f.name, spark_type(f.type), f.nullable) for f in SCHEMA])
 

@@ -1,6 +1,4 @@
-"""The Spark data source ``msgproto``: queues as a stream, and as a table for a quick look.
-
-::
+"""The Spark data source ``msgproto`` reads queues as a stream, and as a table for a quick query::
 
     register(spark)
     spark.readStream.format("msgproto").option("queue", "/var/lib/gateway/queue").load()
@@ -76,13 +74,13 @@ __all__ = [
 ]
 
 NAME = "msgproto"
-"""What ``format()`` takes."""
+"""``format()`` accepts this name."""
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches over the queues and reads their ranges.
 
-    ``latestOffset`` must take arguments: with none, Spark silently turns admission control off.
+    ``latestOffset`` must have arguments: with none, Spark silently turns admission control off.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -126,7 +124,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return patiently(begun)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Admission control: the option ``maxRowsPerTrigger``."""
+        """Apply admission control: the option ``maxRowsPerTrigger``."""
         rows_max = self._settings.rows_max
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
@@ -152,7 +150,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(patiently(planned))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From here on the stream ends where the queues end now."""
+        """End the stream where the queues end now."""
         self._ends = {name: patiently(queue.end) for name, queue in self.queues.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -208,7 +206,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class QueueBatchReader(DataSourceReader):
-    """What the queues hold, as a table: for a look, a count, a batch of one's own."""
+    """Reads what the queues hold as a table: for a query, a count, a batch of one's own."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._settings = Settings(options)
@@ -257,18 +255,20 @@ class FilteredQueueReader(QueueBatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes what the query will throw away anyhow; Spark applies every filter again."""
+        """Accept filters for rows that the query will drop anyhow; Spark applies every filter
+        again.
+        """
         self._bounds = bounds(filters)
         self._wanted = expression(filters, SCHEMA)
         return filters
 
 
 class QueueSource(DataSource):
-    """``format("msgproto")``.  The options are listed in ``docs/data-source.md``."""
+    """Is ``format("msgproto")``.  The options are listed in ``docs/data-source.md``."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name that ``format()`` takes."""
+        """Return the name that ``format()`` accepts."""
         return NAME
 
     def schema(self) -> StructType:

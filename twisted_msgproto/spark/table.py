@@ -1,7 +1,7 @@
 """Read a landed table back without Spark: fast enough to ask it every second.
 
-Killed tasks leave Parquet files behind which do not belong to the table; which ones do stands in
-its log.  delta-rs follows that log here, as an independent reader of what we write.
+Killed tasks leave Parquet files behind that do not belong to the table; its log names those that
+do.  delta-rs follows that log here, as an independent reader of what we write.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ DELTA_LOG = "_delta_log"
 
 
 class LandedTable:
-    """What a bridge has landed in ``directory``, at the moment of each call.
+    """Reads what a bridge has landed in ``directory``, at the moment of each call.
 
-    A table that does not exist yet is an empty one.
+    A table that does not exist yet is empty.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -56,16 +56,20 @@ class LandedTable:
         return dict(sorted(zip(names.to_pylist(), counts.to_pylist(), strict=True)))
 
     def duplicates(self) -> list[tuple[str, int, int]]:
-        """(gateway, offset, times) of every row that is there more than once: nothing, always."""
+        """Return (gateway, offset, times) of every row that is there more than once; it should
+        be empty, always.
+        """
         return duplicates(self.read(["gateway", "offset"]))
 
     def offsets(self) -> dict[str, list[tuple[int, int]]]:
-        """Per gateway the ranges [lo, hi) of offsets in the table, in order, as few as possible."""
+        """Return per gateway the ranges [lo, hi) of offsets in the table, in order, as few as
+        possible.
+        """
         return ranges(self.read(["gateway", "offset"]))
 
 
 def duplicates(table: pa.Table) -> list[tuple[str, int, int]]:
-    """(gateway, offset, times) of the pairs that ``table`` holds more than once."""
+    """Return (gateway, offset, times) of the pairs that ``table`` holds more than once."""
     counted = table.group_by(["gateway", "offset"]).aggregate([([], "count_all")])
     twice = counted.filter(pc.greater(counted.column("count_all"), 1))
     columns = [twice.column(name).to_pylist() for name in ("gateway", "offset", "count_all")]
@@ -73,7 +77,7 @@ def duplicates(table: pa.Table) -> list[tuple[str, int, int]]:
 
 
 def ranges(table: pa.Table) -> dict[str, list[tuple[int, int]]]:
-    """Per gateway the ranges [lo, hi) of the offsets in ``table``."""
+    """Return per gateway the ranges [lo, hi) of the offsets in ``table``."""
     found: dict[str, list[tuple[int, int]]] = {}
     for gateway in sorted(pc.unique(table.column("gateway")).to_pylist()):
         mine = table.filter(pc.equal(table.column("gateway"), gateway)).column("offset")

@@ -1,7 +1,7 @@
-"""A pipeline of one's own between the queues and the table, exactly once like everything else.
+"""Run a pipeline of one's own between the queues and the table, exactly once like everything else.
 
 ``msgproto bridge --transform MODULE:FUNCTION`` names a PySpark function, DataFrame → DataFrame.  It
-is given the rows of a batch in the columns of the queues, and what it returns lands: columns added,
+receives the rows of a batch in the columns of the queues, and what it returns lands: columns added,
 bodies parsed, rows joined, masked, left out.  A batch is still exactly its ranges, its files are
 still made durable by the workers that wrote them, and one commit still says both that files there
 are and how far every gateway has landed.  So whatever the function makes of a batch is in the table
@@ -48,10 +48,11 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
 
 Function = Callable[[DataFrame], DataFrame]
-"""What a transform is."""
+"""A transform has this type."""
 
 FAILED = re.compile(r"msgproto-failed: ([0-9a-f]+);")
-"""How a task says through Java that gateway it could not read: JSON in hexadecimal digits.
+"""A task names the gateway that it could not read in this form, through Java: JSON in hexadecimal
+digits.
 
 A traceback also quotes the line of the program that raised it; digits tell the two apart.
 """
@@ -61,7 +62,7 @@ LANDABLE: tuple[type[st.DataType], ...] = (
     *(st.ByteType, st.ShortType, st.IntegerType, st.LongType),
     *(st.FloatType, st.DoubleType, st.DecimalType),
 )
-"""The simple types that a table can hold that every reader of Delta tables understands."""
+"""A table can hold these simple types, and every reader of Delta tables understands them."""
 
 
 class Transform:
@@ -135,7 +136,7 @@ class Transform:
 
 
 def load_function(name: str) -> Function:
-    """Return the function ``MODULE:FUNCTION``; the working directory is looked in, too.
+    """Return the function ``MODULE:FUNCTION``; the working directory is searched, too.
 
     Raises ConfigurationError with one line.
     """
@@ -205,7 +206,7 @@ def refuse_type(name: str, column: str, kind: st.DataType) -> None:
 # -- on the workers -------------------------------------------------------------------------------
 
 Met = tuple[str, int, int, int, tuple[tuple[int, int], ...]]
-"""What the read of a range told: gateway, its bounds, its rows, what of it was damaged."""
+"""The read of a range reports this: gateway, its bounds, its rows, what of it was damaged."""
 
 
 class Union(AccumulatorParam[frozenset[Met]]):
@@ -239,7 +240,7 @@ def reading(
 def read_task(
     ranges: Sequence[Range], met: Accumulator[frozenset[Met]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task.  Raises TableError, which names the gateway that cannot be read."""
+    """Yield the rows of a task.  Raises TableError that names the gateway if it cannot be read."""
     rows: dict[Range, int] = dict.fromkeys(ranges, 0)
     for part, item in read_all(ranges, open_range):
         if isinstance(item, Failure):
@@ -264,7 +265,7 @@ def writing(target: Target) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
 
 
 def write_rows(target: Target, batches: Batches) -> LandedRanges:
-    """Writes rows below the table, durably.  Raises TableError with one line."""
+    """Write rows below the table, durably.  Raises TableError with one line."""
     files = Files(target, storage_at(target.location, target.storage))
     landed = LandedRanges()
     try:
@@ -282,7 +283,9 @@ def write_rows(target: Target, batches: Batches) -> LandedRanges:
 
 
 def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
-    """``batch`` in the table's columns, ``day`` among them.  Raises TableError for a null there."""
+    """Return ``batch`` in the table's columns, ``day`` among them.  Raises TableError for a null
+    there.
+    """
     columns = []
     for field in target.schema:
         if field.name in batch.schema.names:

@@ -43,7 +43,7 @@ class Run:
 
     @classmethod
     def new(cls) -> Run:
-        """A name for this process, from now on."""
+        """Return a name for this process, from now on."""
         return cls(uuid.uuid4().hex, socket.gethostname(), os.getpid())
 
 

@@ -100,7 +100,7 @@ class Range:
     access: object = None
 
     def between(self, lo: int, hi: int) -> Range:
-        """A part of this range."""
+        """Return a part of this range."""
         return replace(self, lo=lo, hi=hi)
 
 

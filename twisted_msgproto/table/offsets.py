@@ -1,4 +1,4 @@
-"""Read from the files of a table which offsets of which gateways they hold."""
+"""Read from the files of a table that offsets of which gateways they hold."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from ..core.errors import ConfigurationError, ConnectionClosed, Refused
+from ..core.errors import ConfigurationError, ConnectionClosed, PeerError, Refused
 from ..core.message import Message
 from ..core.strict_json import NotJson
 from ..net.clients.asking import ask_each
@@ -32,6 +32,7 @@ from .application.methods import call_method, dump, parse
 from .protocol.exchange import NoSuchMethod, Reply, Stored, Update, plain
 from .protocol.sides import UmqClient, UmqClientFactory, connect
 from .protocol.storing import PROTOCOL
+from .protocol.subscriptions import Subscription
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:5048/"
 
@@ -147,12 +148,20 @@ class Receiver(UmqClient):
             attachments=[],
         )
 
+    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
+        """The server publishes no more."""
+        if reason == "closed":
+            why = "the server has ended the topic, or we read it too slowly"
+            self.ended.errback(PeerError(why))
+
     def sessionLost(self, reason: Failure) -> None:
         """The server is gone."""
-        if reason.check(ConnectionDone) and not isinstance(self._reason, Refused):
+        if self.ended.called:
+            return
+        if reason.check(ConnectionDone) and not isinstance(self.ending, Refused):
             self.ended.callback(None)
         else:
-            self.ended.errback(self._reason or ConnectionClosed("the connection was lost"))
+            self.ended.errback(self.ending or ConnectionClosed("the connection was lost"))
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:

@@ -9,8 +9,8 @@
 Binary messages carry attachments only and have no grammar.  Ids are compared by value, but a reply
 repeats the id as it came, so a frame keeps its text.
 
-:func:`decode` never raises: what is no command is a :class:`UmqFault` with the code which the
-``F`` command will carry.
+:func:`decode` never raises: what is no command is a :class:`UmqFault` with the code that the ``F``
+command will carry.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from ..core.errors import Fault, shown
 from ..core.limits import Limit, Limits
 
 VERSION: Final = 1
-"""The protocol's version which this package speaks (``UM-07``)."""
+"""The protocol's version that this package speaks (``UM-07``)."""
 
 DIGITS_MAX: Final = 13
 """Digits of an id or a count: enough for 64 bits (``UM-02``)."""
@@ -51,7 +52,7 @@ class Code(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class UmqFault(Fault):
-    """A peer's fault, and the code of the ``F`` which answers it (``UM-18``)."""
+    """A peer's fault, and the code of the ``F`` that answers it (``UM-18``)."""
 
     code: Code = Code.FORMAT
 
@@ -60,7 +61,7 @@ class UmqFault(Fault):
 class Frame:
     """One command.
 
-    ``id`` is the text as it came or goes, ``attachments`` the number of binary messages which
+    ``id`` is the text as it came or goes, ``attachments`` the number of binary messages that
     follow.  The subclass says which command it is; ``letter`` is its letter.
     """
 
@@ -70,8 +71,8 @@ class Frame:
 
     @property
     def number(self) -> int:
-        """The id's value; no digits read as 0 (``UM-02``)."""
-        return number(self.id)
+        """Return the id's value; no digits read as 0 (``UM-02``)."""
+        return int(self.id, 36) if self.id else 0
 
 
 class Hello(Frame):
@@ -180,7 +181,7 @@ LETTERS: Final[dict[type[Frame], str]] = {
 """Frame class → letter; ``!`` is never written (``UM-09``)."""
 
 BARE: Final[frozenset[str]] = frozenset("FEDUX!-")
-"""Commands which cannot have attachments (``UM-05``)."""
+"""Commands that cannot have attachments (``UM-05``)."""
 
 _HEAD: Final = re.compile(r"(?:A([0-9A-Z]{0,13}):)?([-HWFCBRETDUSX!])([0-9A-Z]{0,13}):").match
 
@@ -197,11 +198,13 @@ def base36(value: int) -> str:
     """``value`` ≥ 0 in upper-case base 36."""
     if value < 36:
         return _ALPHABET[value]
-    digits = ""
-    while value:
-        value, digit = divmod(value, 36)
-        digits = _ALPHABET[digit] + digits
-    return digits
+    return _base36_cached(value // 36) + _ALPHABET[value % 36]
+
+
+@lru_cache(maxsize=256)
+def _base36_cached(value: int) -> str:
+    """As :func:`base36`: ids are counted up, so nearly all have their first digits in common."""
+    return base36(value)
 
 
 def is_id(text: str) -> bool:
@@ -210,9 +213,14 @@ def is_id(text: str) -> bool:
 
 
 def encode(frame: Frame) -> str:
-    """The text message of ``frame``; no ``A`` for no attachments (``UM-03``)."""
-    text = f"{LETTERS[type(frame)]}{frame.id}:{frame.payload}"
-    return f"A{base36(frame.attachments)}:{text}" if frame.attachments else text
+    """Return the text message of ``frame``; no ``A`` for no attachments (``UM-03``)."""
+    return command_text(type(frame), frame.id, frame.payload, frame.attachments)
+
+
+def command_text(kind: type[Frame], id: str, payload: str, attachments: int = 0) -> str:
+    """Return the text message of one command: as :func:`encode`, without a frame."""
+    text = f"{LETTERS[kind]}{id}:{payload}"
+    return f"A{base36(attachments)}:{text}" if attachments else text
 
 
 class Decoder:
@@ -226,7 +234,9 @@ class Decoder:
         self._attachments = limits.integer("attachments")
 
     def decode(self, text: str) -> Frame | UmqFault:
-        """The command in ``text``, or what is wrong with it (``UM-02`` … ``UM-05``, ``UM-18``)."""
+        """Return the command in ``text``, or what is wrong with it (``UM-02`` … ``UM-05``,
+        ``UM-18``).
+        """
         head = _HEAD(text)
         if head is None:
             return diagnose(text)

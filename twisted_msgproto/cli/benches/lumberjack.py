@@ -1,4 +1,5 @@
-"""What Lumberjack costs: the reader through a real socket, alone and into the durable queue.
+"""Measure what Lumberjack costs: the reader through a real socket, alone and into the durable
+queue.
 
 The load comes from this process with plain sockets and octets that were encoded before; the
 server is a process of its own, and its CPU time is what is measured.
@@ -40,11 +41,11 @@ BODY_OCTETS = 300
 WINDOW = 2048
 MESSAGES = 200_000
 MEMORY_TIMES = 2.5
-"""Times the messages: events after which the memory is first looked at."""
+"""This, times the messages, is the number of events before the memory is first read."""
 SILENT_SECONDS_MAX = 60
-"""How long a reader may say nothing while something is not acked."""
+"""A reader may say nothing for this long while something is not acked."""
 AGAINST_TIMES = 5
-"""Times the messages of the rows beside a peer: its CPU time is known to 10 ms only."""
+"""The rows beside a peer have this many times the messages: its CPU time is known to 10 ms only."""
 MODULE = "twisted_msgproto.cli.benches.lumberjack"
 
 
@@ -73,7 +74,7 @@ def json_window(size: int = WINDOW) -> bytes:
 
 @cache
 def data_window(size: int = WINDOW) -> bytes:
-    """Return a W frame and ``size`` D frames of five pairs, which weigh what the J frames weigh."""
+    """Return a W frame and ``size`` D frames of five pairs, as large as the J frames."""
     # 10 octets of header either way; five keys of 6 octets, ten lengths, the rest is values.
     value = "v" * ((BODY_OCTETS - 5 * (4 + 6 + 4)) // 5)
     pairs = [{f"field{key}": value for key in range(5)}] * size
@@ -194,7 +195,7 @@ def scan(window: bytes, windows: int, size: int) -> Figures:
 
 
 def inflate(window: bytes, windows: int, size: int) -> Figures:
-    """``zlib.decompress`` alone on the same data."""
+    """Run ``zlib.decompress`` alone on the same data."""
     payload = window[12:]
     with timed(windows * size) as figures:
         for _ in range(windows):
@@ -206,7 +207,7 @@ def inflate(window: bytes, windows: int, size: int) -> Figures:
 
 
 class Subjects:
-    """The server processes of one run, started when first needed and ended with the run."""
+    """Holds the server processes of one run, started when first needed and ended with the run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -220,7 +221,7 @@ class Subjects:
         return self._subjects[key]
 
     def peer(self, command: str) -> Measured:
-        """Another program's server; ConfigurationError if it does not start."""
+        """Start another program's server; raise ConfigurationError if it does not start."""
         if command not in self._subjects:
             self._subjects[command] = Peer(command, self.directory)
         return self._subjects[command]

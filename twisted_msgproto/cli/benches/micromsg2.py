@@ -1,4 +1,4 @@
-"""What MicroMsg2 costs: a server through a real socket, its fan-out, and its filters.
+"""Measure what MicroMsg2 costs: a server through a real socket, its fan-out, and its filters.
 
 The load comes from this process with plain sockets and octets that were encoded before; the
 server is a process of its own, and its CPU time is what is measured.
@@ -35,10 +35,10 @@ PAYLOAD_OCTETS = 100
 WINDOW = 100
 MESSAGES = 200_000
 RUN = 65_500
-"""Messages of one connection: whole windows, before the numbers wrap."""
+"""One connection has this many messages: complete windows, before the numbers wrap."""
 
 FILTER_SECONDS = 2e-6
-"""What a filter check may cost."""
+"""A filter check may cost this much."""
 
 
 # ── Loads: octets that were encoded before the clock runs ──────────────────────────────────────
@@ -88,7 +88,7 @@ def drive(port: int, count: int) -> list[float]:
 
 
 def subscribers(port: int, count: int) -> list[socket.socket]:
-    """``count`` connections that are subscribed to one topic."""
+    """Make ``count`` connections that are subscribed to one topic."""
     made = []
     for _ in range(count):
         one = session(port, Offer("pub-sub"))

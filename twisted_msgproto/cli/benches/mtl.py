@@ -1,6 +1,6 @@
-"""What MTL costs: confirmed Content into a counting sink beside a raw blocking ROUTER loop.
+"""Measure what MTL costs: confirmed Content into a counting sink beside a raw blocking ROUTER loop.
 
-The writer is the same for both: a process of plain pyzmq that sends as fast as the socket takes
+The writer is the same for both: a process of plain pyzmq that sends as fast as the socket accepts
 it and waits for the last Confirm.  The server's process also says for how long its reactor stood
 still at worst.
 """

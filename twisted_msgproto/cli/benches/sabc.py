@@ -1,8 +1,8 @@
-"""What sABC costs: requests and their acknowledgements through a real socket.
+"""Measure what sABC costs: requests and their acknowledgements through a real socket.
 
-The load comes from this process with plain sockets and octets that were encoded before; the
-servers are processes of their own.  Beside ours stands Twisted's LineReceiver, which echoes the
-same octets with the end mark of a message as its delimiter: a line a message.
+The load comes from this process with plain sockets and octets that were encoded before; the servers
+are processes of their own.  Ours is compared with Twisted's LineReceiver: it echoes the same octets
+with the end mark of a message as its delimiter, a line a message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What many gateways cost a bridge: 10, 100 and 1000 real Flight endpoints on this machine.
+"""Measure what many gateways cost a bridge: 10, 100 and 1000 real Flight endpoints on this machine.
 
 * *a batch's plan*: from the first question to the tasks, every living gateway asked, a tenth of
   them silent; answers take 10 ms beyond what they cost.
@@ -7,7 +7,7 @@
   start it, with Spark.  *A start after kill -9*: until the table has what waited.
 * *the network*: octets of a question and its answer, and of a row, counted between the two.
 
-The endpoints stand on the same machine and take their share of its cores, which is told.
+The endpoints are on the same machine and use a share of its cores; the rows say so.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ REQUIRES = ("pyspark", "deltalake")
 
 SIZES = (10, 100, 1000)
 DEAD_SHARE = 10
-"""One gateway of so many is silent."""
+"""One gateway out of this many is silent."""
 ANSWER_SECONDS = 0.01
 ROWS = 10
 PLANS = 5
-"""Plans of which the median counts, after the first rounds have found the dead."""
+"""The median of this many plans counts, after the first rounds have found the dead."""
 BATCHES = 3
 COMMITS = 120
-"""More than a checkpoint's interval: a start reads what a bridge leaves behind."""
+"""This is more than a checkpoint's interval: a start reads what a bridge leaves behind."""
 QUESTIONS = 50
 NETWORK_ROWS = 20_000
 PATIENCE_SECONDS = 300.0
@@ -51,7 +51,7 @@ PATIENCE_SECONDS = 300.0
 
 @contextmanager
 def gateways(directory: Path, count: int, dead: int = 0) -> Iterator[list[Endpoints]]:
-    """``count`` gateways, the last ``dead`` of them in a process of their own."""
+    """Run ``count`` gateways, the last ``dead`` of them in a process of their own."""
     living = count - dead
     shares = [living // PROCESSES + (n < living % PROCESSES) for n in range(PROCESSES)]
     shares += [dead] if dead else []
@@ -110,13 +110,13 @@ def plan_seconds(directory: Path, count: int) -> Reading:
 
 
 def own_cpu_seconds() -> float:
-    """CPU time of this process alone."""
+    """Return the CPU time of this process alone."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Waits for it; RuntimeError after :data:`PATIENCE_SECONDS`."""
+    """Wait for it; raise RuntimeError after :data:`PATIENCE_SECONDS`."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         if time.monotonic() > deadline:
@@ -128,9 +128,7 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def commit_seconds(directory: Path, count: int) -> Reading:
-    """Return seconds of a durable commit that moves all gateways; and what opening the table
-    takes.
-    """
+    """Return seconds of a durable commit that moves all gateways; and of opening the table."""
     from twisted_msgproto.queue.lineage import Landed
     from twisted_msgproto.table.actions import DataFile, Run
     from twisted_msgproto.table.landing import TABLE_SCHEMA
@@ -212,14 +210,14 @@ def batch_seconds(directory: Path, count: int) -> Iterator[tuple[str, Reading]]:
 
 
 def _written(served: list[Endpoints]) -> int:
-    """Gives every gateway a few rows; how many in all."""
+    """Add a few rows to every gateway; return how many in all."""
     for one in served:
         one.write(ROWS)
     return ROWS * len(locations(served))
 
 
 def _await_rows(bridge: subprocess.Popen[str], table: Looking, rows: int) -> float:
-    """Waits until the table has so many rows; the seconds it took."""
+    """Wait until the table has this many rows; return the seconds."""
     began = time.perf_counter()
 
     def arrived() -> bool:
@@ -240,7 +238,7 @@ def drained(bridge: subprocess.Popen[str]) -> None:
 
 
 class Looking:
-    """Looks how many rows a table has; it is opened once, and then its new commits are read."""
+    """Counts the rows of a table; it is opened once, and then its new commits are read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -275,7 +273,7 @@ def added(path: Path, after: int) -> list[int]:
 
 
 class Bridges:
-    """The rows of one bridge over ``count`` gateways, measured when the first is asked for."""
+    """Measures the rows of one bridge over ``count`` gateways when the first is needed."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self._directory = directory
@@ -318,7 +316,7 @@ class Counting:
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """No more connections."""
+        """Accept no more connections."""
         self._server.close()
 
 

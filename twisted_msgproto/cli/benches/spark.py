@@ -1,4 +1,4 @@
-"""What the way from the queue into a table costs.
+"""Measure what the way from the queue into a table costs.
 
 * *queue → table* beside Spark's own Parquet → Parquet stream: both in one warm session, in turns,
   on the same rows (300-octet JSON bodies, fourteen columns), with the same number of batches, in
@@ -48,18 +48,18 @@ RATE = 2000
 LATENCY_SECONDS = 20.0
 LATENCY_GROUP = 20
 WARM_BATCHES = 20
-"""The backlog of the start has landed when the bridge has landed so many batches."""
+"""The backlog of the start has landed when the bridge has landed this many batches."""
 BATCHES_MIN = 3
-"""Looked at in any case, however slow they are: rows of the steady part are in them."""
+"""These are measured in any case, however slow they are: rows of the steady part are in them."""
 GATEWAYS = 1000
 ANSWER_SECONDS = 0.01
 COMMITS = 20_000
 PATIENCE_SECONDS = 120.0
-"""How long the bridge may take to land the next batch before it is given up."""
+"""The bridge may need this long to land the next batch before the measurement ends."""
 
 
 def bodies(first: int, count: int, chance: random.Random) -> list[bytes]:
-    """JSON documents of :data:`BODY_OCTETS` that compress about as logs do."""
+    """Return JSON documents of :data:`BODY_OCTETS` that compress about as logs do."""
     words = ["GET", "POST", "/index", "/api/v1/item", "200", "404", "error", "timeout", "user"]
     made = []
     for number in range(first, first + count):
@@ -118,7 +118,7 @@ def copy_to_parquet(queue: Path, directory: Path, files: int, codec: str = "snap
 
 
 class Streams:
-    """A Spark session and the same rows as a queue and as Parquet, made when first needed."""
+    """Holds a Spark session and the same rows as a queue and as Parquet, made when first needed."""
 
     def __init__(self, directory: Path, rows: int) -> None:
         self._directory = directory
@@ -213,7 +213,7 @@ class Streams:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of all below it: Java and its Python workers."""
+    """Return the CPU time of this process and of all below it: Java and its Python workers."""
     from twisted_msgproto.spark.session import descendants
 
     ticks = 0
@@ -282,9 +282,9 @@ def ended(bridge: subprocess.Popen[str]) -> None:
 
 
 def latency(directory: Path, rate: float, seconds: float, warm: int = WARM_BATCHES) -> Reading:
-    """Seconds from the acknowledgement of a row to its commit: the 95 % quantile.
+    """Return the seconds from the acknowledgement of a row to its commit: the 95 % quantile.
 
-    Looked at for so many ``seconds`` after the first ``warm`` batches, and for three batches.
+    It is measured for ``seconds`` after the first ``warm`` batches, and for at least three batches.
     """
     queue, table = directory / "queue", directory / "table"
     writing = Writing(queue, rate, LATENCY_GROUP)
@@ -358,7 +358,7 @@ def landed_in(commit: Path) -> int:
 
 
 class Answering:
-    """A gateway without a network: it answers after a while, or never."""
+    """Is a gateway without a network: it answers after a while, or never."""
 
     def __init__(self, name: str, answers: bool) -> None:
         self.queue_id = name
@@ -407,7 +407,9 @@ def plan_seconds(gateways: int) -> Reading:
 
 
 def commit_growth(directory: Path, commits: int) -> Reading:
-    """CPU of a commit at the end of a long log, as a multiple of one at its beginning."""
+    """Return the CPU of a commit at the end of a long log, as a multiple of one at its
+    beginning.
+    """
     from twisted_msgproto.queue.lineage import Landed
     from twisted_msgproto.table.actions import DataFile, Run
     from twisted_msgproto.table.landing import TABLE_SCHEMA

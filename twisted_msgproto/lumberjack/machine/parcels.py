@@ -1,4 +1,4 @@
-"""Events on their way out: checked and packed, and what of them is in flight."""
+"""Check and pack events to send, and keep account of those in flight."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Packer:
 
 @dataclass(slots=True)
 class Flight:
-    """One window in flight: which parcel each of its events came from, in order."""
+    """Is one window in flight: it knows the parcel of each of its events, in order."""
 
     portions: list[tuple[Parcel, int]]  # parcel, events of it that are not acknowledged
     size: int

@@ -1,4 +1,4 @@
-"""A Lumberjack writer that comes back, in the shape that all protocols' clients have."""
+"""A Lumberjack writer that reconnects has the methods of all protocols' clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lumberjack on Twisted: moves octets, owns timers and back-pressure, decides nothing.
+"""Lumberjack's server on Twisted moves octets, owns timers and back-pressure, and decides nothing.
 
 Subclass :class:`LumberjackServer` and override its hooks::
 
@@ -29,13 +29,14 @@ from ..terms import READER_LIMITS, DataReceived, JsonReceived
 PROTOCOL: Final = "lumberjack"
 
 READ_OCTETS: Final = 1 << 20
-"""What one read takes at the most.  Shippers send in bulk, each read costs a turn and makes a batch
-for the queue: against Twisted's 64 KiB this halves the CPU time of an event on its way to the disk;
-more brings nothing.  The buffer lives for one read."""
+"""One read returns at most this many octets.  Shippers send in bulk, and each read costs a turn
+and makes a batch for the queue; ``docs/benchmarks.md`` compares sizes.  The buffer lives for one
+read.
+"""
 
 
 class LumberjackServer(Session):
-    """The reader's side of one connection.
+    """Serves the reader's side of one connection.
 
     Attributes:
         machine: the reader; its ``snapshot()`` tells where the connection stands.

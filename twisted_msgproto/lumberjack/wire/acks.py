@@ -1,4 +1,4 @@
-"""Decoding what a writer reads: acks."""
+"""Decode what a writer reads: acks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from .frames import FAULT_OCTETS, SHORT, TYPES, VERSIONS, Ack
 
 
 class AckDecoder:
-    """What a writer reads: ``A`` frames of either version, six octets each, and nothing else.
+    """Decodes what a writer reads: ``A`` frames of either version, six octets each, and nothing
+    else.
 
-    A reader that sends anything else is told apart at its first wrong octet, so a hostile one
-    makes a writer hold five octets at most (``LJ-02``, ``LJ-05``, ``LJ-21``).
+    A reader that sends anything else is recognised at its first wrong octet, so a hostile one makes
+    a writer hold at most five octets (``LJ-02``, ``LJ-05``, ``LJ-21``).
     """
 
     __slots__ = ("_failed", "_start")

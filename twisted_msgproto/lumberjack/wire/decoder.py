@@ -1,4 +1,4 @@
-"""Decoding what a reader reads: runs of data frames, windows, and compressed frames."""
+"""Decode what a reader reads: runs of data frames, windows, and compressed frames."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ except ImportError:  # pragma: no cover - the tests run with the extra
 
 @dataclass(slots=True)
 class _Level:
-    """One stream of frames: the connection's own (index 0), or what a C frame inflated to."""
+    """Is one stream of frames: the connection's own (index 0), or what a C frame inflated to."""
 
     octets: bytes = b""
     position: int = 0
@@ -58,7 +58,7 @@ class _Level:
 
 @dataclass(slots=True)
 class _PartialData:
-    """A D frame that is not all there yet: what was read of it, so that nothing is read twice."""
+    """Keeps what was read of an incomplete D frame, so that nothing is read twice."""
 
     version: int
     sequence: int
@@ -81,9 +81,10 @@ class _Inflation:
 
 
 class Decoder:
-    """Octets in, frames out.
+    """Turns octets into frames.
 
-    ``feed(octets)`` returns the whole frames; call ``feed(b"")`` again as long as ``unfinished`` is
+    ``feed(octets)`` returns the complete frames; call ``feed(b"")`` again as long as ``unfinished``
+    is
     true: a compressed frame may hold more than one turn should decode.  After a :class:`Fault`
     nothing is decoded any more.
 
@@ -374,7 +375,7 @@ class Decoder:
         return True
 
     def _scan_pairs(self, level: _Level, partial: _PartialData) -> bool:
-        """Go on with the D frame that has begun, as far as the octets reach."""
+        """Continue the D frame that has begun, as far as the octets reach."""
         octets, position, end = level.octets, level.position, len(level.octets)
         unpack = LENGTH.unpack_from
         limits = self._data_limits.key_octets, self._data_limits.value_octets
@@ -505,4 +506,6 @@ class Decoder:
         TYPE_DATA: (LONG.size, _scan_data),
         TYPE_COMPRESSED: (SHORT.size, _begin_compressed),
     }
-    """By type: the octets of a frame's header, and what reads on from there."""
+    """This maps a frame's type to the octets of its header, and to the function that reads on
+    from there.
+    """

@@ -1,7 +1,7 @@
-"""The two loops in which a reader spends its time: runs of ``J`` and of ``D`` frames in octets.
+"""A reader spends its time in these two loops over runs of ``J`` and of ``D`` frames.
 
-Each stands here in Python.  The compiled module ``_scan`` does the same work several times as
-fast and is used where it was built; :data:`COMPILED` tells.
+Each is here in Python.  The compiled module ``_scan`` does the same work several times as fast and
+is used where it was built; :data:`COMPILED` tells.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from ...core.compiled import compiled
 from ...core.packed import PackedMaps, PackedNumbers, PackedOctets
 
 FORM: Final = 4
-"""Of what ``_scan`` takes and gives; see :func:`~twisted_msgproto.core.compiled.compiled`."""
+"""This number changes with the arguments and results of ``_scan``; see
+:func:`~twisted_msgproto.core.compiled.compiled`.
+"""
 
 _compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
 
 COMPILED: Final = _compiled is not None
-"""Whether the compiled form is in use."""
+"""True if the compiled form is in use."""
 
 _HEADER = struct.Struct(">HII")  # version and type as one number, sequence, length or count
 _LENGTH = struct.Struct(">I")
@@ -39,14 +41,14 @@ _NO_KEY: Final[KnownKey] = ((), 0, "")
 # ── J frames, and the windows they stand in ─────────────────────────────────────────────────────
 
 JsonRun = tuple[int, PackedNumbers, PackedOctets, list[tuple[int, int]], int]
-"""J frames of one version that follow each other, and the W frames that stand among them:
+"""Return J frames of one version that follow each other, and the W frames among them:
 
 * the position behind them,
 * the J frames' sequence numbers,
 * and documents,
 * of each W frame: how many J frames stand before it, and the window it announces,
-* so many octets has the next J frame, whose header stands at the position and whose end is not
-  here; 0 if there is none.
+* the octets of the next J frame, if its header stands at the position and its end is not here; else
+  0.
 """
 
 
@@ -101,7 +103,7 @@ def json_run_compiled(
 
 
 class DataLimits(NamedTuple):
-    """What bounds one D frame: pairs, and octets of a key, of a value, of all."""
+    """Bounds one D frame: pairs, and octets of a key, of a value, of all."""
 
     pairs: int
     key_octets: int
@@ -110,7 +112,7 @@ class DataLimits(NamedTuple):
 
 
 class DataRun(NamedTuple):
-    """D frames of one version that follow each other, up to ``position``.
+    """Holds D frames of one version that follow each other, up to ``position``.
 
     ``unusual``: the next frame's header stands there, and the frame is not one for a run.
     """

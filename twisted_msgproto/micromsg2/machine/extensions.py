@@ -61,6 +61,8 @@ class Extension:
     has_frames: ClassVar[bool] = False
     annotates: ClassVar[bool] = False
 
+    __slots__ = ("limits", "properties")
+
     def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
         self.properties = properties
         self.limits = limits

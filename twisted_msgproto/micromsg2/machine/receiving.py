@@ -68,6 +68,7 @@ class _Said(NamedTuple):
 
 _SILENCE: Final = _Said(_NOTHING, _NOTHING)
 _EMPTY: Final = _Read(NO_PROPERTIES, _NOTHING, 0)
+_NO_PARTS: Final[Iterator[Part]] = iter(())
 _ALL_EMPTY: Final[list[_Read]] = []
 
 
@@ -113,31 +114,45 @@ class Inbox:
         steps: what inspections may still spend in this call.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        counters: Counters,
-        annotating: Sequence[tuple[int, Extension]],
-        refused: Callable[[int, str], None],
-    ) -> None:
-        """``annotating`` is filled when extensions are agreed.
+    __slots__ = (
+        "_batch",
+        "_behind",
+        "_counters",
+        "_last",
+        "_octets_max",
+        "_parts_max",
+        "_payload",
+        "_refused",
+        "_sliced",
+        "_texts",
+        "annotating",
+        "count",
+        "inspected",
+        "objecting",
+        "repeat_seen",
+        "steps",
+        "window",
+    )
 
-        ``refused(sequence, why)`` is called for each body which an extension refuses."""
+    def __init__(
+        self, limits: Limits, counters: Counters, refused: Callable[[int, str], None]
+    ) -> None:
+        """``refused(sequence, why)`` is called for each body which an extension refuses."""
         self.window: ReceiveWindow[None] = ReceiveWindow()
         self.count: int | None = None
-        self.annotating = annotating
-        self.objecting: list[Extension] = []
+        self.annotating: Sequence[tuple[int, Extension]] = ()
+        self.objecting: Sequence[Extension] = ()
         self.repeat_seen = False
         self.inspected: _Inspected | None = None
         self.steps = INSPECTION_STEPS
-        self._behind: Iterator[Part] = iter(())  # frames of the same run, behind that body
+        self._behind = _NO_PARTS  # frames of the same run, behind that body
         self._parts_max = limits.integer("payload-parts")
         self._octets_max = limits.integer("payload-octets")
         self._counters = counters
         self._refused = refused
         self._sliced = 0  # place up to which slices reach
         self._last = 0  # number which came last
-        self._batch = MessagesReceived()  # messages which are not in an event yet
+        self._batch: MessagesReceived | None = None  # messages which are not in an event yet
         self._payload: _Payload | None = None
         self._texts: dict[bytes, _Read] = {}
 
@@ -156,10 +171,9 @@ class Inbox:
     def take(self) -> MessagesReceived | None:
         """The messages which have come so far, as one slice of the window; None for none."""
         batch = self._batch
-        if not batch.sequences:
-            return None
-        batch.place = self._sliced = self.window.slice()
-        self._batch = MessagesReceived()
+        if batch is not None:
+            batch.place = self._sliced = self.window.slice()
+            self._batch = None
         return batch
 
     def slice_refused(self) -> int | None:
@@ -179,31 +193,40 @@ class Inbox:
             self._receive_rows(map(Part, *columns))
             return
         self._receive(len(run.sequences))
-        batch = self._batch
-        if batch.sequences:
-            batch.sequences += run.sequences
-            batch.destinations += run.destinations
-            batch.bodies += run.payloads
-            batch.texts += run.properties
-        else:  # as nearly always: the columns are nobody else's
-            batch.sequences, batch.destinations = run.sequences, run.destinations
-            batch.bodies, batch.texts = run.payloads, run.properties
-        batch.octets += run.octets
+        notes: list[Mapping[str, str]] = []
         if reads is _ALL_EMPTY:
-            reads = [_EMPTY] * len(run.sequences)
-            batch.properties += [NO_PROPERTIES] * len(reads)
+            properties: list[Properties] = [NO_PROPERTIES] * len(run.sequences)
+            fields = [_NOTHING] * len(run.sequences)
         else:
             self._counters.untyped += sum([read.untyped for read in reads])
-            batch.properties += [read.properties for read in reads]
+            properties = [read.properties for read in reads]
+            fields = [read.fields for read in reads]
         if self.annotating:
             # Asked for each message: what an extension says may hold for one only.
-            said = [self._say() for _ in reads]
-            batch.fields += [
-                _with(*row) for row in zip([r.fields for r in reads], said, strict=True)
-            ]
-            batch.notes += [each.notes for each in said]
-        else:
-            batch.fields += [read.fields for read in reads]
+            said = [self._say() for _ in fields]
+            fields = [_with(*row) for row in zip(fields, said, strict=True)]
+            notes = [each.notes for each in said]
+        batch = self._batch
+        if batch is None:  # as nearly always: the columns are nobody else's
+            self._batch = MessagesReceived(
+                run.sequences,
+                run.destinations,
+                fields,
+                run.payloads,
+                run.properties,
+                properties,
+                run.octets,
+                notes=notes,
+            )
+            return
+        batch.sequences += run.sequences
+        batch.destinations += run.destinations
+        batch.fields += fields
+        batch.bodies += run.payloads
+        batch.texts += run.properties
+        batch.properties += properties
+        batch.octets += run.octets
+        batch.notes += notes
 
     def _all_good(self, bodies: list[bytes]) -> bool:
         """Whether all these can be judged now, and no extension refuses one."""
@@ -298,11 +321,12 @@ class Inbox:
             self._take(message, read, self._say(), 1)
 
     def _receive(self, numbers: int, messages: int | None = None) -> None:
-        self.window.receive(numbers)
+        window = self.window
+        window.received += numbers
         self._counters.received += numbers if messages is None else messages
-        if self.count is not None:
-            over = self.window.unacknowledged - self.count
-            self._counters.over_window += max(0, min(numbers, over))
+        if self.count is not None and window.received - window.acknowledged > self.count:
+            over = window.unacknowledged - self.count
+            self._counters.over_window += min(numbers, over)
 
     def _take(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
         """A new and whole payload, which extensions may want to inspect."""
@@ -352,19 +376,21 @@ class Inbox:
         if self.inspected is not None:
             self._inspect(self.inspected)
             if self.inspected is None:
-                behind, self._behind = self._behind, iter(())
+                behind, self._behind = self._behind, _NO_PARTS
                 self._receive_rows(behind)
 
     def forget(self) -> None:
         """The session is over: what has no verdict yet gets none."""
         self.inspected = None
-        self._behind = iter(())
+        self._behind = _NO_PARTS
 
     def _keep(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
         """A good payload."""
         self._receive(numbers, 1)
         self._counters.untyped += read.untyped
         batch = self._batch
+        if batch is None:
+            batch = self._batch = MessagesReceived()
         batch.sequences.append(message.sequence)
         batch.destinations.append(message.destination)
         batch.bodies.append(message.payload)

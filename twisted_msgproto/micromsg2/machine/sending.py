@@ -6,12 +6,12 @@ application asks; it decides nothing about what arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ...core.connection import Connection
 from ...core.deadlines import Deadlines
-from ...core.errors import LimitExceeded
+from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, Table
 from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
@@ -25,12 +25,14 @@ from ..wire import (
     Error,
     ExtensionFrame,
     Messages,
+    Unnumbered,
     Writable,
     encode_address,
     encode_command,
     encode_error,
     encode_extension,
-    encode_message,
+    encode_numbered,
+    encode_unnumbered,
     write_properties,
 )
 from .extensions import Extension
@@ -48,17 +50,38 @@ class Sending(Connection[bytes, bytes, Event]):
         sending: numbers in flight; None unless acknowledgements were agreed (``MM-18``, ``MM-19``).
     """
 
+    # There may be ten thousand sessions: without slots each has a dict of more than a KiB.
+    __slots__ = (
+        "_ack_wait_seconds",
+        "_annotating",
+        "_last_sent",
+        "_machine",
+        "_no_ack_since",
+        "_now",
+        "_out",
+        "_paused",
+        "_payload_octets_max",
+        "counters",
+        "deadlines",
+        "extensions",
+        "fault",
+        "limits",
+        "sending",
+    )
+
     counters: Counters
     deadlines: Deadlines
+    fault: Fault | None
 
     def __init__(self, table: Table[Side], initial: Side, limits: Limits | None) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self.limits = limits
         self.counters = Counters()
         self.deadlines = Deadlines()
-        self.extensions: list[Extension] = []
+        self.fault = None
+        self.extensions: Sequence[Extension] = ()
         self.sending: SendWindow[int] | None = None
-        self._annotating: list[tuple[int, Extension]] = []
+        self._annotating: Sequence[tuple[int, Extension]] = ()
         self._machine = Machine(table, initial)
         self._out: list[bytes] = []
         self._last_sent = 0  # number of our newest message
@@ -162,24 +185,47 @@ class Sending(Connection[bytes, bytes, Event]):
         by :meth:`check` alone.  The time in which the peer has to acknowledge runs from ``now``
         (None: from the call before).
         """
+        return self.send_encoded(
+            [encode_unnumbered(address, payload) for payload in payloads], notes, now=now
+        )
+
+    def send_encoded(
+        self,
+        messages: Sequence[tuple[Unnumbered, ...]],
+        notes: Mapping[str, str] = _NOTHING,
+        *,
+        now: float | None = None,
+    ) -> list[int]:
+        """As :meth:`send_run`, for messages from ``encode_unnumbered``; many may share them."""
         if not self.established:
             raise IllegalTransition(self.state, Messages)
-        window, out = self.sending, self._out
-        numbers = []
-        sequence = self._last_sent
-        for payload in payloads:
-            if self._annotating:
+        numbers: list[int] = []
+        if not self._annotating:
+            self._number(messages, numbers)
+        else:
+            for message in messages:
                 self._write_notes(notes)
-            sequence = SPACE.after(sequence)
-            if window is not None:
-                window.sent(sequence, sequence)
-            self._last_sent = sequence
-            self.counters.sent += 1
-            numbers.append(sequence)
-            out += encode_message(sequence, address, payload)
-        if window is not None and self._no_ack_since is None and numbers:
+                self._number((message,), numbers)
+        if self.sending is not None and self._no_ack_since is None and numbers:
             self._await_ack(self._now if now is None else now)
+        if len(numbers) < len(messages):
+            raise ValueError("the window is full")
         return numbers
+
+    def _number(self, messages: Sequence[tuple[Unnumbered, ...]], numbers: list[int]) -> None:
+        """Send these, as far as the window has room, and add their ``numbers``."""
+        window = self.sending
+        if window is not None:
+            messages = messages[: window.room]
+        if not messages:
+            return
+        given = SPACE.following(self._last_sent, len(messages))
+        if window is not None:
+            window.sent_run(given, given)
+        self._last_sent = given[-1]
+        self.counters.sent += len(given)
+        numbers += given
+        self._out += encode_numbered(given, messages)
 
     def _await_ack(self, now: float) -> None:
         """The peer has to acknowledge something from now on."""

@@ -20,7 +20,7 @@ settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known which 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from ...core.connection import WorkLost
@@ -62,7 +62,7 @@ from ..wire import (
     encode_extension,
 )
 from . import negotiation
-from .extensions import Ack, Acknowledging, BatchAck, Extension
+from .extensions import Ack, Acknowledging, BatchAck
 from .negotiation import Disagreement, Proposal
 from .receiving import INSPECTION_STEPS, Broken, Inbox
 from .sending import Sending
@@ -70,8 +70,6 @@ from .sending import Sending
 SPACE_SIZE: Final = SPACE.size
 
 _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
-
-_NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Session(Sending):
@@ -85,6 +83,28 @@ class Session(Sending):
         identity: what the peer announced; None before its handshake came.
     """
 
+    __slots__ = (
+        "_ack_due_at",
+        "_ack_start",
+        "_acks",
+        "_behind",
+        "_draining",
+        "_events",
+        "_firsts",
+        "_handshake_seconds",
+        "_heard_at",
+        "_idle_ack_seconds",
+        "_idle_close_seconds",
+        "_inbox",
+        "_partial",
+        "_unread",
+        "_unread_octets",
+        "_window",
+        "decoder",
+        "identity",
+        "proposal",
+    )
+
     def __init__(
         self,
         table: Table[Side],
@@ -97,12 +117,11 @@ class Session(Sending):
         limits = self.limits
         self.proposal = Proposal() if proposal is None else proposal
         self.decoder = Decoder(limits, handshakes)
-        self.fault: Fault | None = None
         self.identity: str | None = None
 
         self._events: list[Event] = []  # of the read which is going on
         # What came behind a body which is being inspected: frames, and octets which came later.
-        self._behind: list[Frame | Fault] = []
+        self._behind: Sequence[Frame | Fault] = ()
         self._unread: list[bytes] = []
         self._unread_octets = 0
 
@@ -116,10 +135,9 @@ class Session(Sending):
 
         # What the agreed extensions mean for the session.
         self._acks: Acknowledging | None = None
-        self._ack_index = 0
-        self._commands: dict[str, Extension] = {}
+        self._ack_start = b""  # an acknowledgement up to its number
 
-        self._inbox = Inbox(limits, self.counters, self._annotating, self._body_refused)
+        self._inbox = Inbox(limits, self.counters, self._body_refused)
         self._window = self._inbox.window
         self._draining = False
         self._firsts: dict[int, int] = {}  # by place, of events the sink has not answered yet
@@ -229,12 +247,12 @@ class Session(Sending):
         self._inbox.resume()
         if self._inbox.inspected is not None:
             return []
-        frames = self._behind + self.decoder.feed(b"".join(self._unread))
+        frames = [*self._behind, *self.decoder.feed(b"".join(self._unread))]
         self._forget_unread()
         return frames
 
     def _forget_unread(self) -> None:
-        self._behind = []
+        self._behind = ()
         self._unread.clear()
         self._unread_octets = 0
 
@@ -293,14 +311,14 @@ class Session(Sending):
         self.extensions = negotiation.instances(last, self.proposal.known, self.limits)
         by_name = {extension.name: extension for extension in self.extensions}
         acks = by_name.get(BatchAck.name) or by_name.get(Ack.name)  # batch-ack wins (MM-20)
-        for index, extension in enumerate(self.extensions, 1):
-            self._commands |= dict.fromkeys(extension.commands, extension)
-            if extension.annotates:
-                self._annotating.append((index, extension))
-            if extension.objects:
-                self._inbox.objecting.append(extension)
+        numbered = list(enumerate(self.extensions, 1))
+        self._annotating = tuple(one for one in numbered if one[1].annotates)
+        self._inbox.annotating = self._annotating
+        self._inbox.objecting = tuple(one for one in self.extensions if one.objects)
+        for index, extension in numbered:
             if extension is acks and isinstance(extension, Acknowledging):
-                self._acks, self._ack_index = extension, index
+                self._acks = extension
+                self._ack_start = encode_extension(index, b"\0\0")[:-2]
                 self._inbox.count = extension.count
                 self.sending = SendWindow(extension.count)
         self.deadlines.clear("handshake")
@@ -340,7 +358,8 @@ class Session(Sending):
 
     def _receive_command(self, frame: Command) -> None:
         """``MM-15``: an unknown command is answered, and the connection stays."""
-        extension = self._commands.get(frame.name)
+        extensions = reversed(self.extensions)
+        extension = next((one for one in extensions if frame.name in one.commands), None)
         if extension is None:
             self.counters.unknown_commands += 1
             self._write_error(UNKNOWN_COMMAND, frame.name)
@@ -425,7 +444,7 @@ class Session(Sending):
             self.deadlines.clear("ack")
         self.counters.acks += 1
         number = SPACE.first + (window.safe - 1) % SPACE_SIZE
-        self._out.append(encode_extension(self._ack_index, number.to_bytes(2, "big")))
+        self._out.append(self._ack_start + number.to_bytes(2, "big"))
 
     def _break(self, reason: str, text: str, octets: bytes = b"") -> Fault:
         """Say ERROR and stop; what is safe is acknowledged before that."""

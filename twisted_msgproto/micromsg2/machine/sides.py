@@ -13,6 +13,8 @@ from .session import Session
 class Client(Session):
     """The side which connects: it opens the handshake and closes it."""
 
+    __slots__ = ()
+
     def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
         """``proposal``: what we require and offer; by default nothing."""
         super().__init__(CLIENT, Side.IDLE, proposal, limits, handshakes=1)
@@ -31,6 +33,8 @@ class Client(Session):
 class Server(Session):
     """The side which accepts: it answers the handshake and checks its end."""
 
+    __slots__ = ("_answer", "_opening")
+
     def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
         """``proposal``: what we require, suggest and know; by default everything we know."""
         super().__init__(SERVER, Side.OPENING, proposal, limits, handshakes=2)
@@ -46,4 +50,5 @@ class Server(Session):
             negotiation.check_closing(
                 self._opening, self._answer, frame, self.proposal, self.limits
             )
+            self._opening = self._answer = None
             self._establish(frame)

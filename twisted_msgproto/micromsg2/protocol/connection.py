@@ -7,12 +7,11 @@ overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -29,6 +28,7 @@ from ..machine import (
     Session,
     SessionEstablished,
 )
+from ..terms import ACK_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT
 from .sending import Sending
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ class MicroMsg2Protocol(Sending):
     factory: MicroMsg2Factory
     readOctets = READ_OCTETS
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
+    _lastError: ErrorReceived | None = None
+    _offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
+    timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ──────────
 
@@ -102,22 +105,18 @@ class MicroMsg2Protocol(Sending):
 
     def connectionMade(self) -> None:
         """Begin; a subclass which overrides this calls it."""
-        self._lastError: ErrorReceived | None = None
-        self._arrived: deque[Arrived] = deque()  # oldest first
-        self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
+        self._arrived: list[Arrived] = []  # oldest first
         super().connectionMade()
 
     def connectionCounters(self) -> Mapping[str, int]:
         """Return what this connection has counted so far."""
         return {**super().connectionCounters(), "replaced_texts": self.machine.decoder.replaced}
 
-    def _closedError(self, reason: Failure) -> Exception:
-        fault = self.machine.fault
-        if self._lastError is not None:
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait; what the peer said at the end is part of it."""
+        if self.ending is None and self._lastError is not None:
             return ConnectionClosed(f"the peer said {shown(self._lastError.text)} and it ended")
-        if fault is not None:
-            return ConnectionClosed(f"the connection ended: {fault.text}")
-        return ConnectionClosed(f"the connection ended: {reason.getErrorMessage()}")
+        return super().whyLost(reason)
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
 
@@ -142,10 +141,6 @@ class MicroMsg2Protocol(Sending):
         self._acknowledged(event.sequences)
 
     def _arrive(self, event: MessagesReceived) -> None:
-        count = len(event.sequences)
-        tally = self._tally
-        tally["events"] += count
-        tally["octets"] += event.octets
         batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
             "message",
@@ -153,7 +148,7 @@ class MicroMsg2Protocol(Sending):
             self.peer,
             self.session,
             self.clientId,
-            count,
+            len(event.sequences),
             event.octets,
             event.sequences,
             event.destinations,
@@ -162,7 +157,7 @@ class MicroMsg2Protocol(Sending):
         )
         arrived = Arrived(event, batch)
         self._arrived.append(arrived)
-        self._delivery.deliver(self._hooked, batch, arrived)
+        self.deliver(batch, arrived)
 
     actions: ClassVar = {
         Fault: Sending.peerFaulted,
@@ -175,26 +170,6 @@ class MicroMsg2Protocol(Sending):
     }
 
     # ── hooks for what arrived, and the sink ────────────────────────────────────────────────────
-
-    def _hooked(self, batch: MessageBatch) -> Deferred[Any] | None:
-        arrived = self._arrived[-1]
-        try:
-            result = self.batchReceived(batch)
-        except Exception:
-            result = fail()
-        if not isinstance(result, Deferred):
-            return result
-        if result.called and not result.paused and result.result is None:
-            return result  # a callback which has nothing to do costs more than all this
-        return result.addErrback(self._hookFailed, arrived)
-
-    def _hookFailed(self, failure: Failure, arrived: Arrived) -> Failure | None:
-        """A refused batch is settled; any other failure ends the session (MM-19)."""
-        if not failure.check(MessageRefused):
-            return failure
-        for sequence in arrived.event.sequences:
-            self._refuse(arrived, sequence, failure)
-        return None
 
     def _refuse(self, arrived: Arrived, sequence: int, failure: Failure) -> None:
         arrived.refused.add(sequence)
@@ -249,7 +224,7 @@ class MicroMsg2Protocol(Sending):
         """This batch is in the sink: publish what is in order, then acknowledge."""
         place.stored = True
         while self._arrived and self._arrived[0].stored:
-            self.publish(self._arrived.popleft())
+            self.publish(self._arrived.pop(0))
 
     def publish(self, arrived: Arrived) -> None:
         """Everything but the acknowledgement is done; the server has a broker to tell."""
@@ -259,11 +234,21 @@ class MicroMsg2Protocol(Sending):
         """Nothing stands in the way of the acknowledgement any more."""
         if not self._gone:
             events = self.machine.made_safe(arrived.event.place, self._now())
-            if events or not self._following:
+            if not self._following:
+                self._followAlone(events)
+            elif events:
                 self._follow(events)
 
     def _notSafe(self, place: Arrived, failure: Failure) -> None:
-        """A batch will never be safe: no ack for it or for what follows, close (MM-19)."""
+        """A refused batch is settled; after any other failure there is no ack for it (MM-19).
+
+        Nor for what follows, and the session ends.
+        """
+        if failure.check(MessageRefused):
+            for sequence in place.event.sequences:
+                self._refuse(place, sequence, failure)
+            self._safe(place)
+            return
         self._arrived.clear()
         error = failure.value
         if isinstance(error, _Unsafe):
@@ -275,9 +260,8 @@ class MicroMsg2Protocol(Sending):
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for something of it is told."""
-        self._endSending(self._closedError(reason))
+        self._endSending(self.ending or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)
-        self._tellGone()
 
 
 def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:

@@ -23,6 +23,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 from ...core.errors import Fault, shown
@@ -211,32 +212,60 @@ def encode_address(destination: str, properties: bytes = b"") -> bytes:
 _ALIKE_MIN: Final = 8
 """From so many messages of one size on they are worth unpacking together."""
 
-_ALIKE_TRIED: Final = 64
-"""So many are unpacked together at first, four times as many each time that all were alike."""
+_ALIKE_ROWS: Final = 64
+"""So many are unpacked together; who sends fewer alike is not believed again in the same read."""
 
-_SHORT_LENGTHS: Final = tuple(bytes((size,)) for size in range(SHORT_MAX + 1))
 _START: Final = struct.Struct(">BH")
 _LONG: Final = struct.Struct(">I")
 
 
-def encode_message(
-    sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
-) -> Sequence[bytes]:
-    """The frames of one payload, all under the same number (``MM-14``, ``MM-31``).
+Unnumbered = tuple[int, bytes]
+"""A MESSAGE frame without its number: the flags, and all that stands behind the number."""
+
+
+def encode_unnumbered(
+    address: bytes, payload: bytes, part_octets: int = MIB
+) -> tuple[Unnumbered, ...]:
+    """The frames of one payload, for any number of receivers (``MM-14``, ``MM-31``).
 
     ``address`` comes from :func:`encode_address`.  Payloads above ``part_octets`` are split.
     """
-    if len(payload) <= SHORT_MAX and len(payload) <= part_octets:
-        start = _START.pack(0, sequence)
-        return (start + address + _SHORT_LENGTHS[len(payload)] + payload,)
+    if len(payload) <= part_octets:
+        flag, length = _sized(payload)
+        return ((flag, address + length + payload),)
     frames = []
     for offset in range(0, len(payload), part_octets):
         part = payload[offset : offset + part_octets]
         flag, length = _sized(part)
         if offset + part_octets < len(payload):
             flag |= CONTINUED
-        frames.append(b"".join((_START.pack(flag, sequence), address, length, part)))
-    return frames
+        frames.append((flag, b"".join((address, length, part))))
+    return tuple(frames)
+
+
+def encode_numbered(
+    numbers: Sequence[int], messages: Sequence[tuple[Unnumbered, ...]]
+) -> list[bytes]:
+    """Octets of messages in a row, each with its number; the frames of one share theirs.
+
+    What is sent to many costs each receiver little: the numbers are its own, all else is there.
+    """
+    flags, contents = zip(*chain.from_iterable(messages), strict=True)
+    if len(flags) != len(messages):  # some have several parts
+        pairs = zip(numbers, messages, strict=True)
+        numbers = [number for number, frames in pairs for _ in frames]
+    octets = [b""] * (2 * len(flags))
+    octets[::2] = map(_START.pack, flags, numbers)
+    octets[1::2] = contents
+    return octets
+
+
+def encode_message(
+    sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
+) -> Sequence[bytes]:
+    """The frames of one payload, all under the same number; see :func:`encode_unnumbered`."""
+    frames = encode_unnumbered(address, payload, part_octets)
+    return [_START.pack(flags, sequence) + content for flags, content in frames]
 
 
 # Decoding ---------------------------------------------------------------------------------------
@@ -375,7 +404,6 @@ class Decoder:
         payloads: list[bytes] = []
         begin = position
         last_size = 0  # of the message before, as long as it is worth while to look for equals
-        attempt = _ALIKE_TRIED
         alike = 0  # messages since the last change of address
         address, destination, text = self._last_address
         address_octets = len(address)
@@ -410,13 +438,12 @@ class Decoder:
                 alike += 1
                 size, position = stop - position, stop
                 if size == last_size and end - position >= size * _ALIKE_MIN and not flags:
-                    tried = min(attempt, (end - position) // size)
-                    count = self._alike(data, position, size, tried, address, sequences, payloads)
+                    count = self._alike(data, position, size, address, sequences, payloads)
                     alike += count
                     position += count * size
                     # What is tried in vain is bounded by what has succeeded before.
-                    attempt, last_size = (attempt * 4, size) if count == tried else (0, 0)
-                elif attempt:
+                    last_size = size if count >= _ALIKE_ROWS else -1
+                elif last_size >= 0:
                     last_size = size
         except (struct.error, IndexError):
             pass  # the data end inside a header
@@ -433,28 +460,31 @@ class Decoder:
         data: bytes,
         start: int,
         size: int,
-        tried: int,
         address: bytes,
         sequences: list[int],
         payloads: list[bytes],
     ) -> int:
-        """Take up to ``tried`` messages as long as all have this size and address; how many.
+        """Take messages as long as all have this size and address; how many.
 
-        Many senders send messages of one size.  Then a whole run is unpacked at once, and looked
-        at as columns, at less than half the cost of the loop.
+        Many senders send messages of one size.  Then many are unpacked at once, and looked at as
+        columns, at a quarter of the cost of the loop.
         """
         payload_size = size - len(address) - 4
-        layout = _alike_layout(len(address), payload_size)
-        rows = layout.iter_unpack(memoryview(data)[start : start + tried * size])
-        flags, numbers, addresses, sizes, contents = zip(*rows, strict=True)
-        count = tried
-        for column, value in ((flags, 0), (addresses, address), (sizes, payload_size)):
-            if column.count(value) != tried:
-                odd = next(row for row, found in enumerate(column) if found != value)
-                count = min(count, odd)
-        sequences += numbers[:count]
-        payloads += contents[:count]
-        return count
+        head = address + bytes((payload_size,))
+        left = (len(data) - start) // size
+        position = start
+        while left:
+            rows = good = min(_ALIKE_ROWS, left)
+            values = _alike_layout(len(head), payload_size, rows).unpack_from(data, position)
+            flags, heads = data[position : position + rows * size : size], values[1::3]
+            if flags.count(0) != rows or heads.count(head) != rows:
+                found = zip(flags, heads, strict=True)
+                good = next(row for row, each in enumerate(found) if each != (0, head))
+            sequences += values[: good * 3 : 3]
+            payloads += values[2 : good * 3 : 3]
+            position += good * size
+            left = left - rows if good == rows else 0
+        return (position - start) // size
 
     def _address(self, data: bytes, start: int) -> bool:
         """Read a destination and properties into ``_last_address``; False if that is not to be."""
@@ -528,10 +558,10 @@ class Decoder:
         return at + size
 
 
-@lru_cache(64)
-def _alike_layout(address_octets: int, payload_octets: int) -> struct.Struct:
-    """Whole messages with a small payload, all of one size."""
-    return struct.Struct(f">BH{address_octets}sB{payload_octets}s")
+@lru_cache(256)
+def _alike_layout(head_octets: int, payload_octets: int, rows: int) -> struct.Struct:
+    """Messages in a row, all of one size; of each the number, what is alike, and the payload."""
+    return struct.Struct(">" + f"xH{head_octets}s{payload_octets}s" * rows)
 
 
 def _need(data: bytes, start: int, stop: int) -> None:

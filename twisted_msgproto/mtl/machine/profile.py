@@ -11,7 +11,7 @@ confirmation it supports) and what becomes of content::
         def ready(self, flow): …                           # a reader has room: flow.send(…)
 
 and give an instance to the server.  A profile is a sans-I/O machine too: it is called by the server
-and sends with :meth:`.ReadingFlow.send` to readers which have summoned the resource and whose
+and sends with :meth:`.ReadingFlow.send` to readers that have summoned the resource and whose
 ``room`` is above 0.
 """
 
@@ -29,7 +29,7 @@ class Profile:
 
     Attributes:
         name: in lower case, as clients select it in any case.
-        confirmations: the values of ``confirm`` which it supports; another gets 501.
+        confirmations: the values of ``confirm`` that it supports; another gets 501.
         reads: readers are allowed; else Connection.Reader gets 403.
         writes: writers are allowed; else Connection.Writer gets 403.
         stored: the contents of writers go to the sink (and the hooks) first; else they are accepted
@@ -90,12 +90,12 @@ class Profile:
         """The reader does not take these contents, or is gone (then ``recycle`` is True)."""
 
     def snapshot(self) -> dict[str, object]:
-        """The profile's figures as plain values."""
+        """Return the profile's figures as plain values."""
         return dict(self.counters)
 
 
 def by_name(profiles: Iterable[Profile]) -> dict[str, Profile]:
-    """The profiles by their names; ValueError for a name which is none or stands twice."""
+    """The profiles by their names; ValueError for a name that is none or stands twice."""
     found: dict[str, Profile] = {}
     for profile in profiles:
         if not profile.name or profile.name != profile.name.lower() or profile.name in found:

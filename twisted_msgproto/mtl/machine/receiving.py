@@ -107,7 +107,7 @@ class Writers(Sessions):
         self._refuse_content(flow, sequence, 400)
 
     def _resource(self, flow: WritingFlow, encoded: bytes) -> Any:
-        """The resource of this name, or the code for one which is not allowed (``MT-18``)."""
+        """Return the resource of this name, or the code for one that is not allowed (``MT-18``)."""
         name = data.decode_name(encoded)
         grant = flow.grant
         resource = name or grant.only_resource
@@ -209,7 +209,7 @@ class Writers(Sessions):
         """Give safe contents to the profile, run by run of one resource.
 
         What it does not take, or loses with an exception, is rejected here, before any Confirm
-        (``MT-20``).  The sequence of the last content which it has taken; None: it took none.
+        (``MT-20``).  The sequence of the last content that it has taken; None: it took none.
         """
         profile, resources, sequences = flow.grant.profile, contents.resources, contents.sequences
         start, taken = 0, None
@@ -240,7 +240,7 @@ class Writers(Sessions):
             self._confirm_or_reject(flow, data.Confirm(sequence, True))
 
     def _confirm_or_reject(self, flow: WritingFlow, command: data.Confirm | data.Reject) -> None:
-        """Only confirmed flows which still stand hear of it."""
+        """Only confirmed flows that still stand hear of it."""
         if flow.grant.confirm and self._stands(flow):
             self.counters["confirms"] += 1
             self._send(flow.peer, flow, data.encode(command))

@@ -19,9 +19,9 @@ class Readers(Writers):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """As :class:`.Sessions`."""
         super().__init__(*arguments, **options)
-        self._exhausted: dict[ReadingFlow, None] = {}  # readers which used their burst up
+        self._exhausted: dict[ReadingFlow, None] = {}  # readers that used their burst up
         self._out_data: list[list[bytes]] = []
-        self._stirred: dict[ReadingFlow, None] = {}  # readers which were sent content
+        self._stirred: dict[ReadingFlow, None] = {}  # readers that were sent content
 
     @property
     def more_to_send(self) -> bool:

@@ -1,13 +1,12 @@
 """The broker above its sockets: frames in, frames out, with the time as an argument.
 
-How the protocol works
-----------------------
-On the **control flow** a client opens a session, authenticates, selects a profile and asks for
-leases; each request gets one reply.  On a **data flow** it shows a lease and then reads (it summons
-resources and gets content) or writes.  A session is known by the control connection which opened
-it, a flow by the data connection which showed the lease; a flow ends with its connection, and a
-session with the last of its connections (``MT-30``).  A connection goes by its name, see
-:mod:`.peers`.  Both end, too, when they have been silent for too long.
+How the protocol works ---------------------- On the **control flow** a client opens a session,
+authenticates, selects a profile and asks for leases; each request gets one reply.  On a **data
+flow** it shows a lease and then reads (it summons resources and gets content) or writes.  A session
+is known by the control connection that opened it, a flow by the data connection that showed the
+lease; a flow ends with its connection, and a session with the last of its connections (``MT-30``).
+A connection goes by its name, see :mod:`.peers`.  Both end, too, when they have been silent for too
+long.
 
 A machine is the whole broker here, and no single connection, because its sockets are.
 
@@ -42,7 +41,7 @@ from .sending import Readers
 from .sessions import NOTHING_KNOWN, Arrival, Channel, Outputs, Session
 
 SETTLING: Final = (data.Confirm, data.Reject)
-"""What is obeyed of a connection which has ended: it had those contents."""
+"""What is obeyed of a connection that has ended: it had those contents."""
 
 
 class Server(Readers):
@@ -70,7 +69,7 @@ class Server(Readers):
     ) -> None:
         """Make a broker.
 
-        ``random(n)`` gives n octets which nobody can foresee.  ``mechanisms`` empty: clients need
+        ``random(n)`` gives n octets that nobody can foresee.  ``mechanisms`` empty: clients need
         not authenticate.  ``virtual_hosts`` None: any.
         """
         limits = Limits.of(SERVER_LIMITS) if limits is None else limits
@@ -106,11 +105,11 @@ class Server(Readers):
 
     @property
     def state(self) -> str:
-        """Where the broker stands: ``open``, ``draining`` or ``closed``."""
+        """Return where the broker stands: ``open``, ``draining`` or ``closed``."""
         return "closed" if self._closed else "draining" if self._draining else "open"
 
     def snapshot(self) -> dict[str, object]:
-        """The broker's figures as plain values; no identity and no lease is among them."""
+        """Return the broker's figures as plain values; no identity and no lease is among them."""
         flows = self._flows.values()
         return {
             "sessions": len(self._sessions),

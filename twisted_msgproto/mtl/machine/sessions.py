@@ -1,6 +1,6 @@
 """The broker's control flow: sessions, authentication, profiles and leases.
 
-:class:`Sessions` is the half of :class:`.Server` which answers requests; the other half, the data
+:class:`Sessions` is the half of :class:`.Server` that answers requests; the other half, the data
 flows, is in :mod:`.receiving` and :mod:`.sending`.
 """
 
@@ -61,8 +61,8 @@ class Channel(Enum):
 class Arrival(NamedTuple):
     """What one read of a socket brought.
 
-    Each of ``messages`` is the name of its connection and the frames which were sent; ``peers``
-    says by those names what is known of the connections.
+    Each of ``messages`` is the name of its connection and the frames that were sent; ``peers`` says
+    by those names what is known of the connections.
     """
 
     channel: Channel
@@ -117,20 +117,20 @@ class Session:
     flows: dict[bytes, Flow] = field(default_factory=dict)
     envelope: list[bytes] = field(default_factory=list)  # of the request under way
     asked_at: float = 0.0
-    refused: bool = False  # the reply waits for the time which a failure costs
+    refused: bool = False  # the reply waits for the time that a failure costs
     ended: bool = False
 
     @property
     def state(self) -> SessionState:
-        """Where the session stands."""
+        """Return where the session stands."""
         return self.machine.state
 
 
 class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     """The control flow of a broker.  Who derives from it ends flows (``_end_flow``).
 
-    Its deadlines are those of sessions, of leases which nobody has used, and of flows: each has
-    one, so that what one message costs does not grow with those who are silent (``HO-26``).
+    Its deadlines are those of sessions, of leases that nobody has used, and of flows: each has one,
+    so that what one message costs does not grow with those who are silent (``HO-26``).
 
     Attributes:
         limits: in force.
@@ -179,7 +179,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._leaving: set[bytes] = set()  # what these connections sent may still come
 
     def sessions(self) -> list[Session]:
-        """The sessions, oldest first."""
+        """Return the sessions, oldest first."""
         return list(self._sessions.values())
 
     def _take_events(self) -> list[ServerEvent]:
@@ -206,7 +206,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self.counters["requests"] += 1
         session = self._sessions.get(peer)
         try:
-            # JSON which is none is dropped; what else is wrong waits for the questions before it.
+            # JSON that is none is dropped; what else is wrong waits for the questions before it.
             body: Mapping[str, Any] | Invalid
             try:
                 body = control.parse_body(parts[-1], self.limits)
@@ -284,7 +284,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self._ready(session)
 
     def _obey(self, session: Session, request: Request) -> None:
-        """A request of an open session which its table allows."""
+        """A request of an open session that its table allows."""
         match request:
             case Authorize():
                 self._authenticate(session, request)
@@ -446,7 +446,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self.deadlines.set(session, max(self._now, due))
 
     def _look_after_session(self, session: Session, now: float) -> None:
-        """Answer a failed login which has cost its time; end who is idle or authenticates never.
+        """Answer a failed login that has cost its time; end who is idle or authenticates never.
 
         Data keeps a session alive.
         """

@@ -86,7 +86,7 @@ class SocketPair(Wire):
         self._control.pauseProducing()
 
     def getPeer(self) -> IAddress:
-        """Return an address which stands for all peers."""
+        """Return an address that stands for all peers."""
         return _AllPeers()
 
     getHost = getPeer
@@ -102,7 +102,7 @@ class SocketPair(Wire):
 class BrokerLink(Link):
     """What the broker's machine says is done, and what its sockets bring is told to it.
 
-    A lost batch ends the flow which sent it and not the link, which is everybody's.
+    A lost batch ends the flow that sent it and not the link, which is everybody's.
     """
 
     log: ClassVar[Logger] = log

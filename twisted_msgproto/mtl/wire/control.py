@@ -22,7 +22,7 @@ from .data import SHORT_STRING_OCTETS_MAX, IllFormed, decode_name
 LIMITS: Final = (
     Limit("json-octets", 64 << 10, "octets", "of a control request's or reply's JSON body", 64),
     Limit("json-depth", 16, "levels", "of a control request's or reply's JSON body", 2),
-    Limit("lease-resources", 256, "resources", "which one lease may name", 1),
+    Limit("lease-resources", 256, "resources", "that one lease may name", 1),
 )
 """What reading the control flow is bounded by (``MT-02``, ``MT-29``)."""
 
@@ -48,7 +48,7 @@ STATUS: Final[Mapping[int, str]] = {
 
 
 class Invalid(ValueError):
-    """A well-formed request which cannot be answered with yes: the reply says why (``MT-03``)."""
+    """A well-formed request that cannot be answered with yes: the reply says why (``MT-03``)."""
 
     def __init__(self, code: int, reason: str, **more: Any) -> None:
         super().__init__(reason)
@@ -115,7 +115,7 @@ NAMES: Final[Mapping[type, bytes]] = {
 
 
 def split_envelope(frames: Sequence[bytes]) -> int:
-    """How many of a request's frames (without the identity) are its envelope (``MT-01``).
+    """Return how many of a request's frames (without the identity) are its envelope (``MT-01``).
 
     Raises IllFormed unless exactly two frames follow the first empty one.
     """
@@ -135,7 +135,9 @@ def parse_command(frame: bytes) -> str:
 
 
 def parse_body(octets: bytes, limits: Limits) -> dict[str, Any]:
-    """A body's object; raises IllFormed for no JSON and Invalid for JSON we refuse (``MT-02``)."""
+    """Return a body's object; raises IllFormed for no JSON and Invalid for JSON we refuse
+    (``MT-02``).
+    """
     try:
         body = parse_json(octets, limits.integer("json-octets"), limits.integer("json-depth"))
     except NotJson as error:
@@ -150,7 +152,7 @@ def parse_body(octets: bytes, limits: Limits) -> dict[str, Any]:
 def parse_request(kind: type, body: Mapping[str, Any], limits: Limits) -> Request:
     """The request of this class with its fields read from ``body``; raises Invalid.
 
-    Keys which nobody asked for are ignored: later versions may have more.
+    Keys that nobody asked for are ignored: later versions may have more.
     """
     if kind is Open:
         return _open(body)
@@ -207,7 +209,7 @@ def encode_base64(octets: bytes) -> str:
 
 
 def decode_challenge(text: object) -> bytes:
-    """The octets of a challenge; raises IllFormed for what is no base64."""
+    """Return the octets of a challenge; raises IllFormed for what is no base64."""
     try:
         return _base64(text) if type(text) is str else _base64("*")
     except Invalid:
@@ -229,7 +231,7 @@ def _resources(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
 
 
 def _check_name(name: str, what: str) -> None:
-    """It is a short string: it stands in every row which comes of it (``MT-22``, ``MT-29``)."""
+    """It is a short string: it stands in every row that comes of it (``MT-22``, ``MT-29``)."""
     octets = name.encode("utf-8")
     try:
         decode_name(octets)

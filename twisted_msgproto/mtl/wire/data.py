@@ -39,7 +39,7 @@ _CONTROL_CHARACTER: Final = re.compile("[\0-\x1f\x7f-\x9f]")
 
 
 class IllFormed(ValueError):
-    """A message which is none of ours: dropped silently, and counted under ``reason``."""
+    """A message that is none of ours: dropped silently, and counted under ``reason``."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -161,7 +161,7 @@ def decode(header: bytes, body: bytes) -> DataCommand:
 
 
 def decode_name(octets: bytes) -> str:
-    """The text of a short string; raises IllFormed (``MT-22``)."""
+    """Return the text of a short string; raises IllFormed (``MT-22``)."""
     try:
         text = octets.decode("utf-8")
     except UnicodeDecodeError:
@@ -194,7 +194,7 @@ def _code(body: bytes) -> int:
 
 
 def encode(command: DataCommand) -> list[bytes]:
-    """The header and the body of ``command``; ValueError for what no field can hold."""
+    """Return the header and the body of ``command``; ValueError for what no field can hold."""
     if isinstance(command, Ping):
         return PING
     if isinstance(command, Pong):
@@ -229,5 +229,7 @@ def encode_name(text: str) -> bytes:
 
 
 def encode_content(sequence: int, name: bytes, properties: bytes, body: bytes) -> list[bytes]:
-    """The frames of a Content whose name is an encoded short string: the short way in loops."""
+    """Return the frames of a Content whose name is an encoded short string: the short way in
+    loops.
+    """
     return [b"\x05" + sequence.to_bytes(8, "big") + name + properties, body]

@@ -2,7 +2,7 @@
 
 The protocol's text leaves them open; all its other words are AMQP 0-9-1's, so its field table is
 ours.  A table is a 32-bit length and then fields: a short string for the name, one octet for the
-type, the value.  The letters are those which the widely deployed brokers use (``s`` is a 16-bit
+type, the value.  The letters are those that the widely deployed brokers use (``s`` is a 16-bit
 integer and ``l`` a signed 64-bit one there)::
 
     t boolean   b B 8 bits   s U u 16 bits   I i 32 bits   l L 64 bits signed   f d floats
@@ -48,9 +48,10 @@ _FIXED: Final[dict[int, struct.Struct]] = {
 
 
 def decode_table(octets: bytes) -> dict[str, Any]:
-    """The fields of a table which fills ``octets``; of a name which stands twice the last value.
+    """Return the fields of a table that fills ``octets``; of a name that stands twice the last
+    value.
 
-    Text which is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
+    Text that is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
     Raises IllFormedTable.
     """
     if len(octets) < 4 or len(octets) - 4 != int.from_bytes(octets[:4], "big"):
@@ -145,7 +146,7 @@ def encode_table(fields: Mapping[str, FieldValue]) -> bytes:
 
     Integers take 32 bits where they fit and else 64 (signed); other types are as the table above
     says.  Raises ValueError for what no field can hold and for what is above a limit, TypeError for
-    a type which has no letter.
+    a type that has no letter.
     """
     writing = _Writing()
     return writing.table(fields, 1)
@@ -238,7 +239,7 @@ def with_field(table: bytes, name: str, value: FieldValue) -> bytes:
 
 
 def as_text(value: FieldValue) -> str:
-    """A field's value for the table's ``fields`` column: text as it is, else JSON text.
+    """Return a field's value for the table's ``fields`` column: text as it is, else JSON text.
 
     Octets become base64 and times ISO 8601, both as JSON strings.
     """

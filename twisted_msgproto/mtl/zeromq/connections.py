@@ -4,7 +4,7 @@ libzmq's monitor tells which *descriptor* was disconnected, and a message knows 
 came through; but a descriptor is used again at once.  So each connection gets a serial in our
 answer to its ZAP request, which libzmq puts into the metadata of all its messages.  Before each
 answer the monitors are read until they are empty.  So when a descriptor is told to be disconnected,
-every serial under it which was given until then belongs to a connection that has ended, also one
+every serial under it that was given until then belongs to a connection that has ended, also one
 whose messages were not read yet; and whoever has the descriptor next gets a higher one.
 """
 
@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 def metadata(serial: int) -> bytes:
-    """The metadata of a ZAP reply which gives this serial."""
+    """Return the metadata of a ZAP reply that gives this serial."""
     name, value = PROPERTY.encode(), b"%d" % serial
     return bytes([len(name)]) + name + _LENGTH.pack(len(value)) + value
 
@@ -38,7 +38,7 @@ class Connections:
         self._standing: dict[int, dict[int, Callable[[int], None]]] = {}
 
     def admit(self) -> int:
-        """The serial of a connection which is let in now; the monitors were read before."""
+        """The serial of a connection that is let in now; the monitors were read before."""
         self._given += 1
         return self._given
 
@@ -59,6 +59,6 @@ class Connections:
             ended(serial)
 
     def __iter__(self) -> Iterator[int]:
-        """The serials of the connections which stand and have sent something."""
+        """The serials of the connections that stand and have sent something."""
         for serials in self._standing.values():
             yield from serials

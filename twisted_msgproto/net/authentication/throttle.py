@@ -42,7 +42,7 @@ LOGIN_LIMITS: Final = (
     Limit("login-rate", 1.0, "logins/s", "of an address or a name are checked then", 0.001),
     Limit("login-wait", 8.0, "s", "a login waits for its check; less if the hand-shake asks it"),
     Limit("login-line", 100, "logins", "waiting for a check; above it one is refused without", 1),
-    Limit("login-window", 3600.0, "s", "after so long a failed login is forgotten", 0.001),
+    Limit("login-window", 3600.0, "s", "a failed login is forgotten after this time", 0.001),
 )
 """Every protocol that authenticates has these limits; they are part of its ``LIMITS``."""
 

@@ -1,1 +1,1 @@
-"""What the clients of all protocols share."""
+"""The clients of all protocols share these modules."""

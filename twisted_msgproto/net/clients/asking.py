@@ -1,4 +1,4 @@
-"""Requests in flight: what ``msgproto send`` does where each message is a request of its own."""
+"""Keep requests in flight, for ``msgproto send`` where each message is a request of its own."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def ask_each(
 ) -> None:
     """Call ``ask`` with each message; its answer is the acknowledgement.
 
-    No more than ``window`` are in flight.  Raises what the first request which fails fails with,
-    once the others which are in flight have had their answers, too; its note names the message.
+    No more than ``window`` are in flight.  Raises what the first request that fails fails with,
+    once the others that are in flight have had their answers, too; its note names the message.
     """
     in_flight = answered = number = 0
     failed: list[Failure] = []

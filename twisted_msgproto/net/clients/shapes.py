@@ -1,4 +1,4 @@
-"""What ``msgproto send`` and ``recv`` hand to a protocol's ``command`` module.
+"""``msgproto send`` and ``recv`` pass these types to a protocol's ``command`` module.
 
 A ``command`` module, one of this package or a third party's, has:
 
@@ -6,20 +6,20 @@ A ``command`` module, one of this package or a third party's, has:
     Where the protocol's server listens when nobody names an endpoint.
 
 ``async def send(reactor, options, messages, progress)``
-    Connect, send all ``messages``, and return once every one of them is acknowledged.  What ends
-    it before that is raised.  It needs no deadline of its own: ``msgproto send`` cancels it when a
-    peer which owes something is silent for too long.
+    Connect, send all ``messages``, and return once every one of them is acknowledged.  What ends it
+    before that is raised.  It needs no deadline of its own: ``msgproto send`` cancels it when a
+    peer that owes something is silent for too long.
 
 ``async def recv(reactor, options, show)``
-    Connect and call ``show`` with each :class:`~twisted_msgproto.core.message.Message` which
-    comes, until it is cancelled or the peer ends in peace.  What else ends it is raised.
+    Connect and call ``show`` with each :class:`~twisted_msgproto.core.message.Message` that comes,
+    until it is cancelled or the peer ends in peace.  What else ends it is raised.
 
 ``SEND_OPTIONS``, ``RECV_OPTIONS``
-    The names of the fields below which the two understand.  An operator who gives another one is
+    The names of the fields below that the two understand.  An operator who gives another one is
     told that this protocol has none.  A module without them is given whatever there is.
 
 ``def encode(line, options) -> bytes`` (not every protocol needs it)
-    The message which a line of the input stands for.  A ValueError says why the protocol cannot
+    The message that a line of the input stands for.  A ValueError says why the protocol cannot
     carry this line; the operator is told its number, and nothing behind it is sent.
 
 This module holds the types of ``options``, ``messages`` and ``progress``.
@@ -36,15 +36,15 @@ SIZE_OCTETS = 300
 """How large a made-up message is when nobody says."""
 
 TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
-"""Fields of :class:`ConnectOptions` which stand for files of TLS."""
+"""These fields of :class:`ConnectOptions` stand for files of TLS."""
 
 LOG_IN_OPTIONS: Final = frozenset({"user", "password"})
-"""Fields of :class:`ConnectOptions` which say who logs in."""
+"""These fields of :class:`ConnectOptions` say who logs in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """Whom to connect to, and as whom.
+    """Says whom to connect to, and as whom.
 
     Attributes:
         endpoint: ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, ``ws://…``, ``wss://…`` or a
@@ -71,7 +71,7 @@ class ConnectOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOptions(ConnectOptions):
-    """How to send.
+    """Says how to send.
 
     Attributes:
         window: messages in flight; None for the protocol's default.
@@ -83,7 +83,7 @@ class SendOptions(ConnectOptions):
         hosts: more servers, each as ``endpoint``; the next one is tried when one is away.
         ttl: seconds after which a connection is replaced; None for never.
         pipelining: windows in flight; None for the protocol's default.
-        replace_invalid: send U+FFFD for octets which the protocol cannot carry as they are.
+        replace_invalid: send U+FFFD for octets that the protocol cannot carry as they are.
     """
 
     window: int | None = None
@@ -100,7 +100,7 @@ class SendOptions(ConnectOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecvOptions(ConnectOptions):
-    """How to receive.
+    """Says how to receive.
 
     Attributes:
         count: end after this many messages; None: never.
@@ -112,14 +112,14 @@ class RecvOptions(ConnectOptions):
 
 
 class Messages(Protocol):
-    """Where the messages to send come from."""
+    """Supplies the messages to send."""
 
     async def some(self, most: int) -> list[bytes]:
         """1 … ``most`` messages as soon as any is there; an empty list after the last."""
 
 
 class Progress(Protocol):
-    """Whom a ``send`` tells how far it is; called once a batch, not once a message."""
+    """Receives the progress of a ``send``; it is called once a batch, not once a message."""
 
     def sent(self, count: int) -> None:
         """``count`` more messages are on their way."""
@@ -128,7 +128,7 @@ class Progress(Protocol):
         """``count`` more messages are acknowledged."""
 
     def written(self, count: int) -> None:
-        """``count`` more messages are written to a peer which was not asked to acknowledge them.
+        """``count`` more messages are written to a peer that was not asked to acknowledge them.
 
         Only where the operator has asked for that; they do not count as acknowledged.
         """

@@ -13,7 +13,8 @@ transport::
     await service.close()
 """
 
-from .client import ClientComeback, tls_refusal
+from ..factory import tls_refusal
+from .client import ClientComeback
 from .service import Comeback
 from .terms import COMEBACK_LIMITS, DRAIN_SECONDS, Backoff, ComebackState
 

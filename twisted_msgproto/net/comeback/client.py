@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from OpenSSL.SSL import Error as TLSError
-from OpenSSL.SSL import SysCallError, ZeroReturnError
 from twisted.application.internet import ClientService
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ...core.errors import Refused
-from ..factory import tls_text
+from ..factory import tls_refusal
 from .errand import S
 from .service import Comeback
 from .terms import DRAIN_SECONDS, ComebackState
-
-
-def tls_refusal(reason: Failure) -> Refused | None:
-    """Return why TLS said no, or None if the connection ended for another reason.
-
-    Either side may have said it (a certificate that is missing, expired or not known, no TLS
-    there at all), and the next attempt will come to the same end.  A connection that was lost in
-    the middle of a hand-shake is no refusal.
-    """
-    if not reason.check(TLSError) or reason.check(SysCallError, ZeroReturnError):
-        return None
-    text = tls_text(reason.value)
-    return None if "unexpected eof" in text or "middle" in text else Refused(f"TLS: {text}")
 
 
 @implementer(IStreamClientEndpoint)

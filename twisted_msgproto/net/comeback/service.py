@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
 from ...core.limits import Limits
+from ..outbox import Waiters
 from .errand import Errand, S, T
 from .terms import COMEBACK_LIMITS, DRAIN_SECONDS, Backoff, ComebackState
 
@@ -74,14 +75,15 @@ class Comeback(Service, Generic[S]):
         self._retries = Backoff(self.limits["retry-first"], self.limits["retry-most"], random)
         self._refusals = Backoff(self.limits["refused-first"], self.limits["refused-most"], random)
         self._stoodSince = 0.0
-        self._standing: dict[Deferred[S], None] = {}  # who waits in whenEstablished
+        self._standing: Waiters[S] = Waiters()  # who waits in whenEstablished
         self._errands: dict[Errand[S, Any], None] = {}  # verbs that wait, oldest first
         self._errandOctets = 0
         self._busy = False  # somebody is at the errands
         self._watchers: dict[int, Callable[[ComebackState], object]] = {}
         self._watched = 0
         self._closing = False  # stopService was called
-        self._stoppers: list[Deferred[None]] = []
+        self._ending = False  # … and the session has not ended yet
+        self._stopping: Waiters[None] = Waiters()  # who waits for the end
         self._deadline: Any = None  # of the orderly end
 
     # ── what can be seen ────────────────────────────────────────────────────────────────────────
@@ -114,9 +116,7 @@ class Comeback(Service, Generic[S]):
         error = self._unable()
         if error is not None:
             return fail(error)
-        waiting: Deferred[S] = Deferred(lambda cancelled: self._standing.pop(cancelled, None))
-        self._standing[waiting] = None
-        return waiting
+        return self._standing.wait()
 
     @property
     def waiting(self) -> int:
@@ -163,11 +163,11 @@ class Comeback(Service, Generic[S]):
     def _tooMuch(self, octets: int) -> Exception | None:
         if self.session is not None:
             return None
-        limits = self.limits
-        if len(self._errands) >= limits["waiting-verbs"]:
-            return LimitExceeded(f"{len(self._errands)} wait for a session already; nothing sent")
-        if self._errandOctets + octets > limits["waiting-octets"]:
-            return LimitExceeded("waiting-octets wait for a session already; nothing sent")
+        try:
+            self.limits.check("waiting-verbs", len(self._errands) + 1)
+            self.limits.check("waiting-octets", self._errandOctets + octets)
+        except LimitExceeded as error:
+            return error
         return None
 
     def _wait(self, errand: Errand[S, Any], first: bool = False) -> None:
@@ -236,12 +236,8 @@ class Comeback(Service, Generic[S]):
 
     def _failWaiting(self, error: Exception) -> None:
         """Everybody who waits for a session hears that there is none; each callback may do more."""
-        standing = list(self._standing)
         errands = list(self._errands)
-        for waiting in standing:
-            if waiting in self._standing:
-                del self._standing[waiting]
-                waiting.errback(error)
+        self._standing.fail(error)
         for errand in errands:
             if errand in self._errands:
                 self._forget(errand)
@@ -267,10 +263,7 @@ class Comeback(Service, Generic[S]):
         except Exception:
             log.failure("a new session was not made as the one before")
         self._change(ComebackState.UP)
-        for waiting in list(self._standing):
-            if waiting in self._standing:
-                del self._standing[waiting]
-                waiting.callback(session)
+        self._standing.fire(session)
         self._runErrands()
 
     def _failed(self, error: BaseException | None = None) -> None:
@@ -338,7 +331,7 @@ class Comeback(Service, Generic[S]):
         if self.running:
             return
         super().startService()  # type: ignore[no-untyped-call]
-        if not self._stoppers:
+        if not self._ending:
             self._restart()
 
     def _restart(self) -> None:
@@ -361,9 +354,9 @@ class Comeback(Service, Generic[S]):
         """
         if self.running:
             super().stopService()  # type: ignore[no-untyped-call]
-        stopped: Deferred[None] = Deferred()
-        self._stoppers.append(stopped)
-        if len(self._stoppers) == 1:
+        stopped = self._stopping.wait()
+        if not self._ending:
+            self._ending = True
             self._closing = True
             self._failWaiting(ConnectionClosed("the client was stopped"))
             self._deadline = self.clock.callLater(self._drain, self._outOfTime)
@@ -387,9 +380,7 @@ class Comeback(Service, Generic[S]):
             deadline.cancel()
         self.session = None
         self._change(ComebackState.DOWN)
-        stoppers, self._stoppers = self._stoppers, []
-        for stopped in stoppers:
-            if not stopped.called:  # its caller may have cancelled it
-                stopped.callback(None)
-        if self.running and not self._stoppers:  # it was started again meanwhile
+        self._ending = False
+        self._stopping.fire(None)
+        if self.running and not self._ending:  # it was started again meanwhile
             self._restart()

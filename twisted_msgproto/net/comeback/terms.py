@@ -15,7 +15,7 @@ COMEBACK_LIMITS: Final = (
     Limit("retry-most", 60.0, "s", "between two attempts, however many have failed", 0.001),
     Limit("refused-first", 2.0, "s", "from a refusal to the next attempt", 0.001),
     Limit("refused-most", 300.0, "s", "between two attempts, however many were refused", 0.001),
-    Limit("steady-seconds", 10.0, "s", "a session which stood so long begins the intervals anew"),
+    Limit("steady-seconds", 10.0, "s", "after a session of this length the intervals begin anew"),
     Limit("waiting-seconds", 60.0, "s", "a verb waits for a session, then TimedOut", 0.001),
     Limit("waiting-verbs", 10_000, "verbs", "wait for a session; one more gets LimitExceeded", 1),
     Limit("waiting-octets", 64 << 20, "octets", "of what waits for a session", 1),

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
+
+if TYPE_CHECKING:
+    from ..ledger import Ledger
 
 SLICE_OCTETS: Final = 64 << 10
 """Transports receive at most this many octets at a time.  They report only when all of them are
@@ -53,6 +56,7 @@ class Output:
         "_clock",
         "_drained",
         "_ending",
+        "_ledger",
         "_lose",
         "_most",
         "_over",
@@ -76,14 +80,18 @@ class Output:
         most: int = 0,
         changed: Callable[[bool], None] = nothing_changed,
         drained: Callable[[], None] = nothing_drained,
+        ledger: Ledger | None = None,
     ) -> None:
         """Make the output; :meth:`watch` begins to observe the peer.
 
         ``stalled()`` is called when the peer has read nothing for ``seconds``.  ``changed(True)``
         is called when the transport is full and ``most`` octets wait here as well,
         ``changed(False)`` when at most half of that still waits.  ``drained()`` is called when
-        everything that waited has been read.
+        everything that waited has been read.  What waits is entered in ``ledger``, so that all
+        connections together have a bound; a peer that reads too little of it may be cut off for
+        that.
         """
+        self._ledger = ledger
         self._transport = transport
         self._lose = transport.loseConnection
         self._clock = clock
@@ -119,7 +127,27 @@ class Output:
         self.octets += len(octets)
         if not self.full:
             self._feed()
+        self._enter()
         self._look_over()
+
+    def _enter(self) -> None:
+        """Note what waits in the ledger."""
+        if self._ledger is not None:
+            self._ledger.hold(self, self.octets, self._clock.seconds(), outward=True)
+
+    # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
+
+    address: ClassVar[str] = ""
+    reading: ClassVar[bool] = True
+
+    def holdBack(self, held_back: bool) -> None:
+        """Output is not held back."""
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        """Cut off this peer: all connections together hold too much, and it reads too little."""
+        self._stalled()
+
+    # ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _feed(self) -> None:
         queue, transport = self._queue, self._transport
@@ -157,7 +185,9 @@ class Output:
         """
         self.full = False
         self.moved_at = self._clock.seconds()
-        self._feed()
+        if self._queue:
+            self._feed()
+            self._enter()
         if not self.full:
             self._cancel()
             if self._ending:
@@ -195,7 +225,9 @@ class Output:
         """The connection is lost."""
         self._ending = True
         self._queue = None
-        self.octets = 0
+        if self.octets:
+            self.octets = 0
+            self._enter()
         self._cancel()
 
     def _cancel(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.internet.interfaces import IAddress, ISSLTransport, ITCPTransport
 
+from ..ledger import Ledger
 from ..prompt import prompt_write
 from . import Wire
 from .output import Clock, Output
@@ -31,12 +32,15 @@ class StreamWire(Wire):
         read_octets: int,
         stalled: Callable[[], None],
         changed: Callable[[bool], None],
+        ledger: Ledger | None = None,
     ) -> None:
         """Make a wire; one read returns at most ``read_octets``, and :class:`Output` describes
         the rest.
         """
         self._transport = transport
-        self.output = Output(transport, clock, unread_seconds, stalled, changed=changed)
+        self.output = Output(
+            transport, clock, unread_seconds, stalled, changed=changed, ledger=ledger
+        )
         self.write = prompt_write(transport, self.output.write)
         transport.bufferSize = read_octets
         if ISSLTransport.providedBy(transport):

@@ -4,7 +4,7 @@
 * ``["publish", NAME, TEXT]``: to all subscribers of NAME; the answer is how many there are;
 * ``["methods"]``: this list.
 
-A subscriber which does not read is dropped by its topic's limits (``UM-21``).
+A subscriber that does not read is dropped by its topic's limits (``UM-21``).
 """
 
 from __future__ import annotations

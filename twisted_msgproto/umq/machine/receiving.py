@@ -1,4 +1,4 @@
-"""The half of a UMQ machine which listens: what the peer's messages do, and what time brings.
+"""The half of a UMQ machine that listens: what the peer's messages do, and what time brings.
 
 The verbs are those of :class:`.sending.Speaker`; the duties of the caller are told in
 :mod:`.sides`.
@@ -6,7 +6,7 @@ The verbs are those of :class:`.sending.Speaker`; the duties of the caller are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -84,7 +84,8 @@ class Peer(Arriving):
             ``now``.  The time of a call without a time-out of its own runs from there.
     """
 
-    taken_at: Callable[[float], float]
+    taken_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
+    _attributes_octets = 0
 
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
@@ -96,20 +97,17 @@ class Peer(Arriving):
         self._decode = Decoder(limits).decode
 
         self.attributes: dict[str, PeerAttribute] = {}
-        self.taken_at = lambda now: 0.0
-
-        self._attributes_octets = 0
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
     @property
     def calls_pending(self) -> int:
-        """Our calls which are not answered yet."""
+        """Our calls that are not answered yet."""
         return len(self._pending)
 
     @property
     def calls_serving(self) -> int:
-        """The peer's calls which are not answered yet."""
+        """The peer's calls that are not answered yet."""
         return len(self._serving)
 
     def snapshot(self) -> dict[str, object]:
@@ -132,14 +130,19 @@ class Peer(Arriving):
 
     def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
         """Read WebSocket messages, text or binary, which arrived at ``now``."""
-        events: list[Event] = []
+        return list(self.receive_each(inputs, now))
+
+    def receive_each(self, inputs: Sequence[Wire], now: float) -> Iterator[Event]:
+        """As ``receive``, but a message is read when the events of those before it are taken."""
         self.clock = now
+        events: list[Event] = []
         for message in inputs:
             if type(message) is str:
                 self._read_text(message, events)
             else:
                 self._read_binary(message, events)  # type: ignore[arg-type]
-        return events
+            yield from events
+            events.clear()
 
     def oversized(self, now: float) -> list[Event]:
         """A WebSocket message above its limit begins: ``F`` is our last word (``UM-19``)."""
@@ -151,11 +154,11 @@ class Peer(Arriving):
         return events
 
     def receive_text(self, text: str, now: float) -> list[Event]:
-        """A text message which arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
+        """Return a text message that arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
         return self.receive((text,), now)
 
     def receive_binary(self, octets: bytes, now: float) -> list[Event]:
-        """A binary message which arrived at ``now``: it fills the next slot (``UM-04``)."""
+        """Return a binary message that arrived at ``now``: it fills the next slot (``UM-04``)."""
         return self.receive((octets,), now)
 
     def _read_text(self, text: str, events: list[Event]) -> None:
@@ -163,16 +166,15 @@ class Peer(Arriving):
         if machine.state is self.closed_state:
             return
         frame = self._decode(text)
-        if isinstance(frame, UmqFault):
-            self._fail(frame, events)
-            return
         kind = type(frame)
         target = self.table[machine.state].get(kind)
-        if target is None:
+        if target is not None:
+            machine.state = target
+            self.actions[kind](self, frame, events)  # type: ignore[index,arg-type]
+        elif isinstance(frame, UmqFault):
+            self._fail(frame, events)
+        else:
             self._fail(UmqFault("state", machine.refusal(kind), text[:64].encode()), events)
-            return
-        machine.state = target
-        self.actions[kind](self, frame, events)
 
     def _read_binary(self, octets: bytes, events: list[Event]) -> None:
         if self.closed:
@@ -317,7 +319,7 @@ class Peer(Arriving):
             self._discard(frame, events)
 
     def _unknown_update(self, topic: int, id: str) -> None:
-        """Say ``U`` once to an update which nobody wants, then be silent (UM-12, UM-14)."""
+        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14)."""
         if topic in self._closing:
             self.counters.late_updates += 1
             return
@@ -339,7 +341,7 @@ class Peer(Arriving):
         topic = message.topic
         if topic in self._subscriptions:
             if isinstance(message, TopicClosed):
-                self._subscriptions.discard(topic)
+                del self._subscriptions[topic]
             return True
         if isinstance(message, TopicClosed):
             self._closing.pop(topic, None)
@@ -417,7 +419,7 @@ class Peer(Arriving):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def next_deadline(self) -> float | None:
-        """The older name of ``deadline``."""
+        """Return the older name of ``deadline``."""
         return self.deadline
 
     def advance(self, now: float) -> list[Event]:
@@ -449,7 +451,7 @@ class Peer(Arriving):
             self.deadlines.set("fill", self._outgoing_since + self._fill_seconds)
 
     def _closing_expired(self, now: float, events: list[Event]) -> None:
-        """Topics which ended here are forgotten: late updates have had their time."""
+        """Topics that ended here are forgotten: late updates have had their time."""
         closing = self._closing
         while closing and (first := next(iter(closing.items())))[1] <= now:
             del closing[first[0]]
@@ -465,7 +467,7 @@ class Peer(Arriving):
     }
 
     def drain(self, now: float) -> list[Event]:
-        """Refuse further calls, and be ``finished`` when those which came are answered."""
+        """Refuse further calls, and be ``finished`` when those that came are answered."""
         self._draining = True
         return []
 

@@ -1,4 +1,4 @@
-"""How a UMQ session answers the peer's calls: the hooks which are asked, and what they may say."""
+"""How a UMQ session answers the peer's calls: the hooks that are asked, and what they may say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .verbs import Answer, Verbs
 
 
 class Answering(Verbs):
-    """The part of a session which answers calls."""
+    """The part of a session that answers calls."""
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -35,7 +35,7 @@ class Answering(Verbs):
 
         Text, UTF-8 octets, a :class:`~.exchange.Reply`, None for an empty answer, or a Deferred or
         coroutine for any of these; an exception becomes ``E`` (``UM-09``).  Not called for calls
-        which the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
+        that the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
         refuses with code 6 where there is no sink.
         """
         return self._accept()
@@ -64,7 +64,7 @@ class Answering(Verbs):
         """
 
     def needsSafety(self, message: CallReceived | CallbackReceived) -> bool:
-        """Whether this call is answered only when the sink has it safe (if there is a sink).
+        """Return whether this call is answered only when the sink has it safe (if there is a sink).
 
         True by default; a method may be registered with ``durable=False``.
         """
@@ -102,7 +102,7 @@ class Answering(Verbs):
     # ── attachments one by one ──────────────────────────────────────────────────────────────────
 
     _streams: dict[int, tuple[object, AttachmentStream]]
-    _stream_octets: int
+    _stream_octets = 0
 
     def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
         message = event.message
@@ -124,8 +124,8 @@ class Answering(Verbs):
                 del self._streams[id(message)]
 
     def _streamOf(self, message: object) -> AttachmentStream | None:
-        """The attachments of ``message`` which come one by one; asked for once."""
-        kept = self._streams.get(id(message)) if self._streams else None
+        """Return the attachments of ``message`` that come one by one; asked for once."""
+        kept = self._streams.get(id(message))
         if kept is None:
             return None
         stream = kept[1]
@@ -192,11 +192,11 @@ class Answering(Verbs):
             self._settle()
 
     def _answer(self, id: str, result: Any) -> None:
-        if not self.machine.opened:
-            return
         try:
             if type(result) is str:
                 self.machine.result(id, result)
+                return
+            if not self.machine.opened:
                 return
             attachments: Sequence[Any] = ()
             if isinstance(result, Reply):

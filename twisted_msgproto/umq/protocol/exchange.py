@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .session import UmqSession
 
 Body = bytes | Slot | Deferred[bytes]
-"""An attachment to send: octets, or a Deferred which fires with them (a failure sends ``-``)."""
+"""An attachment to send: octets, or a Deferred that fires with them (a failure sends ``-``)."""
 
 
 class CallFailed(Refused):
@@ -53,8 +53,8 @@ class AttachmentLost(PeerError):
 class Reply:
     """An answer: a text and its attachments.
 
-    Received, each attachment is its octets or an AttachmentFailure; of a call which was
-    ``streamed`` they come through ``stream`` instead.
+    Received, each attachment is its octets or an AttachmentFailure; of a call that was ``streamed``
+    they come through ``stream`` instead.
     """
 
     payload: Any = ""
@@ -77,7 +77,7 @@ class Stored:
 
     @classmethod
     def read(cls, payload: str) -> Stored | None:
-        """What an answer's payload says; None if it is something else."""
+        """Return what an answer's payload says; None if it is something else."""
         if not payload.startswith("{"):
             return None
         text = "".join(payload.split())
@@ -118,7 +118,7 @@ def refusal(code: int, text: str) -> Refused:
 
 
 def plain(attachments: Sequence[Attachment]) -> list[bytes]:
-    """Attachments for the table's column: one which failed is empty there."""
+    """Attachments for the table's column: one that failed is empty there."""
     return [b"" if isinstance(entry, AttachmentFailure) else entry for entry in attachments]
 
 
@@ -146,7 +146,7 @@ class AttachmentStream:
         return self._came == self.count
 
     def next(self) -> Deferred[bytes]:
-        """The next attachment.
+        """Return the next attachment.
 
         Fails with AttachmentLost when ``-`` came in its place, with ConnectionClosed when the
         connection ended first.  IndexError after the last.

@@ -38,6 +38,7 @@ from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.backpressure import OctetBudget
+from ...net.clients.client import ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory
 from ...net.sink import IMessageSink
 from ...net.wires.websocket import (
@@ -173,7 +174,8 @@ class UmqServer(UmqSession):
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
             return
-        self.clientId = identity
+        if identity is not None:
+            self.clientId = identity
         welcome = self.welcome(hello)
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
         self._time()
@@ -252,6 +254,19 @@ class UmqServerFactory(MsgprotoServerFactory):
         """A connection with a session in it, or None (which closes it) above a limit."""
         return self.webSocket.buildProtocol(addr)
 
+    def push(
+        self,
+        clientId: str,
+        payload: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+    ) -> Deferred[Reply]:
+        """Call the newest session of a client (``UM-09``); its answer.
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`UmqSession.call`.
+        """
+        return self.toNewest(clientId, lambda session: session.call(payload, attachments, timeout))
+
     def drain(self) -> Deferred[None]:
         """As :meth:`MsgprotoServerFactory.drain`; connections before their upgrade end at once."""
         self.webSocket.abortUpgrades()
@@ -266,54 +281,12 @@ def _hello_octets(limits: Limits) -> int:
     return octets
 
 
-class UmqClient(UmqSession):
+class UmqClient(ClientLink, UmqSession):
     """The client's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Client
     readsWhileUnread = True  # it writes calls, and reads their answers
     readsWhileDraining = True  # an end in order waits for answers
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._standing: list[Deferred[UmqClient]] = []
-        self._lostWith: Exception | None = None
-        self._leaving: dict[Deferred[None], None] = {}  # who waits for the end
-        self._lateness: Any = None  # the call which ends the wait for what is in flight
-
-    def whenEstablished(self) -> Deferred[UmqClient]:
-        """Fires with this session when it stands; fails with what ended it before that."""
-        standing: Deferred[UmqClient] = Deferred()
-        if self._lostWith is not None:
-            standing.errback(self._lostWith)
-        elif self._established:
-            standing.callback(self)
-        else:
-            self._standing.append(standing)
-        return standing
-
-    def close(self) -> Deferred[None]:
-        """End the session in order; fires when the connection is closed.
-
-        No more calls are made; those in flight, and the server's, are finished, within the limit
-        ``drain``.
-        """
-        left: Deferred[None] = Deferred(lambda cancelled: self._leaving.pop(cancelled, None))
-        if self._lostWith is not None:
-            left.callback(None)
-            return left
-        self._leaving[left] = None
-        if self._lateness is None:
-            seconds = self.factory.limits["drain"]
-            self._lateness = self.factory.clock.callLater(seconds, self._late)
-            if self.transport is None:  # no upgrade yet
-                self.closeSession()
-            else:
-                self._closing = True
-                self.drain()
-        return left
-
-    def _late(self) -> None:
-        self.closeSession()
 
     def hello(self) -> str:
         """The payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
@@ -355,50 +328,15 @@ class UmqClient(UmqSession):
             return
         self._control.resume("authorising")
         self.establish()
-        standing, self._standing = self._standing, []
-        for waiting in standing:
-            waiting.callback(self)
         self._follow(self.machine.accept(self._now()))
 
     def _notAccepted(self, failure: Failure) -> None:
         if not failure.check(MsgprotoError):
             self.log.failure("{peer}: the server is not accepted", failure, peer=self.peer)
-        self._reason = Refused("the server was not accepted", Code.REJECTED.value)
+        self.because(Refused("the server was not accepted", Code.REJECTED.value))
         self.closeSession(Code.REJECTED.value, "the server is not accepted")
 
     actions: ClassVar = {**UmqSession.actions, WelcomeReceived: _onWelcome}
-
-    def neverConnected(self, error: Exception) -> None:
-        """The connection was lost before the upgrade: whoever waits for the session hears why."""
-        self._fallen(error)
-        self._left()
-
-    def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: whoever waits for the session hears why."""
-        text = (
-            "the session has ended"
-            if self._established
-            else f"the connection ended: {reason.getErrorMessage()}"
-        )
-        self._fallen(self._reason or ConnectionClosed(text))
-        super().sessionEnding(reason)
-        self._left()
-
-    def _left(self) -> None:
-        """The connection is closed: whoever waits for that hears it."""
-        lateness, self._lateness = self._lateness, None
-        if lateness is not None and lateness.active():
-            lateness.cancel()
-        leaving, self._leaving = self._leaving, {}
-        for left in leaving:
-            if not left.called:  # its caller may have cancelled it
-                left.callback(None)
-
-    def _fallen(self, error: Exception) -> None:
-        self._lostWith = error
-        standing, self._standing = self._standing, []
-        for waiting in standing:
-            waiting.errback(error)
 
 
 class UmqClientFactory(SessionFactory, ClientFactory):

@@ -153,6 +153,7 @@ class Carrier(_Mixin):
             most=factory.unread_octets,
             changed=self._outputChanged,
             drained=self._drained,
+            ledger=factory.sessions.outputLedger,
         )
         self.send = prompt_write(self.transport, self.output.write)
         self.session.wire = self.wire = factory.wire(self)

@@ -22,6 +22,6 @@ WEBSOCKET_LIMITS: Final = (
     Limit("websocket-ping-seconds", 30.0, "s", "between pings; 0 sends none"),
     Limit("websocket-pong-seconds", 30.0, "s", "a ping's answer, or any frame", 0.001),
     Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
-    Limit("unread-seconds", 30.0, "s", "a peer which reads nothing is dropped", 0.001),
+    Limit("unread-seconds", 30.0, "s", "a peer that reads nothing for this long is dropped", 0.001),
 )
 """Both WebSocket protocols have these limits; they are part of their ``LIMITS`` tables."""
