@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.tools.processes import Launcher, children, command_of, launching
+from tests.tools.processes import (
+    PROJECT,
+    Launcher,
+    children,
+    command_of,
+    environment,
+    launching,
+)
 
 KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 """Threads which belong to a reactor's pool, to pytest's own workers, or to a Spark session."""
@@ -20,6 +30,12 @@ KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker")
 """Processes of a Spark session or of the standard library, which live as long as ours."""
 
+
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Java's options for each of its machines: none lives long enough for its best compiler to pay."""
+
+JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
+"""Where Spark's own scripts look for options: of drivers, of what starts them, of a cluster."""
 
 # A test says what holds, not how soon: on a busy machine any example may take long.
 settings.register_profile("no deadline", deadline=None)
@@ -32,11 +48,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz", type=int, default=50_000, help="spoiled streams a decoder")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure() -> None:
+    """Half of what Spark took in a whole run went into compiling Java's code."""
+    for name in JAVA_VARIABLES:
+        os.environ.setdefault(name, QUICK_JAVA)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     """Whatever uses the Spark session runs in one worker: a second session costs a gigabyte."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
+    yield
+    if getattr(config.option, "loadgroup", False):
+        for item in items:
+            name_with_group(item)
+
+
+def name_with_group(item: pytest.Item) -> None:
+    """Put the test's group behind its id, where pytest-xdist's scheduler reads it.
+
+    pytest-xdist does so itself, in a way which has no effect since pytest 9.2: the groups were
+    ignored without a word (pytest-dev/pytest-xdist#1386).
+    """
+    mark = item.get_closest_marker("xdist_group")
+    if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
+        item._id = type(item.id).parse(f"{item.nodeid}@{mark.args[0]}")
 
 
 @pytest.fixture
@@ -79,9 +119,14 @@ def temporary_names(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One session a test process: each costs some ten seconds."""
+def spark(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Any]:
+    """One session for the whole run: each costs some ten seconds."""
     pytest.importorskip("pyspark")
+    if getattr(pytestconfig.option, "loadgroup", False):
+        try:
+            (tmp_path_factory.getbasetemp().parent / "spark-session").touch(exist_ok=False)
+        except FileExistsError:
+            pytest.fail("a second worker needs Spark: tests of a group do not stay together")
     from twisted_msgproto.spark import register
     from twisted_msgproto.spark.session import spark_session
 
@@ -90,3 +135,28 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         register(session)
         session.scratch = scratch
         yield session
+
+
+@pytest.fixture(scope="session")
+def sixth_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example ``msgproto-lines``, installed offline into a directory of its own."""
+    source = tmp_path_factory.mktemp("source") / "lines"
+    # pip builds in the source's directory, and the example's is not to change.
+    shutil.copytree(
+        PROJECT / "examples" / "lines",
+        source,
+        ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+    )
+    target = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
+    ended = subprocess.run([*pip, *offline, str(source)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return target
+
+
+@pytest.fixture(scope="session")
+def with_sixth(sixth_site: Path) -> dict[str, str]:
+    """The environment of a process that has a sixth protocol, ``lines``."""
+    env = environment()
+    return {**env, "PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], str(sixth_site)])}

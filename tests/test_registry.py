@@ -78,7 +78,7 @@ def one_line(caught: Any) -> str:
 
 
 def test_our_own_need_no_metadata(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: ())
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())
     assert registry.known() == list(registry.PROTOCOLS)
     assert registry.registered("mtl").title == "MTL"
 

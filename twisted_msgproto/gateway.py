@@ -160,10 +160,10 @@ class Configuration:
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         """Raises ConfigurationError that names the table and key that cannot be."""
-        protocols = registry.known()
         for name, table in tables.items():
-            if name not in (*protocols, *SHARED):
-                names = ", ".join((*protocols, *SHARED))
+            # Our own come first: without another package's nobody asks which there are.
+            if name not in (*registry.PROTOCOLS, *SHARED) and name not in registry.known():
+                names = ", ".join((*registry.known(), *SHARED))
                 raise ConfigurationError(f"unknown table [{name}]; known: {names}")
             if not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
@@ -173,7 +173,9 @@ class Configuration:
             name: self._server(name, table) for name, table in tables.items() if name not in SHARED
         }
         if not self.servers:
-            raise ConfigurationError(f"no server; a table of {', '.join(protocols)} makes one")
+            raise ConfigurationError(
+                f"no server; a table of {', '.join(registry.known())} makes one"
+            )
         for name in self._limits:
             if not any(name in options["limits"] for options in self.servers.values()):
                 raise ConfigurationError(f"[limits]: no server here has a limit {name!r}")

@@ -17,12 +17,14 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .core.errors import ConfigurationError
 from .core.named import failure_text
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 """The endpoint of a server for this machine alone, on a port that the system chooses, is this."""
@@ -236,6 +238,8 @@ def registered_sink(name: str) -> object:
 @cache
 def _others(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return what other packages offer: name → entry points; more than one is a clash."""
+    from importlib.metadata import entry_points  # late: most processes need our own alone
+
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for offer in entry_points(group=group):
         found[offer.name] = (*found.get(offer.name, ()), offer)

@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 from twisted.internet.defer import CancelledError
 
-from tests.examples.conftest import LINES
 from tests.tools.events import flatten
 from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launched, Launcher
 from twisted_msgproto.cli import demo
@@ -38,6 +37,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.testing import Clock, HeldSink, Pair, SafeSink, splits
 
+LINES = PROJECT / "examples" / "lines"
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
 OFFERED = (
@@ -73,6 +73,29 @@ def test_it_is_one_folder_one_entry_point_and_one_plugin_line() -> None:
     assert len(statements) == 1 and plugin.read_text().count("ServiceMaker(") == 1
     ours = [path for path in PROJECT.rglob("*.py") if "msgproto_lines" in path.name]
     assert [path for path in ours if LINES not in path.parents and ".venv" not in path.parts] == []
+
+
+def test_it_is_small() -> None:
+    """A protocol of both sides needs no more; its commands and its bench stand beside it."""
+    rooms = ("wire", "terms", "machine", "protocol", "service")
+    lines = sum(lines_of_code(LINES / "msgproto_lines" / f"{room}.py") for room in rooms)
+    assert lines <= 320
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines with code: no imports, no docstrings, no comments."""
+    text = path.read_text()
+    passed: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if docstring or isinstance(node, ast.Import | ast.ImportFrom):
+            passed |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+    numbered = enumerate(text.splitlines(), 1)
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#")
+        for number, line in numbered
+        if number not in passed
+    )
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
@@ -370,37 +393,37 @@ def bodies(directory: Path) -> list[bytes | None]:
     return [body for column in columns for body in column]
 
 
-def sent_through(launch: Launcher, address: str, installed: dict[str, str], *words: str) -> Any:
-    ended = launch.run("send", "lines", address, *words, stdin="one\nt\\wo\n", env=installed)
+def sent_through(launch: Launcher, address: str, with_sixth: dict[str, str], *words: str) -> Any:
+    ended = launch.run("send", "lines", address, *words, stdin="one\nt\\wo\n", env=with_sixth)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 
 @pytest.mark.slow
 def test_twistd_gateway_send_recv_and_check_find_it(
-    launch: Launcher, installed: dict[str, str]
+    launch: Launcher, with_sixth: dict[str, str]
 ) -> None:
     """FC-05: from the wire into the queue, with no line of ours changed."""
     (launch.directory / "gateway.toml").write_text(
         f'[queue]\ndirectory = "spool"\n[limits]\nline-octets = 70000\n'
         f'[lines]\nendpoint = ["{LOOPBACK}"]\n[sabc]\nendpoint = ["{LOOPBACK}"]\n'
     )
-    checked = launch.run("check", "gateway.toml", env=installed)
+    checked = launch.run("check", "gateway.toml", env=with_sixth)
     assert checked.stdout.startswith(f"lines: {LOOPBACK}\nsabc: {LOOPBACK}\n"), checked.stderr
-    gateway = launch("gateway", "--config", "gateway.toml", env=installed)
+    gateway = launch("gateway", "--config", "gateway.toml", env=with_sixth)
     address = gateway.address("lines")
-    receiving = launch("recv", "lines", address, "--json", env=installed)
+    receiving = launch("recv", "lines", address, "--json", env=with_sixth)
     until_subscribed(address, receiving)
-    assert "sent 2, acknowledged 2" in sent_through(launch, address, installed)
+    assert "sent 2, acknowledged 2" in sent_through(launch, address, with_sixth)
     receiving.line("wo")
     receiving.signal(signal.SIGINT)
     assert receiving.wait() == 130, receiving.output
     got = [json.loads(line)["body"] for line in receiving.lines]
     assert [body for body in got if body != "probe"] == ["one", "t\\wo"]
-    told = json.loads(sent_through(launch, address, installed, "--count", "3000", "--json"))
+    told = json.loads(sent_through(launch, address, with_sixth, "--count", "3000", "--json"))
     assert (told["sent"], told["acknowledged"]) == (3000, 3000)
     too_long = launch.run(
-        *("send", "lines", address, "--count", "1", "--size", "80000"), env=installed
+        *("send", "lines", address, "--count", "1", "--size", "80000"), env=with_sixth
     )
     assert too_long.returncode == 1 and "Traceback" not in too_long.stderr
     gateway.signal(signal.SIGTERM)
@@ -424,7 +447,7 @@ def until_subscribed(address: str, receiving: Launched) -> None:
 
 @pytest.mark.slow
 def test_its_own_twistd_plugin_and_a_subclass_of_it(
-    launch: Launcher, installed: dict[str, str]
+    launch: Launcher, with_sixth: dict[str, str]
 ) -> None:
     (launch.directory / "shouting.py").write_text(
         "from dataclasses import replace\n"
@@ -437,30 +460,27 @@ def test_its_own_twistd_plugin_and_a_subclass_of_it(
     server = launch(
         *("lines", "-e", LOOPBACK, "--queue", "spool", "--class", "shouting:Shouting"),
         module="twisted",
-        env=installed,
+        env=with_sixth,
     )
-    sent_through(launch, server.address("lines"), installed)
+    sent_through(launch, server.address("lines"), with_sixth)
     assert server.end() == -signal.SIGTERM
     assert bodies(launch.directory / "spool") == [b"ONE", b"T\\WO"]
 
 
 @pytest.mark.slow
-def test_the_bench_finds_its_rows(launch: Launcher, installed: dict[str, str]) -> None:
+def test_the_bench_finds_its_rows(launch: Launcher, with_sixth: dict[str, str]) -> None:
     words = ("bench", "lines", "--scale", "0.02", "--rounds", "1", "--json")
-    ended = launch.run(*words, env=installed, seconds=300)
+    ended = launch.run(*words, env=with_sixth, seconds=300)
     assert ended.returncode == 0, ended.stderr
     (row,) = map(json.loads, ended.stdout.splitlines())
     assert row["name"] == "lines, put and ack" and row["ratio"] > 0
 
 
-def test_the_demo_has_a_row_of_it(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole demo, with this row, is for the eye: ``msgproto demo`` with the package installed.
-
-    What the demo does with a row is the same for all, and tests/cli/test_demo.py runs it whole.
-    """
+def test_the_demo_has_a_row_of_it(sixth_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole demo runs with this row in tests/cli/test_demo.py."""
     from twisted_msgproto import registry
 
-    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.syspath_prepend(str(sixth_site))
     registry.forget()
     try:
         protocols = demo.shown_protocols()
@@ -471,8 +491,8 @@ def test_the_demo_has_a_row_of_it(site: Path, monkeypatch: pytest.MonkeyPatch) -
         registry.forget()
 
 
-def test_the_entry_point_survives_the_installation(site: Path) -> None:
-    (file,) = site.glob("msgproto_lines-*.dist-info/entry_points.txt")
+def test_the_entry_point_survives_the_installation(sixth_site: Path) -> None:
+    (file,) = sixth_site.glob("msgproto_lines-*.dist-info/entry_points.txt")
     found = ConfigParser()
     found.read(file)
     assert dict(found["twisted_msgproto.protocols"]) == {"lines": "msgproto_lines:REGISTERED"}

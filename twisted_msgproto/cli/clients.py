@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.registry import known, load, registered
+from twisted_msgproto.registry import PROTOCOLS, load, registered
 
 FAILED = 1
 """Exit status when the peer or the network is the cause."""
@@ -54,7 +54,9 @@ def seconds(text: str) -> float:
 
 def add_connect_options(parser: argparse.ArgumentParser) -> None:
     """PROTOCOL, ENDPOINT and the options that say who connects."""
-    parser.add_argument("protocol", metavar="PROTOCOL", help=" | ".join(known()))
+    parser.add_argument(
+        "protocol", metavar="PROTOCOL", help=f"{' | '.join(PROTOCOLS)}, or one of another package"
+    )
     parser.add_argument(
         "endpoint",
         metavar="ENDPOINT",
@@ -140,6 +142,7 @@ def why_not(
     from .reasons import reason
     from .running import run_in_reactor
 
+    _begin_logging()
     try:
         run_in_reactor(work)
     except (ConfigurationError, BrokenPipeError):
@@ -149,6 +152,17 @@ def why_not(
             raise
         return reason(error, endpoint)
     return None
+
+
+def _begin_logging() -> None:
+    """What is logged goes nowhere: one line says how it ended.  ``python -X dev`` shows all of it.
+
+    Without an observer Twisted prints the traceback of whatever is logged as a failure.
+    """
+    from twisted.logger import globalLogBeginner, textFileLogObserver
+
+    observers = [textFileLogObserver(sys.stderr)] if sys.flags.dev_mode else []
+    globalLogBeginner.beginLoggingTo(observers, redirectStandardIO=False, discardBuffer=True)
 
 
 def tell(name: str, text: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.core.message import Message
 
 from ..net.clients.shapes import RecvOptions
@@ -77,7 +78,8 @@ async def receive(
     """Call ``show`` with what comes, until there is enough of it or nobody wants it any more.
 
     It returns when ``options.count`` messages came, when none came for ``timeout`` seconds, or
-    when the peer ends in peace.  Raises BrokenPipeError as soon as nobody reads the pipe
+    when the peer ends in peace.  What comes after that, or cannot be shown, is refused, so that
+    nobody takes it for received.  Raises BrokenPipeError as soon as nobody reads the pipe
     ``output`` any more (HO-21), or when ``show`` raises it.
     """
     from .waiting import Attempt, Reader
@@ -96,13 +98,13 @@ async def receive(
 
     def received(message: Message) -> None:
         nonlocal came
-        if over:
-            return
+        if over:  # raised, so that it is not acknowledged
+            raise Refused("the receiver has ended")
         try:
             show(message)
         except BrokenPipeError as error:
             end(error)
-            return
+            raise Refused("nobody reads the receiver's output") from None
         came += 1
         if timer is not None and timer.active():
             timer.reset(timeout)

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, repeat
-from operator import itemgetter
+from itertools import chain, groupby, repeat
+from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from ..core.limits import Limit, Limits
@@ -46,6 +46,18 @@ NO_NOTES: Final[Mapping[str, str]] = {}
 BAD_FILTER: Final = "bad-filter"
 BAD_COMMAND: Final = "bad-command"
 SLOW_CONSUMER: Final = "slow-consumer"
+
+TURN_STEPS: Final = 100_000
+"""What the broker does in one call, in steps of about 0.2 µs: the rest waits for the next turn."""
+
+FILTERED_TOGETHER: Final = 32
+"""So many messages are looked at with one filter before the steps are counted."""
+
+FILTERED_OCTETS: Final = 256
+"""So many octets of properties are one more step for each condition of a filter."""
+
+PUSH_STEPS: Final = 100
+"""What it costs to write to one consumer, however little."""
 
 LIMITS: Final = (
     Limit("subscriptions", 100, "subscriptions", "of one connection (MM-32)", 1),
@@ -72,7 +84,8 @@ class Routed:
     """One message on its way to consumers; compares by its order of arrival.
 
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
-    ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``).
+    ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``),
+    ``weight`` is what a condition of a filter costs with this message, in steps.
     """
 
     order: int
@@ -80,6 +93,7 @@ class Routed:
     octets: int = field(compare=False)
     properties: Properties = field(compare=False)
     notes: Mapping[str, str] = field(compare=False)
+    weight: int = field(default=1, compare=False)
 
 
 Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
@@ -123,12 +137,29 @@ class Subscriber:
         condition = self.filters[destination]
         return condition is None or condition.matches(properties)
 
-    def chosen(self, destination: str, messages: list[Routed]) -> list[Routed]:
-        """Those of ``messages``, all to ``destination``, which its filter lets pass."""
+    def checks(self, destination: str) -> int:
+        """Return how many steps the filter for ``destination`` takes with a light message."""
         condition = self.filters[destination]
+        return 1 if condition is None else 1 + len(condition.conditions)
+
+    def choose(
+        self, destination: str, messages: list[Routed], chosen: list[Routed]
+    ) -> Iterator[int]:
+        """Add to ``chosen`` the ``messages`` to ``destination`` which its filter lets pass.
+
+        Yields now and then: how many steps it took since the last time.
+        """
+        condition = self.filters.get(destination)
         if condition is None:
-            return messages
-        return [message for message in messages if condition.matches(message.properties)]
+            if destination in self.filters:
+                chosen += messages
+                yield len(messages)
+            return
+        checks = 1 + len(condition.conditions)
+        for start in range(0, len(messages), FILTERED_TOGETHER):
+            part = messages[start : start + FILTERED_TOGETHER]
+            chosen += [message for message in part if condition.matches(message.properties)]
+            yield sum([message.weight for message in part]) * checks
 
     def push(self, messages: Sequence[Routed], queue: BrokerQueue | None) -> None:
         """Hand messages to the consumer, and remember them until it acknowledges."""
@@ -181,19 +212,25 @@ class BrokerQueue:
 
     def reconsider(self) -> None:
         """The consumers or their filters changed: messages which nobody wanted may be wanted."""
-        for message in self._unwanted:
-            heapq.heappush(self._waiting, message)
-        self._unwanted.clear()
+        if self._unwanted:
+            self._waiting += self._unwanted
+            self._waiting.sort(key=attrgetter("order"))  # what is sorted is a heap
+            self._unwanted.clear()
 
-    def dispatch(self) -> None:
-        """Give messages to consumers while the next message's consumers have room."""
+    def dispatch(self, steps: int = TURN_STEPS) -> int:
+        """Give messages to consumers while the next message's consumers have room.
+
+        Returns what is left of ``steps``; below 1 there is more to do, perhaps.
+        """
         if self.consumers and self._waiting:
             rooms = {subscriber: subscriber.consumer.room() for subscriber in self.consumers}
             given: dict[Subscriber, list[Routed]] = {}
-            while self._waiting:
+            steps -= len(rooms)
+            while self._waiting and steps > 0:
                 message = self._waiting[0]
                 taker, wanted = None, False
                 for subscriber in self.consumers:
+                    steps -= message.weight * subscriber.checks(self.name)
                     if subscriber.wants(self.name, message.properties):
                         wanted = True
                         if rooms[subscriber] > 0:
@@ -213,7 +250,9 @@ class BrokerQueue:
                     self.consumers.append(taker)
             for subscriber, messages in given.items():
                 subscriber.push(messages, self)
+                steps -= PUSH_STEPS + len(messages)
         self._accept()
+        return steps
 
     def _accept(self) -> None:
         if self._withheld and not self.full:
@@ -241,6 +280,9 @@ class Broker:
         self._topics: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[Consumer, Subscriber] = {}
         self._changed: dict[BrokerQueue, None] = {}
+        # What is not done yet: messages of topics with what follows them, and queues.
+        self._spreading: deque[tuple[Iterator[int], Callable[[], None]]] = deque()
+        self._undone: dict[BrokerQueue, None] = {}
         self._order = 0
         self.counters = {
             "broker_published": 0,
@@ -328,7 +370,7 @@ class Broker:
             changed, self._changed = self._changed, {}
             for queue in changed:
                 queue.reconsider()
-                queue.dispatch()
+                self._dispatch(queue)
 
     def unsubscribe(self, consumer: Consumer, destination: str) -> None:
         """No further messages to ``destination``; what is in flight stays in flight."""
@@ -371,10 +413,11 @@ class Broker:
         """Messages of one sender arrived, in order; ``accepted()`` is called when all are accepted.
 
         All columns have a value a message, but ``notes`` may be empty where there are none.
-        That is at once, unless one of them went to a queue which is full.
+        That is at once, unless one of them went to a queue which is full, or the broker is
+        ``unfinished``: what is published waits until what was published before is done.
         """
         queues: dict[BrokerQueue, None] = {}
-        topics: defaultdict[Subscriber, list[Routed]] = defaultdict(list)
+        topics: defaultdict[str, list[Routed]] = defaultdict(list)
         notes = notes or [NO_NOTES] * len(payloads)
         rows = zip(destinations, properties, texts, payloads, notes, strict=True)
         for destination, run in groupby(rows, itemgetter(0)):
@@ -386,14 +429,12 @@ class Broker:
             if queue is not None:
                 queue.put_all(messages)
                 queues[queue] = None
-            for subscriber in subscribers or ():
-                topics[subscriber] += subscriber.chosen(destination, messages)
-        for subscriber, messages in topics.items():
-            self._hand_on(subscriber, messages)
+            if subscribers is not None:
+                topics[destination] += messages
         for queue in queues:
-            queue.dispatch()
+            self._dispatch(queue)
         full = [queue for queue in queues if queue.full]
-        missing = len(full)
+        missing = len(full) + 1
 
         def one_accepted() -> None:
             nonlocal missing
@@ -403,19 +444,67 @@ class Broker:
 
         for queue in full:
             queue.when_accepted(one_accepted)
-        if not full:
-            accepted()
+        if topics:
+            self._spreading.append((self._spread(topics), one_accepted))
+            if len(self._spreading) == 1:
+                self.go_on()
+        else:
+            one_accepted()
+
+    @property
+    def unfinished(self) -> bool:
+        """There is more to do than one turn may take: call :meth:`go_on` in the next."""
+        return bool(self._spreading or self._undone)
+
+    def go_on(self, steps: int = TURN_STEPS) -> None:
+        """Do what is not done yet, as far as ``steps`` go (NB-07)."""
+        while self._undone and steps > 0:
+            queue = next(iter(self._undone))
+            del self._undone[queue]
+            steps = self._dispatch(queue, steps)
+        while self._spreading and steps > 0:
+            spread, done = self._spreading[0]
+            for taken in spread:
+                steps -= taken
+                if steps <= 0:
+                    return
+            self._spreading.popleft()
+            done()
+
+    def _dispatch(self, queue: BrokerQueue, steps: int = TURN_STEPS) -> int:
+        steps = queue.dispatch(steps)
+        if steps <= 0:
+            self._undone[queue] = None
+        return steps
+
+    def _spread(self, topics: Mapping[str, list[Routed]]) -> Iterator[int]:
+        """Hand messages to the subscribers of their topics; yields the steps it takes."""
+        concerned = dict.fromkeys(
+            chain.from_iterable(self._topics.get(name, ()) for name in topics)
+        )
+        yield len(concerned)
+        for subscriber in concerned:
+            chosen: list[Routed] = []
+            names = [name for name in subscriber.filters if name in topics]
+            for name in names:
+                yield from subscriber.choose(name, topics[name], chosen)
+            if len(names) > 1:
+                chosen.sort(key=attrgetter("order"))
+            if chosen and subscriber.filters:  # else it is lost
+                self._hand_on(subscriber, chosen)
+            yield PUSH_STEPS + len(chosen)
 
     def _routed(self, rows: Iterable[Row]) -> list[Routed]:
         """Messages of one sender, each encoded for everybody who will get it."""
         routed = []
-        last, address = None, b""
+        last, address, weight = None, b"", 1
         for destination, properties, text, payload, notes in rows:
             if text != last:
                 last, address = text, encode_address(destination, text)
+                weight = 1 + len(text) // FILTERED_OCTETS
             self._order += 1
             frames = encode_unnumbered(address, payload)
-            routed.append(Routed(self._order, frames, len(payload), properties, notes))
+            routed.append(Routed(self._order, frames, len(payload), properties, notes, weight))
         self.counters["broker_published"] += len(routed)
         return routed
 
@@ -470,7 +559,7 @@ class Broker:
         for destination in list(subscriber.filters):
             queue = self.queues.get(destination)
             if queue is not None:
-                queue.dispatch()
+                self._dispatch(queue)
 
     def lost(self, consumer: Consumer) -> None:
         """``consumer`` is gone: what it had of queues, unacknowledged, goes back (``MM-27``)."""

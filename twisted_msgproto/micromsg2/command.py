@@ -255,7 +255,7 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
     client = await _connect(reactor, options, choices, kind)
     try:
         if client.machine.has(PUB_SUB):
-            client.subscribe(destination, wanted)
+            await client.subscribe(destination, wanted)
         elif options.destination is not None or wanted is not None:
             raise ConfigurationError("--destination and --filter need --extension pub-sub")
         await ended

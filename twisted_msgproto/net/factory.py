@@ -9,24 +9,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError, ZeroReturnError
 from service_identity import VerificationError
 from twisted.internet.address import UNIXAddress
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import Refused, shown
+from ..core.errors import ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
 from .sink import IMessageSink
+
+T = TypeVar("T")
 
 COMMON_LIMITS: Final = (
     Limit("connections", 10_000, "connections", "of one server at a time", 1),
@@ -204,6 +206,10 @@ class SessionFactory:
 class MsgprotoServerFactory(SessionFactory, ServerFactory):
     """Base class of all server factories; it keeps account of live connections.
 
+    A server names its sessions (:meth:`sessionNamed`, :meth:`sessionsOf`); in those protocols in
+    which it can, it sends to one of them with the session's own verbs, or with ``push`` to the
+    newest session of a client.
+
     Attributes as :class:`SessionFactory`'s, and:
         liveConnections: the protocols that are connected now.
         draining: whether the server stops and accepts no more connections.
@@ -224,6 +230,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.outputLedger = self.budget.held
         self.liveConnections: dict[Any, str] = {}
+        self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
@@ -256,6 +263,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             transport.setTcpKeepAlive(True)
         super().connectionOpened(protocol, host)
         self.liveConnections[protocol] = host
+        self._named[getattr(protocol, "session", "")] = protocol
         self.addressTaken(host)
 
     def addressTaken(self, host: str) -> None:
@@ -278,6 +286,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.lookTls(getattr(protocol, "transport", None), reason)
         host = self.liveConnections.pop(protocol, None)
         if host is not None:
+            self._named.pop(getattr(protocol, "session", ""), None)
             self.addressFreed(host)
         self._lookDrained()
 
@@ -291,6 +300,34 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             peer = peer_name(transport.getPeer())
             text = shown(tls_text(reason.value))[1:-1]
             self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
+
+    # ── sessions ────────────────────────────────────────────────────────────────────────────────
+
+    def sessionNamed(self, name: str) -> Any:
+        """Return the live session of this public name (its ``session``), or None."""
+        return self._named.get(name)
+
+    def sessionsOf(self, clientId: str) -> list[Any]:
+        """Return the sessions of a client which stand, oldest first."""
+        return [
+            session
+            for session in self.liveConnections
+            if session.clientId == clientId and session.established
+        ]
+
+    def sessions(self) -> list[Mapping[str, object]]:
+        """Return every live session as plain values, for a status page; no secrets."""
+        return [session.snapshot() for session in self.liveConnections]
+
+    def toNewest(self, clientId: str, verb: Callable[[Any], Deferred[T]]) -> Deferred[T]:
+        """Call ``verb(session)`` with the newest session of a client; return its Deferred.
+
+        It fails with ConnectionClosed if the client has no session which stands.
+        """
+        sessions = self.sessionsOf(clientId)
+        if not sessions:
+            return fail(ConnectionClosed("the client has no session"))
+        return verb(sessions[-1])
 
     def drain(self) -> Deferred[None]:
         """Accept no more connections and end the live ones in order; fires when the last is gone.

@@ -80,6 +80,11 @@ class Session(SessionHooks, OrderlyLink):
         super().establish()
         self._guarded(self.sessionEstablished)
 
+    @property
+    def established(self) -> bool:
+        """Whether the session stands."""
+        return self._established and not self._ended
+
     def deliver(self, batch: MessageBatch, place: Any) -> None:
         """Deliver a batch; the machine is told when what stood at ``place`` is safe, or lost."""
         tally = self._tally

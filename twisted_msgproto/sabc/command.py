@@ -13,7 +13,7 @@ from typing import Any, Final
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed
+from ..core.errors import ConnectionClosed, Refused
 from ..core.message import Message
 from ..net.clients.asking import ask_each
 from ..net.clients.endpoints import client_endpoint, websocket_endpoint
@@ -28,7 +28,7 @@ from ..net.clients.shapes import (
 )
 from ..registry import PROTOCOLS
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
-from .protocol.session import PROTOCOL, log
+from .protocol.session import PROTOCOL
 from .terms.events import ErrorReceived
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS[PROTOCOL].ports['tcp']}"
@@ -106,8 +106,10 @@ class Receiver(SabcClient):
         self.show(message)
 
     def errorReceived(self, error: ErrorReceived) -> None:
-        """Tell the operator."""
-        log.warn("the server reports an error: {code}", code=error.code)
+        """The server has an error to tell which answers nothing: it ends."""
+        if not self.ended.called:
+            text = error.body.decode("utf-8", "replace") or "it does not say which"
+            self.ended.errback(Refused(f"the server reports an error: {text}", error.code))
 
     def sessionLost(self, reason: Failure) -> None:
         """There is no more to come."""

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
+IDLE_SECONDS = 5.0
+"""How long a thread waits for work before it ends; the next work starts a fresh one."""
+
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 
@@ -19,7 +22,8 @@ Answer = TypeVar("Answer")
 class Crew:
     """At most ``threads_max`` threads, started when there is work and all others are busy.
 
-    One that hangs counts until :meth:`relieve` finds it.
+    A thread that hangs counts until :meth:`relieve` finds it.  A thread without work ends after
+    ``IDLE_SECONDS``.
     """
 
     def __init__(self, threads_max: int, name: str) -> None:
@@ -67,7 +71,14 @@ class Crew:
     def _run(self) -> None:
         own = threading.get_ident()
         while True:
-            work = self._work.get()
+            try:
+                work = self._work.get(timeout=IDLE_SECONDS)
+            except queues.Empty:
+                with self._lock:
+                    if not self._work.empty():
+                        continue
+                    self._threads -= 1
+                    return
             with self._lock:
                 self._busy[own] = time.monotonic()
             try:

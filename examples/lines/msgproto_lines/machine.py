@@ -94,16 +94,16 @@ class Side(Connection[bytes, bytes, Any]):
         return [WorkLost(work)] if work else []
 
     waiting: Any
-    """What is under way: it is finished before this side ends in order."""
+    """This is under way; it is finished before this side ends in order."""
 
     @property
     def finished(self) -> bool:
-        """Nothing is under way, and nothing more will be."""
+        """Return whether nothing is under way, and nothing more will be."""
         return self.state is State.CLOSED or (self.state is State.DRAINING and not self.waiting)
 
     @property
     def held(self) -> int:
-        """Octets of a line which is not whole."""
+        """Return how many octets of an incomplete line are held."""
         return len(self._lines.rest)
 
     def snapshot(self) -> dict[str, object]:

@@ -27,7 +27,7 @@ class State(AnyState):
 
 @dataclass(slots=True)
 class BodiesReceived:
-    """Bodies which one read brought; ``first`` is the number of the first one's line, from 1."""
+    """One read brought these bodies; ``first`` is the number of the first one's line, from 1."""
 
     bodies: list[bytes]
     first: int

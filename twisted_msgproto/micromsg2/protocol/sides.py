@@ -35,7 +35,7 @@ from ..application import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
 from ..machine import Client, CommandReceived, MessagesAcknowledged, Proposal, PubSub, Server
 from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
 from ..terms import REFUSED_BY_PEER
-from ..wire import Filter, Offer
+from ..wire import NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
 
@@ -76,6 +76,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         """The connection is gone: what the broker handed to it goes back."""
         if self.factory.broker is not None:
             self.factory.broker.lost(self)
+            self.factory.lookBroker()
         self.factory.withheld.forget(self._control)
         super().sessionEnding(reason)
 
@@ -88,6 +89,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         super().outputChanged(paused)
         if not paused and self.factory.broker is not None:
             self.factory.broker.ready(self)
+            self.factory.lookBroker()
 
     # ── the broker ──────────────────────────────────────────────────────────────────────────────
 
@@ -109,6 +111,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self._subscribed = False
             if self.factory.broker is not None:
                 self.factory.broker.look()
+                self.factory.lookBroker()
 
     def publish(self, arrived: Arrived) -> None:
         """What is safe goes to subscribers; the ack waits until their queues take it."""
@@ -123,6 +126,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             state["accepted"] = True
             if state["withheld"]:
                 withheld.remove(event.octets)
+                self._control.resume("fan-out")
             self.settled(arrived)
 
         columns: list[list[Any]]
@@ -136,11 +140,15 @@ class MicroMsg2Server(MicroMsg2Protocol):
         if not state["accepted"]:
             state["withheld"] = True
             withheld.add(event.octets, self._control)
+            if broker.unfinished:
+                self._control.pause("fan-out")
+        self.factory.lookBroker()
 
     def _acknowledge(self, event: MessagesAcknowledged) -> None:
         super()._acknowledge(event)
         if self.factory.broker is not None:
             self.factory.broker.acknowledged(self, event.sequences)
+            self.factory.lookBroker()
 
     actions: ClassVar = {
         **MicroMsg2Protocol.actions,
@@ -215,6 +223,35 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             )
         self.broker = Broker(self.limits, brokerQueues) if broker else None
         self.withheld = OctetBudget(self.limits.integer("withheld-octets"), "broker-queues")
+        self._brokerWork: Any = None  # the call in which the broker goes on
+
+    def lookBroker(self) -> None:
+        """The broker was asked for something: it goes on in the next turn if that is much."""
+        if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
+            self._brokerWork = self.clock.callLater(0, self._goOn)
+
+    def _goOn(self) -> None:
+        self._brokerWork = None
+        assert self.broker is not None
+        try:
+            self.broker.go_on()
+        finally:
+            self.lookBroker()
+
+    def push(
+        self,
+        clientId: str,
+        destination: str,
+        payload: Any,
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+    ) -> Deferred[None]:
+        """Send a message to the newest session of a client, subscribed or not (``MM-12``).
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`MicroMsg2Server.send`.
+        """
+        return self.toNewest(
+            clientId, lambda session: session.send(destination, payload, properties)
+        )
 
 
 DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EXTENSION_MISMATCH})

@@ -116,7 +116,7 @@ class MtlClient(ClientLink):
         self._sockets = factory.makeSockets(self.clock)
         wire = DealerWire(self.clock, endpoint, self.connectionLost)
         try:
-            wire.use(self._socket(self.received, endpoint))
+            wire.use(self._controlSocket())
         except ConfigurationError:
             self._sockets.shutdown()
             raise
@@ -146,6 +146,16 @@ class MtlClient(ClientLink):
         """A socket for a data flow, connected to the server's data port."""
         return self._socket(received, with_port(self._endpoint, port))
 
+    def _controlSocket(self) -> Any:
+        socket = self._socket(self.received, self._endpoint)
+        socket.refused = self._turnedAway
+        return socket
+
+    def _turnedAway(self, text: str) -> None:
+        if not self._ended:
+            reason = f"the server will not have us: {text}"
+            self._follow(self.machine.turned_away(reason, self._now()))
+
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def whenEstablished(self) -> Deferred[Self]:
@@ -164,10 +174,12 @@ class MtlClient(ClientLink):
         """
         if over := self._over():
             return over
-        for flow in list(self.flows.values()):
-            flow.close()
-        self._established = False
+        flows = list(self.flows.values())
         opened = self._request(self.machine.open, virtualHost)
+        if not opened.called:  # else it could not be asked for
+            self._established = False
+            for flow in flows:
+                flow.close()
         return opened.addCallbacks(self._opened, self._notLetIn)
 
     def _opened(self, reply: Reply) -> Sequence[str]:
@@ -199,8 +211,10 @@ class MtlClient(ClientLink):
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""
 
-        def selected(reply: Any) -> None:
-            for flow in list(self.flows.values()):
+        flows = list(self.flows.values())  # not those which are asked for before the answer
+
+        def selected(reply: Reply) -> None:
+            for flow in flows:
                 flow.close()
 
         if over := self._over():
@@ -316,7 +330,7 @@ class MtlClient(ClientLink):
     def _socketDropped(self, event: SocketDropped) -> None:
         self._trouble = self.wire.trouble
         self.wire.drop()
-        self.wire.use(self._socket(self.received, self._endpoint))
+        self.wire.use(self._controlSocket())
 
     def _answered(self, event: Answered) -> None:
         self._requests.done(event.number, event.reply)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, ClassVar, Final
 
 from twisted.cred.portal import Portal
@@ -35,6 +36,7 @@ from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
 from ..terms.events import ServerEvent
 from ..terms.limits import SERVER_LIMITS
+from ..terms.states import SessionState
 from ..zeromq import (
     Bounds,
     CurveServer,
@@ -55,6 +57,12 @@ CONTROL_OCTETS_OVER_JSON: Final = 1024
 
 CONTROL_MESSAGES: Final = 16
 """What libzmq holds of one client's requests, of which one is out at a time, and of its replies."""
+
+REFUSED_LINE_SECONDS: Final = 60.0
+"""An address whose keys are wrong gets one line in so many seconds for each reason."""
+
+REFUSED_LINES_MAX: Final = 1000
+"""Addresses and reasons which are remembered for that."""
 
 log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
@@ -86,6 +94,21 @@ class MtlServer(SessionHooks):
     def virtualHost(self) -> str:
         """What the client opened."""
         return self.machineSession.virtual_host
+
+    @property
+    def established(self) -> bool:
+        """Whether the client was let in."""
+        session = self.machineSession
+        return not session.ended and session.state in (SessionState.READY, SessionState.PROFILED)
+
+    def snapshot(self) -> Mapping[str, object]:
+        """Return where the session stands, as plain values without secrets."""
+        return {
+            "session": self.session,
+            "peer": self.peer,
+            "client_id": self.clientId,
+            "virtual_host": self.virtualHost,
+        }
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ───────────
 
@@ -176,6 +199,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._data: Any = None
         self._door: Door | None = None
         self._link: BrokerLink | None = None
+        self._told: dict[tuple[str, str], float] = {}  # whose keys were told to be wrong, and when
         self._start(protected=True)
 
     def _start(self, protected: bool) -> None:
@@ -245,6 +269,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             limits.integer("connections"),
             limits.integer("connections-per-address"),
             self._turnedAway,
+            self._refused,
         )
         self._link = link = BrokerLink()
         link.factory = self
@@ -294,6 +319,19 @@ class MtlServerFactory(MsgprotoServerFactory):
             self.addresses.append(bound)
             self.addresses += [self._data.bind(with_port(other, port)) for other in others]
         return link
+
+    def _refused(self, address: str, text: str) -> None:
+        """libzmq turns a client away for its keys: it tries for ever, so one line a minute."""
+        self.countFault("hand-shake")
+        now, told = self.clock.seconds(), self._told
+        if told.get((address, text), -inf) + REFUSED_LINE_SECONDS > now:
+            return
+        if len(told) >= REFUSED_LINES_MAX:
+            del told[next(iter(told))]
+        told.pop((address, text), None)
+        told[address, text] = now
+        who = address or "a client"
+        log.warn("{who}: not let in: {text}", who=who, text=text, reason="hand-shake")
 
     def keyName(self, key: bytes) -> str | None:
         """The name of a client's CURVE key; None without CURVE."""

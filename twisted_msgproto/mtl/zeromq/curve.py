@@ -49,6 +49,17 @@ def zap_reply(
     return [*head, b"400", b"not authorized", b"", b""]
 
 
+def who_is_refused(parts: Sequence[bytes]) -> tuple[str, str]:
+    """The address which a refused ZAP request is about, and what is wrong with it."""
+    from zmq.utils import z85
+
+    address = parts[5].decode("utf-8", "replace") if len(parts) > 5 else ""
+    if len(parts) == 9 and parts[7] == b"CURVE" and len(parts[8]) == 32:
+        key = z85.encode(parts[8]).decode()
+        return address, f"its CURVE key {key} is not in the file of --curve-authorized"
+    return address, "it has no CURVE key"
+
+
 # ── Keys ────────────────────────────────────────────────────────────────────────────────────────
 
 

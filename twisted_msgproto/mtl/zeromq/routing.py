@@ -9,7 +9,13 @@ from typing import Any, Final
 import zmq
 
 from ..machine.peers import SERIAL_OCTETS, Peer, connection_name
-from .bounded import READ_OCTETS_PER_TURN, READS_PER_TURN, Backlog
+from .bounded import (
+    COSTLY_OCTETS_PER_TURN,
+    FRAMES_KEPT,
+    READ_OCTETS_PER_TURN,
+    READS_PER_TURN,
+    Backlog,
+)
 from .connections import DESCRIPTOR, PROPERTY, Connections
 from .hooks import guarded
 
@@ -43,6 +49,8 @@ class Routing:
     _backlogs: dict[bytes, Backlog]
     _lost: Callable[[bytes], None]
     _readSoon: Callable[[], None]
+    _throwAway: Callable[[], bool]
+    _within = False
     factory: Any
 
     def __init__(
@@ -71,10 +79,16 @@ class Routing:
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
         """Read some messages; whether there may be more."""
-        socket, names, flags, octets = self.socket, self._names, zmq.NOBLOCK, 0
+        socket, names, flags, octets, costly = self.socket, self._names, zmq.NOBLOCK, 0, 0
         receive, option = socket.recv, socket.getsockopt
+        if self._within and not self._throwAway():
+            return True
         try:
-            while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
+            while (
+                len(messages) < READS_PER_TURN
+                and octets < READ_OCTETS_PER_TURN
+                and costly < COSTLY_OCTETS_PER_TURN
+            ):
                 identity = receive(flags)
                 # As a frame it knows its connection; the others are cheaper without.
                 frame = receive(flags, False)
@@ -83,11 +97,18 @@ class Routing:
                     parts.append(receive(flags))
                     while option(zmq.RCVMORE):
                         octets += len(parts[-1])
+                        if len(parts) == FRAMES_KEPT:
+                            self._within = True
+                            break
                         parts.append(receive(flags))
-                octets += len(parts[1]) + len(parts[-1])
+                header = len(parts[1])
+                octets += header + len(parts[-1])
+                costly += header if len(parts) == 3 else len(parts[-1]) >> 2
                 serial = told(frame, PROPERTY)
                 parts[0] = names.get(serial) or self._first(identity, serial, frame)
                 messages.append(parts)
+                if self._within:
+                    return True
         except zmq.Again:
             return False
         return True

@@ -213,14 +213,6 @@ class SabcServerFactory(MsgprotoServerFactory):
 
         return WebSocketServerFactory(self, origins)
 
-    def sessionsOf(self, clientId: str) -> list[SabcServer]:
-        """The live sessions of a client, oldest first."""
-        return [
-            session
-            for session in self.liveConnections
-            if session.clientId == clientId and session.established
-        ]
-
     def push(
         self,
         clientId: str,
@@ -233,16 +225,9 @@ class SabcServerFactory(MsgprotoServerFactory):
 
         Fails with ConnectionClosed if the client has none, and as :meth:`SabcSession.request`.
         """
-        sessions = self.sessionsOf(clientId)
-        if not sessions:
-            failed: Deferred[Response] = Deferred()
-            failed.errback(ConnectionClosed("the client has no session"))
-            return failed
-        return sessions[-1].request(body, headers=headers, timeout=timeout)
-
-    def sessions(self) -> list[dict[str, object]]:
-        """Every live session with its state, for the status page; no secrets."""
-        return [session.snapshot() for session in self.liveConnections]
+        return self.toNewest(
+            clientId, lambda session: session.request(body, headers=headers, timeout=timeout)
+        )
 
 
 class SabcClient(ClientLink, SabcSession):

@@ -59,7 +59,8 @@ class Verbs(Session):
             return self._stream(iter(body), headers, timeout, waiting=True)
         ticket: Ticket[Response] = Ticket(self._forget)
         try:
-            ticket.number = self._speaking.request(
+            speaking = self._speaking
+            ticket.number = speaking.request(
                 octets_of(body), ticket, self._now(), headers=headers, seconds=timeout
             )
         except _UNSENT as error:
@@ -130,10 +131,10 @@ class Verbs(Session):
         waiting: bool,
     ) -> Deferred[Response]:
         done: Ticket[Response] = Ticket(self._cancelStream)
-        now = self._now()
         try:
-            outgoing = self._speaking.open_message(
-                done if waiting else None, now, headers=headers, seconds=timeout
+            speaking = self._speaking
+            outgoing = speaking.open_message(
+                done if waiting else None, self._now(), headers=headers, seconds=timeout
             )
         except _UNSENT as error:
             return fail(_unsent(error))

@@ -35,6 +35,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 JSON_CHARACTERS_MAX: Final = 1 << 20
 """A longer payload is not read as JSON."""
 
+JSON_CONTAINERS_MAX: Final = 10_000
+"""Nor is one with more objects and arrays: reading it would hold up everybody else (NB-07)."""
+
 
 class RemoteError(CallFailed):
     """The peer's method raised an error which it registered for its peers.
@@ -55,7 +58,7 @@ def parse(text: str) -> Any:
     Raises NotJson, also for JSON which nobody should accept: see :func:`.parse_json`.
     """
     try:
-        return parse_json(text, JSON_CHARACTERS_MAX)
+        return parse_json(text, JSON_CHARACTERS_MAX, containers_max=JSON_CONTAINERS_MAX)
     except JsonRefused as error:
         raise NotJson(str(error)) from None
 

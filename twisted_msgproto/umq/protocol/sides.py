@@ -254,6 +254,19 @@ class UmqServerFactory(MsgprotoServerFactory):
         """A connection with a session in it, or None (which closes it) above a limit."""
         return self.webSocket.buildProtocol(addr)
 
+    def push(
+        self,
+        clientId: str,
+        payload: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+    ) -> Deferred[Reply]:
+        """Call the newest session of a client (``UM-09``); its answer.
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`UmqSession.call`.
+        """
+        return self.toNewest(clientId, lambda session: session.call(payload, attachments, timeout))
+
     def drain(self) -> Deferred[None]:
         """As :meth:`MsgprotoServerFactory.drain`; connections before their upgrade end at once."""
         self.webSocket.abortUpgrades()

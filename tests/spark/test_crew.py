@@ -1,0 +1,38 @@
+"""Threads for work that may hang: how many there are, and when they end."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from twisted_msgproto.spark import crew
+from twisted_msgproto.spark.crew import Crew
+
+PATIENCE_SECONDS = 60.0
+
+
+def threads(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(f"{name}-")]
+
+
+def test_a_thread_without_work_ends_and_the_next_work_is_done_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crew, "IDLE_SECONDS", 0.01)
+    some = Crew(3, "idle")
+    for _ in range(3):
+        calls = {number: lambda number=number: number for number in range(20)}
+        assert some.gather(calls, PATIENCE_SECONDS) == {number: number for number in range(20)}
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while threads("idle"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_there_are_never_more_threads_than_the_crew_may_have() -> None:
+    some = Crew(3, "bounded")
+    seen = some.gather({n: lambda: len(threads("bounded")) for n in range(50)}, PATIENCE_SECONDS)
+    assert len(seen) == 50
+    assert max(map(int, seen.values())) <= 3  # type: ignore[arg-type]
