@@ -1,17 +1,17 @@
-"""Topics and queues: who gets which message.  Pure: no sockets, no clock.
+"""Topics and queues: who gets that message.  Pure: no sockets, no clock.
 
-A destination which begins with ``topic/`` is a topic: each message goes to every subscriber whose
-filter matches, and to nobody else (``MM-26``).  Any other destination is a queue once it has had
-a subscriber or was named beforehand: each message goes to one of its consumers, in order, and is
+A destination that begins with ``topic/`` is a topic: each message goes to every subscriber whose
+filter matches, and to nobody else (``MM-26``).  Any other destination is a queue once it has had a
+subscriber or was named beforehand: each message goes to one of its consumers, in order, and is
 taken back to its place when that consumer is lost before it has acknowledged (``MM-27``).  A
-destination which is neither is no business of the broker.
+destination that is neither is no business of the broker.
 
 What is bounded, and what happens at the bound (``MM-32``):
 
 * a queue takes messages up to its limits; what comes above them is kept, but it is not *accepted*
   until there is room, so its ack is withheld and its sender stops;
-* a topic never waits: a subscriber which has more messages waiting than its limit is told so and
-  closed (``slow-consumer``), and the messages which waited for it are gone;
+* a topic never waits: a subscriber that has more messages waiting than its limit is told so and
+  closed (``slow-consumer``), and the messages that waited for it are gone;
 * subscriptions of one consumer, and queues in all: above the limit a subscription is refused.
 
 Everything lives in memory.  What a consumer has not seen when the process ends is gone here; it is
@@ -104,7 +104,7 @@ class Consumer(Protocol):
     """What the broker asks of a connection."""
 
     def room(self) -> int:
-        """How many messages it takes now."""
+        """Return how many messages it takes now."""
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages; their numbers, or None where nobody will acknowledge them."""
@@ -118,7 +118,7 @@ class Subscriber:
 
     Attributes:
         filters: its subscriptions: destination → filter, or None for all messages.
-        waiting: messages of topics which it has no room for yet.
+        waiting: messages of topics that it has no room for yet.
         in_flight: number → message and the queue it goes back to (None: a topic's).
     """
 
@@ -145,7 +145,7 @@ class Subscriber:
     def choose(
         self, destination: str, messages: list[Routed], chosen: list[Routed]
     ) -> Iterator[int]:
-        """Add to ``chosen`` the ``messages`` to ``destination`` which its filter lets pass.
+        """Add to ``chosen`` the ``messages`` to ``destination`` that its filter lets pass.
 
         Yields now and then: how many steps it took since the last time.
         """
@@ -170,11 +170,11 @@ class Subscriber:
 
 
 class BrokerQueue:
-    """One queue: messages in order, and the consumers which compete for them (``MM-27``).
+    """One queue: messages in order, and the consumers that compete for them (``MM-27``).
 
     Attributes:
         consumers: its subscribers; the first is the next to be asked.
-        octets: payload octets which wait here.
+        octets: payload octets that wait here.
     """
 
     def __init__(self, name: str, messages_max: int, octets_max: int) -> None:
@@ -188,7 +188,7 @@ class BrokerQueue:
         self._withheld: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
-        """How many messages wait here."""
+        """Return how many messages wait here."""
         return len(self._waiting) + len(self._unwanted)
 
     @property
@@ -211,7 +211,7 @@ class BrokerQueue:
         self._withheld.append(accepted)
 
     def reconsider(self) -> None:
-        """The consumers or their filters changed: messages which nobody wanted may be wanted."""
+        """The consumers or their filters changed: messages that nobody wanted may be wanted."""
         if self._unwanted:
             self._waiting += self._unwanted
             self._waiting.sort(key=attrgetter("order"))  # what is sorted is a heap
@@ -270,9 +270,9 @@ class Broker:
     """
 
     def __init__(self, limits: Limits | None = None, queues: Iterable[str] = ()) -> None:
-        """``queues`` are destinations which are queues from the start.
+        """``queues`` are destinations that are queues from the start.
 
-        ValueError for one which is a topic.
+        ValueError for one that is a topic.
         """
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
@@ -324,7 +324,7 @@ class Broker:
             self.unsubscribe(consumer, destination)
             return
         try:
-            # Refuses a destination which no message could have.
+            # Refuses a destination that no message could have.
             encode_address(destination)
             text = parameters.get("filter", "")
             chosen = Filter.read(text, self._limits.integer("filter-conditions")) if text else None
@@ -333,10 +333,10 @@ class Broker:
         self.subscribe(consumer, destination, chosen)
 
     def subscribe(self, consumer: Consumer, destination: str, chosen: Filter | None = None) -> None:
-        """``consumer`` gets messages to ``destination`` which ``chosen`` lets pass (``MM-25``).
+        """``consumer`` gets messages to ``destination`` that ``chosen`` lets pass (``MM-25``).
 
-        A second subscription to the same destination replaces the filter.  Messages which wait in
-        a queue are given out by :meth:`look`.  Raises SubscriptionRefused above a limit.
+        A second subscription to the same destination replaces the filter.  Messages that wait in a
+        queue are given out by :meth:`look`.  Raises SubscriptionRefused above a limit.
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
@@ -394,7 +394,7 @@ class Broker:
     # ── messages ────────────────────────────────────────────────────────────────────────────────
 
     def concerns(self, destinations: Iterable[str]) -> bool:
-        """Is one of these a topic or queue which the broker has?"""
+        """Is one of these a topic or queue that the broker has?"""
         # Most servers have no subscriber at all, and most batches one destination.
         if not self.queues and not self._topics:
             return False
@@ -412,9 +412,9 @@ class Broker:
     ) -> None:
         """Messages of one sender arrived, in order; ``accepted()`` is called when all are accepted.
 
-        All columns have a value a message, but ``notes`` may be empty where there are none.
-        That is at once, unless one of them went to a queue which is full, or the broker is
-        ``unfinished``: what is published waits until what was published before is done.
+        All columns have a value a message, but ``notes`` may be empty where there are none. That is
+        at once, unless one of them went to a queue that is full, or the broker is ``unfinished``:
+        what is published waits until what was published before is done.
         """
         queues: dict[BrokerQueue, None] = {}
         topics: defaultdict[str, list[Routed]] = defaultdict(list)

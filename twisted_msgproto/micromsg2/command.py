@@ -1,7 +1,7 @@
 """``msgproto send|recv micromsg2``: one connection, no reconnecting.
 
 Which extensions are used depends on what the server offers (HO-16): ``batch-ack`` is required
-first, then ``ack``, each on a connection of its own, because servers are known which agree to
+first, then ``ack``, each on a connection of its own, because servers are known that agree to
 options that they do not have.  ``--extension`` says otherwise: what it names is required, and
 ``none`` requires nothing.  ``send`` does without acknowledgements only where it was told so.
 """
@@ -66,7 +66,7 @@ Choice = tuple[Offer, ...]
 
 
 def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
-    """What to require of the server, in the order in which it is tried.
+    """Return what to require of the server, in the order in which it is tried.
 
     ``also`` is required beside the acknowledgements.  ConfigurationError for what cannot be.
     """
@@ -93,7 +93,7 @@ def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
 async def _connect(
     reactor: Any, options: ConnectOptions, choices: Sequence[Choice], protocol: type[Any]
 ) -> MicroMsg2Client:
-    """A client in a session with the first choice which the server agrees to.
+    """Return a client in a session with the first choice that the server agrees to.
 
     Raises what the endpoint raises, and Refused or ConnectionClosed if it agrees to none.
     """
@@ -117,7 +117,7 @@ async def _connect(
 
 
 def _no_session(error: Refused | ConnectionClosed, choices: Sequence[Choice]) -> Exception:
-    """What to say when the server took none of ``choices``; ``error`` came of the last."""
+    """Return what to say when the server took none of ``choices``; ``error`` came of the last."""
     if len(choices) == 1 or not isinstance(error, Refused):
         return error
     names = " nor ".join(choice[0].name for choice in choices if choice)
@@ -264,7 +264,7 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
 
 
 def _filter(options: RecvOptions) -> Filter | None:
-    """What ``--filter`` says; ConfigurationError if it cannot be."""
+    """Return what ``--filter`` says; ConfigurationError if it cannot be."""
     if options.filter is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """Extensions as small classes: what they say in the handshake, and their hooks in the session.
 
-A connection has one instance of each extension which its final handshake lists.  To add one, make
-a subclass of :class:`Extension` whose name begins with ``x-`` (``MM-10``) and give it to a factory
-or a machine: ``known=STANDARD.plus(MyExtension)``.  Nothing in this package has to change.
+A connection has one instance of each extension that its final handshake lists.  To add one, make a
+subclass of :class:`Extension` whose name begins with ``x-`` (``MM-10``) and give it to a factory or
+a machine: ``known=STANDARD.plus(MyExtension)``.  Nothing in this package has to change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..wire import BadText, TooLong, is_field
 
 
 class Inspection(Protocol):
-    """An inspection of a body which may take longer than one turn of the reactor may.
+    """An inspection of a body that may take longer than one turn of the reactor may.
 
     Attributes:
         done: the body is good.
@@ -34,12 +34,12 @@ class Inspection(Protocol):
     def go_on(self, steps: int) -> int:
         """Inspect on for about ``steps`` microseconds; return what is left of them.
 
-        Raises ValueError for a body which is refused; its text says why.
+        Raises ValueError for a body that is refused; its text says why.
         """
 
 
 def refusal(error: ValueError) -> str:
-    """What to tell a peer about a body of its: short, and without a quotation."""
+    """Return what to tell a peer about a body of its: short, and without a quotation."""
     return str(error)[:120]
 
 
@@ -48,8 +48,8 @@ class Extension:
 
     Attributes:
         name: as it stands in handshakes; vendors' begin with ``x-`` (``MM-10``).
-        aliases: other spellings which are read as well.
-        commands: names of the COMMANDs which it brings along (``MM-15``).
+        aliases: other spellings that are read as well.
+        commands: names of the COMMANDs that it brings along (``MM-15``).
         has_frames: EXTENSION frames of it mean something (``MM-16``, ``MM-33``).
         annotates: it says something about each message: :meth:`frame_before`, :meth:`fields`.
         properties: what the final handshake says about it.
@@ -108,7 +108,7 @@ class Extension:
         """
 
     def frame_before(self, note: str | None) -> bytes | None:
-        """The payload of a frame to send before a message, or None (only if ``annotates``).
+        """Return the payload of a frame to send before a message, or None (only if ``annotates``).
 
         ``note`` is what the sender of the message said for this extension, None if nothing.  It is
         empty when a broker hands on a message about which its sender said nothing: whatever was
@@ -117,7 +117,7 @@ class Extension:
         return None
 
     def fields(self) -> Mapping[str, str]:
-        """What to add to the fields of the message which came now (only if ``annotates``)."""
+        """Return what to add to the fields of the message that came now (only if ``annotates``)."""
         return {}
 
     def check_note(self, note: str) -> None:
@@ -127,15 +127,16 @@ class Extension:
         """
 
     def note(self, fields: Mapping[str, str]) -> str | None:
-        """What a broker hands on of this message's ``fields()``; ``frame_before`` gets it there.
+        """Return what a broker hands on of this message's ``fields()``; ``frame_before`` gets it
+        there.
 
-        By default the field which has the extension's own name.
+        By default the field that has the extension's own name.
         """
         return fields.get(self.name)
 
     @property
     def objects(self) -> bool:
-        """Whether it may refuse bodies: ``objection`` or ``inspection`` is overridden."""
+        """Return whether it may refuse bodies: ``objection`` or ``inspection`` is overridden."""
         cls = type(self)
         return (
             cls.objection is not Extension.objection or cls.inspection is not Extension.inspection
@@ -146,7 +147,7 @@ class Extension:
         return None
 
     def inspection(self, body: bytes) -> Inspection | None:
-        """A longer inspection of this body (``MM-28``); None: ``objection`` says at once."""
+        """Return a longer inspection of this body (``MM-28``); None: ``objection`` says at once."""
         return None
 
     def encode(self, body: Any) -> bytes | None:
@@ -154,7 +155,7 @@ class Extension:
         return None
 
     def decode(self, body: bytes) -> Any:
-        """The octets of a body as an object; None if this extension has no opinion."""
+        """Return the octets of a body as an object; None if this extension has no opinion."""
         return None
 
 
@@ -165,7 +166,7 @@ class ExtensionSet(Mapping[str, type[Extension]]):
     """
 
     def __init__(self, classes: Iterable[type[Extension]]) -> None:
-        """ValueError for a name which is no FIELD, or which two extensions share."""
+        """ValueError for a name that is no FIELD, or which two extensions share."""
         self._names: dict[str, type[Extension]] = {}
         self._all: dict[str, type[Extension]] = {}
         for extension in classes:
@@ -216,7 +217,9 @@ class Acknowledging(Extension):
 
     @staticmethod
     def named(properties: Mapping[str, str]) -> int | None:
-        """The number which ``properties`` hold, in any of the spellings which are read (MM-20)."""
+        """Return the number that ``properties`` hold, in any of the spellings that are read
+        (MM-20).
+        """
         for key in ("max-count", "count", "messagesperack"):
             text = properties.get(key)
             if text is not None:
@@ -243,7 +246,7 @@ class Acknowledging(Extension):
     def answer(
         cls, theirs: Mapping[str, str], ours: Mapping[str, str], limits: Limits
     ) -> Mapping[str, str]:
-        """The lowest of what the client, the configuration and the limit say."""
+        """Return the lowest of what the client, the configuration and the limit say."""
         counts = [count for count in (cls.named(theirs), cls.named(ours)) if count is not None]
         if not counts:
             return {}
@@ -253,7 +256,7 @@ class Acknowledging(Extension):
     def agree(
         cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None, limits: Limits
     ) -> Mapping[str, str]:
-        """``MM-20``: the lower of the two; a server which names no number leaves it to us."""
+        """``MM-20``: the lower of the two; a server that names no number leaves it to us."""
         count = cls.named(ours) or cls.default
         return {"max-count": str(min(count, cls.named(theirs or {}) or count))}
 
@@ -281,7 +284,7 @@ class Ack(Acknowledging):
 
 
 class PubSub(Extension):
-    """``MM-25``: subscriptions with filters.  The broker is the one which obeys the commands."""
+    """``MM-25``: subscriptions with filters.  The broker is the one that obeys the commands."""
 
     name = "pub-sub"
     aliases = ("pubsub",)
@@ -307,7 +310,7 @@ class Json(Extension):
         return None
 
     def inspection(self, body: bytes) -> Inspection | None:
-        """A body which may take a while is checked in slices."""
+        """Return a body that may take a while is checked in slices."""
         octets = len(body)
         if octets <= CHECKED_DEPTH_MAX or octets > self.limits["json-octets"]:
             return None
@@ -323,7 +326,7 @@ class Json(Extension):
         return text.encode("utf-8")
 
     def decode(self, body: bytes) -> Any:
-        """The document; ValueError if it is none."""
+        """Return the document; ValueError if it is none."""
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
 
 
@@ -358,7 +361,7 @@ class Dotnet(Extension):
         self._fields = {"dotnet-type": name} if name else {}
 
     def frame_before(self, note: str | None) -> bytes | None:
-        """The type's name, if it is another than that of the message before."""
+        """Return the type's name, if it is another than that of the message before."""
         if note is None or note == (self._sent or ""):
             return None
         self.check_note(note)
@@ -375,7 +378,7 @@ class Dotnet(Extension):
         return self._fields
 
     def note(self, fields: Mapping[str, str]) -> str | None:
-        """The type."""
+        """Return the type."""
         return fields.get("dotnet-type")
 
 

@@ -38,13 +38,13 @@ INSPECTION_STEPS: Final = 16_000
 """What one call of ``receive`` may spend on the inspection of bodies: about 30 ms (``MM-28``)."""
 
 OBJECTION_OCTETS: Final = 24
-"""So much of a body which is judged at once counts as one step."""
+"""So much of a body that is judged at once counts as one step."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Broken(Exception):
-    """The peer broke the protocol inside a frame which was whole."""
+    """The peer broke the protocol inside a frame that was whole."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -102,15 +102,15 @@ def _with(fields: Mapping[str, str], said: _Said) -> Mapping[str, str]:
 
 
 class Inbox:
-    """What has arrived in a session, up to the events which are given out.
+    """What has arrived in a session, up to the events that are given out.
 
     Attributes:
         window: numbers of whole payloads by place, and which of them are safe.
         count: the agreed number of messages in flight; None: numbers are not looked at (MM-13).
-        annotating: extensions which say something about each message, with their indexes.
-        objecting: extensions which may refuse a body (MM-28).
-        repeat_seen: a repeat came which the newest ack covers.
-        inspected: the body which is being inspected; nothing behind it is looked at meanwhile.
+        annotating: extensions that say something about each message, with their indexes.
+        objecting: extensions that may refuse a body (MM-28).
+        repeat_seen: a repeat came that the newest ack covers.
+        inspected: the body that is being inspected; nothing behind it is looked at meanwhile.
         steps: what inspections may still spend in this call.
     """
 
@@ -137,7 +137,7 @@ class Inbox:
     def __init__(
         self, limits: Limits, counters: Counters, refused: Callable[[int, str], None]
     ) -> None:
-        """``refused(sequence, why)`` is called for each body which an extension refuses."""
+        """``refused(sequence, why)`` is called for each body that an extension refuses."""
         self.window: ReceiveWindow[None] = ReceiveWindow()
         self.count: int | None = None
         self.annotating: Sequence[tuple[int, Extension]] = ()
@@ -151,14 +151,14 @@ class Inbox:
         self._counters = counters
         self._refused = refused
         self._sliced = 0  # place up to which slices reach
-        self._last = 0  # number which came last
-        self._batch: MessagesReceived | None = None  # messages which are not in an event yet
+        self._last = 0  # number that came last
+        self._batch: MessagesReceived | None = None  # messages that are not in an event yet
         self._payload: _Payload | None = None
         self._texts: dict[bytes, _Read] = {}
 
     @property
     def held_octets(self) -> int:
-        """Octets of a payload of which parts are missing, or which is being inspected."""
+        """Return octets of a payload of which parts are missing, or which is being inspected."""
         if self.inspected is not None:
             return len(self.inspected.message.payload)
         return 0 if self._payload is None else self._payload.octets
@@ -169,7 +169,7 @@ class Inbox:
         return self._payload is not None
 
     def take(self) -> MessagesReceived | None:
-        """The messages which have come so far, as one slice of the window; None for none."""
+        """Return the messages that have come so far, as one slice of the window; None for none."""
         batch = self._batch
         if batch is not None:
             batch.place = self._sliced = self.window.slice()
@@ -177,7 +177,9 @@ class Inbox:
         return batch
 
     def slice_refused(self) -> int | None:
-        """The place of refused bodies behind the last slice; None if there are none (MM-28)."""
+        """Return the place of refused bodies behind the last slice; None if there are none
+        (MM-28).
+        """
         if self.window.received == self._sliced:
             return None
         self._sliced = self.window.slice()
@@ -246,7 +248,7 @@ class Inbox:
                 return
 
     def _read_all(self, texts: list[bytes]) -> list[_Read] | None:
-        """What all these texts say; None if one of them says nothing."""
+        """Return what all these texts say; None if one of them says nothing."""
         if not any(texts):
             return _ALL_EMPTY
         try:
@@ -255,7 +257,7 @@ class Inbox:
             return None
 
     def _read(self, text: bytes) -> _Read:
-        """What a text of properties says; Broken if it does not parse (``MM-22``)."""
+        """Return what a text of properties says; Broken if it does not parse (``MM-22``)."""
         if not text:
             return _EMPTY
         known = self._texts.get(text)
@@ -273,7 +275,7 @@ class Inbox:
         return known
 
     def _say(self) -> _Said:
-        """What annotating extensions say about the message which comes now."""
+        """Return what annotating extensions say about the message that comes now."""
         if not self.annotating:
             return _SILENCE
         fields: dict[str, str] = {}
@@ -287,7 +289,9 @@ class Inbox:
         return _Said(fields, notes)
 
     def _follow(self, sequences: Sequence[int]) -> bool:
-        """Whether these are the numbers which have to come next, without a wrap among them."""
+        """Return whether these are the numbers that have to come next, without a wrap among
+        them.
+        """
         first = sequences[0]
         last = first + len(sequences) - 1
         if first != self._last + 1 or last > SPACE.last:  # after a wrap they come one by one
@@ -358,7 +362,7 @@ class Inbox:
         return None
 
     def _inspect(self, inspected: _Inspected) -> None:
-        """Inspect on; a body which an extension refuses counts as settled (``MM-28``)."""
+        """Inspect on; a body that an extension refuses counts as settled (``MM-28``)."""
         try:
             next(inspected.verdict)
         except StopIteration as judged:
@@ -404,7 +408,7 @@ class Inbox:
     # ── parts ───────────────────────────────────────────────────────────────────────────────────
 
     def receive_part(self, part: Part, *, last: bool) -> None:
-        """A frame of a payload which has several (``MM-14``, ``MM-31``)."""
+        """A frame of a payload that has several (``MM-14``, ``MM-31``)."""
         payload = self._payload
         if payload is None:
             repeat = self.count is not None and self._is_repeat(part.sequence)

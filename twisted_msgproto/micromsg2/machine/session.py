@@ -13,8 +13,8 @@ Acknowledgements are cumulative, by place in the window, never by the size of a 
 Without either, numbers are carried and never looked at.
 
 Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: a client calls
-``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message which shall count as
-settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known which message it was.
+``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message that shall count as
+settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known that message it was.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Session(Sending):
 
     Attributes as :class:`.sending.Sending`, and:
         fault: why the connection is to be closed, once it is.
-        decoder: its ``replaced`` counts texts which were not UTF-8.
+        decoder: its ``replaced`` counts texts that were not UTF-8.
         identity: what the peer announced; None before its handshake came.
     """
 
@@ -119,8 +119,8 @@ class Session(Sending):
         self.decoder = Decoder(limits, handshakes)
         self.identity: str | None = None
 
-        self._events: list[Event] = []  # of the read which is going on
-        # What came behind a body which is being inspected: frames, and octets which came later.
+        self._events: list[Event] = []  # of the read that is going on
+        # What came behind a body that is being inspected: frames, and octets that came later.
         self._behind: Sequence[Frame | Fault] = ()
         self._unread: list[bytes] = []
         self._unread_octets = 0
@@ -151,7 +151,7 @@ class Session(Sending):
 
     @property
     def unacknowledged(self) -> int:
-        """How many numbers of the peer are not acknowledged yet (0 without acks)."""
+        """Return how many numbers of the peer are not acknowledged yet (0 without acks)."""
         return 0 if self._acks is None else self._window.unacknowledged
 
     @property
@@ -201,7 +201,7 @@ class Session(Sending):
         return []
 
     def receive(self, inputs: bytes, now: float) -> list[Event]:
-        """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
+        """Read what arrived at ``now`` (seconds, any clock that does not run backwards)."""
         if self._machine.state not in _READING:
             return []
         self._heard_at = self._now = now
@@ -240,7 +240,7 @@ class Session(Sending):
         return events
 
     def _resume(self, octets: bytes) -> list[Frame | Fault]:
-        """Inspect on; the frames which can be followed now (``MM-28``)."""
+        """Inspect on; the frames that can be followed now (``MM-28``)."""
         if octets:
             self._unread.append(octets)
             self._unread_octets += len(octets)
@@ -273,19 +273,19 @@ class Session(Sending):
             self._receive_error(frame)
 
     def _emit(self, event: Event) -> None:
-        """Give out ``event``, and before it the messages which have come so far."""
+        """Give out ``event``, and before it the messages that have come so far."""
         self._flush()
         self._events.append(event)
 
     def _flush(self) -> None:
-        """Give out the messages which have come so far."""
+        """Give out the messages that have come so far."""
         batch = self._inbox.take()
         if batch is not None:
             self._firsts[batch.place] = batch.sequences[0]
             self._events.append(batch)
 
     def _settle_refused(self) -> None:
-        """Refused bodies which no slice covers are settled by themselves (``MM-28``)."""
+        """Refused bodies that no slice covers are settled by themselves (``MM-28``)."""
         place = self._inbox.slice_refused()
         if place is not None:
             self.made_safe(place, self._heard_at)
@@ -327,7 +327,7 @@ class Session(Sending):
     # ── extension frames and commands in ────────────────────────────────────────────────────────
 
     def _receive_extension(self, frame: ExtensionFrame) -> None:
-        """A frame which only says something about later messages ends no batch."""
+        """A frame that only says something about later messages ends no batch."""
         if not 0 < frame.index <= len(self.extensions):
             raise Broken(PROTOCOL_ERROR, f"extension {frame.index} of {len(self.extensions)}")
         extension = self.extensions[frame.index - 1]
@@ -376,7 +376,7 @@ class Session(Sending):
     def made_safe(self, place: int, now: float) -> list[Event]:
         """The messages up to ``place`` (of one event given out before) are safe (``MM-19``).
 
-        ValueError for a place which no event had, or which is safe already.
+        ValueError for a place that no event had, or which is safe already.
         """
         self._now = now
         window = self._window
@@ -434,7 +434,7 @@ class Session(Sending):
         return []
 
     def _write_ack(self) -> None:
-        """Acknowledge everything which is safe (or say again what was acknowledged)."""
+        """Acknowledge everything that is safe (or say again what was acknowledged)."""
         window = self._window
         if self._acks is None or not window.safe:
             return
@@ -484,8 +484,8 @@ class Session(Sending):
     def advance(self, now: float) -> list[Event]:
         """Do what is due at ``now``.
 
-        May queue an idle ack (``MM-19``), or end a handshake which takes too long, a payload which
-        stays unfinished and a peer which never acknowledges (``MM-32``).
+        May queue an idle ack (``MM-19``), or end a handshake that takes too long, a payload that
+        stays unfinished and a peer that never acknowledges (``MM-32``).
         """
         self._now = now
         return super().advance(now)
@@ -531,7 +531,7 @@ class Session(Sending):
     # ── octets out, and the end ─────────────────────────────────────────────────────────────────
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        """The connection is gone: the numbers of our messages which were not acknowledged."""
+        """The connection is gone: the numbers of our messages that were not acknowledged."""
         if self.state is Side.CLOSED:
             return []
         self._machine.step(ConnectionLost)

@@ -11,7 +11,7 @@ from .session import Session
 
 
 class Client(Session):
-    """The side which connects: it opens the handshake and closes it."""
+    """The side that connects: it opens the handshake and closes it."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class Client(Session):
 
 
 class Server(Session):
-    """The side which accepts: it answers the handshake and checks its end."""
+    """The side that accepts: it answers the handshake and checks its end."""
 
     __slots__ = ("_answer", "_opening")
 

@@ -82,7 +82,7 @@ class MicroMsg2Protocol(Sending):
     readOctets = READ_OCTETS
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
     _lastError: ErrorReceived | None = None
-    _offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
+    _offered: Deferred[None] | None = None  # the newest batch that waits for its hooks
     timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ──────────
@@ -104,7 +104,7 @@ class MicroMsg2Protocol(Sending):
         raise NotImplementedError
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
+        """Begin; a subclass that overrides this calls it."""
         self._arrived: list[Arrived] = []  # oldest first
         super().connectionMade()
 
@@ -179,7 +179,7 @@ class MicroMsg2Protocol(Sending):
         """Messages of one read arrived.
 
         By default each goes to :meth:`messageReceived`, if a subclass overrides that, and when all
-        have been dealt with the batch goes to the factory's sink, without those which were refused.
+        have been dealt with the batch goes to the factory's sink, without those that were refused.
         The acknowledgement follows the returned Deferred (None: at once).  A failure with
         MessageRefused settles the messages, any other ends the session without their ack (MM-19).
         """
@@ -189,7 +189,7 @@ class MicroMsg2Protocol(Sending):
         return Deferred.fromCoroutine(self._offer(batch, self._whence(batch)))
 
     def _whence(self, batch: MessageBatch) -> Arrived:
-        """Where ``batch`` belongs, also if a subclass hands it on later."""
+        """Return where ``batch`` belongs, also if a subclass hands it on later."""
         return next(arrived for arrived in reversed(self._arrived) if arrived.batch is batch)
 
     async def _offer(self, batch: MessageBatch, arrived: Arrived) -> None:
@@ -198,7 +198,7 @@ class MicroMsg2Protocol(Sending):
         stored: Deferred[None] | None = None
         try:
             results = [maybeDeferred(self.messageReceived, message) for message in batch]
-            # Deferreds which have fired already are answered at once, without waiting.
+            # Deferreds that have fired already are answered at once, without waiting.
             answers: Any = await DeferredList(results, consumeErrors=True)
             if before is not None:
                 await before  # the sink gets the batches of a session in order

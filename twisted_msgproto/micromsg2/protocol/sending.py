@@ -1,6 +1,6 @@
-"""What a MicroMsg2 connection sends: messages which wait for room, and whose they are.
+"""What a MicroMsg2 connection sends: messages that wait for room, and whose they are.
 
-:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` which an application calls:
+:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` that an application calls:
 its verbs, and its ends.
 """
 
@@ -28,7 +28,7 @@ LIMITS: Final = (
 """What a connection bounds of its own sending."""
 
 SETTLED_BY_REFUSAL: Final = frozenset({"refused", "bad-payload"})
-"""Errors of the peer which name one message of ours: it will not be delivered (MM-19, MM-28)."""
+"""Errors of the peer that name one message of ours: it will not be delivered (MM-19, MM-28)."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -51,7 +51,7 @@ class Sent:
 
 
 _NOTHING_UNSENT: Final[deque[Sent]] = deque(maxlen=0)
-"""Of all connections which never had to wait: an empty deque weighs 760 octets."""
+"""Of all connections that never had to wait: an empty deque weighs 760 octets."""
 
 
 class Sending(Session):
@@ -66,7 +66,7 @@ class Sending(Session):
     _outputPaused = False
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
+        """Begin; a subclass that overrides this calls it."""
         self._inFlight: dict[int, Sent] = {}  # number → whose message it is
         self._producers = ProducerControl()
         super().connectionMade()
@@ -174,7 +174,7 @@ class Sending(Session):
         return self._say(lambda: self.machine.send_extension(name, payload))
 
     def sendError(self, code: str, text: str) -> Deferred[None]:
-        """Send an ERROR which ends nothing (``MM-33``); as :meth:`sendCommand`."""
+        """Send an ERROR that ends nothing (``MM-33``); as :meth:`sendCommand`."""
         return self._say(lambda: self.machine.send_error(code, text))
 
     def _say(self, say: Callable[[], object]) -> Deferred[None]:
@@ -199,7 +199,7 @@ class Sending(Session):
                 return value
         return body
 
-    # ── a producer which sends through this connection ──────────────────────────────────────────
+    # ── a producer that sends through this connection ──────────────────────────────────────────
 
     def registerProducer(self, producer: Any, streaming: bool = True) -> None:
         """Pause ``producer`` (an IPushProducer) while what it sent waits for room (``MM-19``).

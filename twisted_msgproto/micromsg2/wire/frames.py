@@ -74,7 +74,7 @@ LIMIT_EXCEEDED: Final = "limit-exceeded"
 
 @dataclass(slots=True, frozen=True)
 class Handshake:
-    """One of the three messages which open a connection (``MM-02`` … ``MM-04``)."""
+    """One of the three messages that open a connection (``MM-02`` … ``MM-04``)."""
 
     major: int
     minor: int
@@ -85,13 +85,15 @@ class Handshake:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """All extensions, required first; in a final handshake this is their index (``MM-09``)."""
+        """Return all extensions, required first; in a final handshake this is their index
+        (``MM-09``).
+        """
         return self.required + self.optional
 
 
 @dataclass(slots=True)
 class Messages:
-    """Whole MESSAGE/SEND frames which followed each other, as columns (``MM-12``).
+    """Whole MESSAGE/SEND frames that followed each other, as columns (``MM-12``).
 
     ``properties`` are octets as they came; ``octets`` is what all of it weighed on the wire.
     """
@@ -126,7 +128,7 @@ class Command:
 
 @dataclass(slots=True, frozen=True)
 class ExtensionFrame:
-    """A frame which belongs to the extension with this index, counted from 1 (``MM-16``)."""
+    """A frame that belongs to the extension with this index, counted from 1 (``MM-16``)."""
 
     index: int
     payload: bytes
@@ -140,7 +142,7 @@ class Error:
 
     @property
     def code(self) -> str:
-        """The text up to its first colon."""
+        """Return the text up to its first colon."""
         return self.text.partition(":")[0]
 
 
@@ -150,14 +152,14 @@ Frame = Handshake | Messages | Part | Command | ExtensionFrame | Error
 
 
 def _sized(payload: bytes) -> tuple[int, bytes]:
-    """The LARGE_PAYLOAD flag if ``payload`` needs it, and the length field."""
+    """Return the LARGE_PAYLOAD flag if ``payload`` needs it, and the length field."""
     if len(payload) <= SHORT_MAX:
         return 0, bytes((len(payload),))
     return LARGE_PAYLOAD, struct.pack(">I", len(payload))
 
 
 def encode_handshake(handshake: Handshake) -> bytes:
-    """The octets of a handshake message; BadText for what its fields cannot carry."""
+    """Return the octets of a handshake message; BadText for what its fields cannot carry."""
     try:
         identity = handshake.identity.encode("ascii")
     except UnicodeEncodeError:
@@ -177,21 +179,21 @@ def encode_handshake(handshake: Handshake) -> bytes:
 
 
 def encode_error(text: str) -> bytes:
-    """An ERROR frame (``MM-17``)."""
+    """Return an ERROR frame (``MM-17``)."""
     octets = text.encode("utf-8", "replace")
     flag, length = _sized(octets)
     return bytes((ERROR | flag,)) + length + octets
 
 
 def encode_command(name: str, parameters: Mapping[str, str]) -> bytes:
-    """A COMMAND frame (``MM-15``); BadText for a name or key which is no FIELD."""
+    """Return a COMMAND frame (``MM-15``); BadText for a name or key that is no FIELD."""
     payload = write_command(name, parameters)
     flag, length = _sized(payload)
     return bytes((COMMAND | flag,)) + length + payload
 
 
 def encode_extension(index: int, payload: bytes) -> bytes:
-    """An EXTENSION frame (``MM-16``)."""
+    """Return an EXTENSION frame (``MM-16``)."""
     flag, length = _sized(payload)
     return bytes((EXTENSION | flag, index)) + length + payload
 
@@ -226,7 +228,7 @@ Unnumbered = tuple[int, bytes]
 def encode_unnumbered(
     address: bytes, payload: bytes, part_octets: int = MIB
 ) -> tuple[Unnumbered, ...]:
-    """The frames of one payload, for any number of receivers (``MM-14``, ``MM-31``).
+    """Return the frames of one payload, for any number of receivers (``MM-14``, ``MM-31``).
 
     ``address`` comes from :func:`encode_address`.  Payloads above ``part_octets`` are split.
     """
@@ -263,7 +265,9 @@ def encode_numbered(
 def encode_message(
     sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
 ) -> Sequence[bytes]:
-    """The frames of one payload, all under the same number; see :func:`encode_unnumbered`."""
+    """Return the frames of one payload, all under the same number; see
+    :func:`encode_unnumbered`.
+    """
     frames = encode_unnumbered(address, payload, part_octets)
     return [_START.pack(flags, sequence) + content for flags, content in frames]
 
@@ -291,7 +295,7 @@ class Decoder:
     """Octets in, frames out; after a Fault nothing comes out any more.
 
     Attributes:
-        replaced: destinations and error texts which were not UTF-8 and have U+FFFD now.
+        replaced: destinations and error texts that were not UTF-8 and have U+FFFD now.
     """
 
     __slots__ = (
@@ -321,7 +325,7 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """Octets which wait for the rest of their frame."""
+        """Return octets that wait for the rest of their frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame | Fault]:
@@ -393,7 +397,8 @@ class Decoder:
         return position
 
     def _messages(self, data: bytes, position: int, frames: list[Frame | Fault]) -> int:
-        """All whole messages from ``position`` on, as one run; where the first other frame begins.
+        """Return all whole messages from ``position`` on, as one run; where the first other frame
+        begins.
 
         This loop is the hot path.  It only takes what is plainly good: whatever is cut, too long,
         continued or no message is left to :meth:`_frame`.
@@ -508,7 +513,7 @@ class Decoder:
         return True
 
     def _frame(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
-        """The frame at ``start``, of whatever type; where it ends."""
+        """Return the frame at ``start``, of whatever type; where it ends."""
         flags = data[start]
         kind = flags & TYPES
         if flags & ~KNOWN_FLAGS:
@@ -542,7 +547,7 @@ class Decoder:
         return at + octets
 
     def _part(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
-        """A MESSAGE frame which the fast loop left: continued, cut or too long."""
+        """Return a MESSAGE frame that the fast loop left: continued, cut or too long."""
         flags = data[start]
         _need(data, start, start + 4)
         lengths = start + 4 + data[start + 3]
