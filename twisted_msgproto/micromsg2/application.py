@@ -1,4 +1,4 @@
-"""Topics and queues: who gets that message.  Pure: no sockets, no clock.
+"""Topics and queues decide who gets a message.  This is pure: no sockets, no clock.
 
 A destination that begins with ``topic/`` is a topic: each message goes to every subscriber whose
 filter matches, and to nobody else (``MM-26``).  Any other destination is a queue once it has had a
@@ -48,16 +48,18 @@ BAD_COMMAND: Final = "bad-command"
 SLOW_CONSUMER: Final = "slow-consumer"
 
 TURN_STEPS: Final = 100_000
-"""What the broker does in one call, in steps of about 0.2 µs: the rest waits for the next turn."""
+"""The broker does this many steps in one call, of about 0.2 µs each: the rest waits for the next
+turn.
+"""
 
 FILTERED_TOGETHER: Final = 32
-"""So many messages are looked at with one filter before the steps are counted."""
+"""One filter checks this many messages before the steps are counted."""
 
 FILTERED_OCTETS: Final = 256
-"""So many octets of properties are one more step for each condition of a filter."""
+"""This many octets of properties are one more step for each condition of a filter."""
 
 PUSH_STEPS: Final = 100
-"""What it costs to write to one consumer, however little."""
+"""Writing to one consumer costs this many steps, however little is written."""
 
 LIMITS: Final = (
     Limit("subscriptions", 100, "subscriptions", "of one connection (MM-32)", 1),
@@ -68,7 +70,7 @@ LIMITS: Final = (
     Limit("subscriber-octets", 16 << 20, "octets", "waiting for one topic subscriber", 1),
     Limit("filter-conditions", 32, "conditions", "in one filter (MM-32)", 1),
 )
-"""What the broker bounds."""
+"""The broker has these limits."""
 
 
 class SubscriptionRefused(Exception):
@@ -81,7 +83,7 @@ class SubscriptionRefused(Exception):
 
 @dataclass(slots=True, order=True)
 class Routed:
-    """One message on its way to consumers; compares by its order of arrival.
+    """Is one message for consumers; it compares by its order of arrival.
 
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
     ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``),
@@ -101,10 +103,10 @@ Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
 
 
 class Consumer(Protocol):
-    """What the broker asks of a connection."""
+    """Describes what the broker needs of a connection."""
 
     def room(self) -> int:
-        """Return how many messages it takes now."""
+        """Return how many messages it accepts now."""
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages; their numbers, or None where nobody will acknowledge them."""
@@ -114,11 +116,11 @@ class Consumer(Protocol):
 
 
 class Subscriber:
-    """What the broker knows of one consumer.
+    """Holds what the broker knows of one consumer.
 
     Attributes:
         filters: its subscriptions: destination → filter, or None for all messages.
-        waiting: messages of topics that it has no room for yet.
+        waiting: messages of topics that it has no space for yet.
         in_flight: number → message and the queue it goes back to (None: a topic's).
     """
 
@@ -138,7 +140,7 @@ class Subscriber:
         return condition is None or condition.matches(properties)
 
     def checks(self, destination: str) -> int:
-        """Return how many steps the filter for ``destination`` takes with a light message."""
+        """Return how many steps the filter for ``destination`` needs with a light message."""
         condition = self.filters[destination]
         return 1 if condition is None else 1 + len(condition.conditions)
 
@@ -170,7 +172,7 @@ class Subscriber:
 
 
 class BrokerQueue:
-    """One queue: messages in order, and the consumers that compete for them (``MM-27``).
+    """Is one queue: messages in order, and the consumers that compete for them (``MM-27``).
 
     Attributes:
         consumers: its subscribers; the first is the next to be asked.
@@ -202,7 +204,7 @@ class BrokerQueue:
         self.octets += message.octets
 
     def put_all(self, messages: Iterable[Routed]) -> None:
-        """As :meth:`put` for messages in a row."""
+        """Do what :meth:`put` does, for messages in a row."""
         for message in messages:
             self.put(message)
 
@@ -218,7 +220,7 @@ class BrokerQueue:
             self._unwanted.clear()
 
     def dispatch(self, steps: int = TURN_STEPS) -> int:
-        """Give messages to consumers while the next message's consumers have room.
+        """Deliver messages to consumers while the next message's consumers have space.
 
         Returns what is left of ``steps``; below 1 there is more to do, perhaps.
         """
@@ -262,7 +264,7 @@ class BrokerQueue:
 
 
 class Broker:
-    """All topics and queues of one server.
+    """Holds all topics and queues of one server.
 
     Attributes:
         queues: by destination.
@@ -305,7 +307,7 @@ class Broker:
         return self.queues[name]
 
     def snapshot(self) -> dict[str, int]:
-        """Figures for metrics: the counters, and what waits now."""
+        """Return figures for metrics: the counters, and what waits now."""
         return {
             **self.counters,
             "broker_queues": len(self.queues),
@@ -316,7 +318,7 @@ class Broker:
     # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
 
     def obey(self, consumer: Consumer, command: str, parameters: Mapping[str, str]) -> None:
-        """A ``subscribe`` or ``unsubscribe`` of ``consumer``; raises SubscriptionRefused."""
+        """Follow a ``subscribe`` or ``unsubscribe`` of ``consumer``; raises SubscriptionRefused."""
         destination = parameters.get("destination", "")
         if not destination:
             raise SubscriptionRefused(BAD_COMMAND, f"{command}: destination is missing")
@@ -333,10 +335,10 @@ class Broker:
         self.subscribe(consumer, destination, chosen)
 
     def subscribe(self, consumer: Consumer, destination: str, chosen: Filter | None = None) -> None:
-        """``consumer`` gets messages to ``destination`` that ``chosen`` lets pass (``MM-25``).
+        """Let ``consumer`` get messages to ``destination`` that ``chosen`` lets pass (``MM-25``).
 
-        A second subscription to the same destination replaces the filter.  Messages that wait in a
-        queue are given out by :meth:`look`.  Raises SubscriptionRefused above a limit.
+        A second subscription to the same destination replaces the filter.  :meth:`look` delivers
+        messages that wait in a queue.  Raises SubscriptionRefused above a limit.
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
@@ -361,10 +363,10 @@ class Broker:
         self._changed[queue] = None
 
     def look(self) -> None:
-        """Give queues whose subscriptions have changed to their consumers.
+        """Deliver queues whose subscriptions have changed to their consumers.
 
-        Call it once after the commands of a read: to look through what no filter let pass costs
-        time, and a peer may subscribe again and again.
+        Call it once after the commands of a read: searching what no filter let pass costs time, and
+        a peer may subscribe again and again.
         """
         if self._changed:
             changed, self._changed = self._changed, {}
@@ -373,7 +375,7 @@ class Broker:
                 self._dispatch(queue)
 
     def unsubscribe(self, consumer: Consumer, destination: str) -> None:
-        """No further messages to ``destination``; what is in flight stays in flight."""
+        """Deliver no further messages to ``destination``; what is in flight stays in flight."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None or destination not in subscriber.filters:
             raise SubscriptionRefused(BAD_COMMAND, f"unsubscribe: not subscribed to {destination}")
@@ -453,7 +455,9 @@ class Broker:
 
     @property
     def unfinished(self) -> bool:
-        """There is more to do than one turn may take: call :meth:`go_on` in the next."""
+        """Called when there is more to do than fits into one turn: call :meth:`go_on` in the
+        next.
+        """
         return bool(self._spreading or self._undone)
 
     def go_on(self, steps: int = TURN_STEPS) -> None:
@@ -478,7 +482,7 @@ class Broker:
         return steps
 
     def _spread(self, topics: Mapping[str, list[Routed]]) -> Iterator[int]:
-        """Hand messages to the subscribers of their topics; yields the steps it takes."""
+        """Deliver messages to the subscribers of their topics; yield the steps."""
         concerned = dict.fromkeys(
             chain.from_iterable(self._topics.get(name, ()) for name in topics)
         )
@@ -495,7 +499,7 @@ class Broker:
             yield PUSH_STEPS + len(chosen)
 
     def _routed(self, rows: Iterable[Row]) -> list[Routed]:
-        """Messages of one sender, each encoded for everybody who will get it."""
+        """Return messages of one sender, each encoded for everybody who will get it."""
         routed = []
         last, address, weight = None, b"", 1
         for destination, properties, text, payload, notes in rows:
@@ -523,7 +527,7 @@ class Broker:
             self._pump(subscriber)
 
     def _pump(self, subscriber: Subscriber) -> None:
-        """Hand on what waits of topics, as far as the consumer has room."""
+        """Deliver what waits of topics, as far as the consumer has space."""
         waiting = subscriber.waiting
         while waiting and (room := subscriber.consumer.room()) > 0:
             messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
@@ -541,7 +545,7 @@ class Broker:
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
     def acknowledged(self, consumer: Consumer, numbers: Iterable[int]) -> None:
-        """``consumer`` acknowledged these: they are done, and it has room again."""
+        """Note that ``consumer`` acknowledged these: they are done, and it has space again."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             return
@@ -551,7 +555,7 @@ class Broker:
         self.ready(consumer)
 
     def ready(self, consumer: Consumer) -> None:
-        """``consumer`` may have room: give it what waits."""
+        """Deliver what waits, because ``consumer`` may have space."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             return

@@ -1,4 +1,4 @@
-"""``twistd micromsg2``: options and the service tree."""
+"""``twistd micromsg2`` has these options and this service tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves a MicroMsg2 session: messages, commands, frames of extensions, errors.
+"""A MicroMsg2 session sends messages, commands, frames of extensions and errors.
 
 Serves ``MM-12`` … ``MM-19`` and ``MM-31``.  :class:`Sending` is the half of a session that an
 application asks; it decides nothing about what arrives.
@@ -41,7 +41,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Sending(Connection[bytes, bytes, Event]):
-    """The sending half of a session.
+    """Is the sending half of a session.
 
     Attributes:
         limits: the limits in force.
@@ -143,9 +143,9 @@ class Sending(Connection[bytes, bytes, Event]):
         return self.send_run(address, (payload,), notes)[0]
 
     def address(self, destination: str, properties: Mapping[str, Writable]) -> bytes:
-        """Return what :meth:`send_run` takes for messages to ``destination``.
+        """Return the address for :meth:`send_run`, for messages to ``destination``.
 
-        BadText for what cannot be, LimitExceeded for what is too long.
+        Raises BadText for what cannot be, LimitExceeded for what is too long.
         """
         text = write_properties(properties)
         self._limit(len(text), "properties-octets")
@@ -177,7 +177,7 @@ class Sending(Connection[bytes, bytes, Event]):
         *,
         now: float | None = None,
     ) -> list[int]:
-        """Send messages to one address (see ``encode_address``); their numbers, in order.
+        """Send messages to one address (see ``encode_address``); return their numbers, in order.
 
         All of one payload's parts are queued here, so no ack for a number can come before its last
         part was written (``MM-31``).  Raises IllegalTransition outside a session, and ValueError
@@ -196,7 +196,9 @@ class Sending(Connection[bytes, bytes, Event]):
         *,
         now: float | None = None,
     ) -> list[int]:
-        """As :meth:`send_run`, for messages from ``encode_unnumbered``; many may share them."""
+        """Do what :meth:`send_run` does, for messages from ``encode_unnumbered``; many may share
+        them.
+        """
         if not self.established:
             raise IllegalTransition(self.state, Messages)
         numbers: list[int] = []
@@ -282,7 +284,7 @@ class Sending(Connection[bytes, bytes, Event]):
         self._out.append(encode_error(line))
 
     def outputs(self) -> bytes:
-        """Take the octets that are to be written now."""
+        """Return and forget the octets that are to be written now."""
         if not self._out:
             return b""
         octets = b"".join(self._out)

@@ -1,4 +1,4 @@
-"""What both sides of a MicroMsg2 connection share, as a machine: no I/O, no clock.
+"""Both sides of a MicroMsg2 connection share this machine; it needs no I/O and no clock.
 
 How the protocol works
 ----------------------
@@ -73,7 +73,7 @@ _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 
 
 class Session(Sending):
-    """What client and server share: everything but the handshake.
+    """Has what client and server share: everything but the handshake.
 
     Serves ``MM-10`` … ``MM-33``.
 
@@ -165,7 +165,9 @@ class Session(Sending):
 
     @property
     def held(self) -> int:
-        """Octets of what is not whole yet, is being inspected, or came behind that."""
+        """Return the octets of incomplete messages, of those being inspected, and of what came
+        behind these.
+        """
         return self.decoder.buffered + self._inbox.held_octets + self._unread_octets
 
     @property
@@ -273,19 +275,19 @@ class Session(Sending):
             self._receive_error(frame)
 
     def _emit(self, event: Event) -> None:
-        """Give out ``event``, and before it the messages that have come so far."""
+        """Return ``event``, and before it the messages that have come so far."""
         self._flush()
         self._events.append(event)
 
     def _flush(self) -> None:
-        """Give out the messages that have come so far."""
+        """Return the messages that have come so far."""
         batch = self._inbox.take()
         if batch is not None:
             self._firsts[batch.place] = batch.sequences[0]
             self._events.append(batch)
 
     def _settle_refused(self) -> None:
-        """Refused bodies that no slice covers are settled by themselves (``MM-28``)."""
+        """Settle refused bodies that no slice covers, by themselves (``MM-28``)."""
         place = self._inbox.slice_refused()
         if place is not None:
             self.made_safe(place, self._heard_at)
@@ -298,7 +300,9 @@ class Session(Sending):
         """A handshake message came, and the table allows it; Disagreement ends the session."""
 
     def _receive_error(self, frame: Error) -> None:
-        """``MM-33``: it closes nothing by itself, but during the handshake there is no session."""
+        """Follow an ERROR (``MM-33``): it closes nothing by itself, but during the handshake
+        there is no session.
+        """
         self.counters.errors += 1
         self._emit(ErrorReceived(frame.code, frame.text))
         if not self.established:
@@ -344,7 +348,9 @@ class Session(Sending):
                 self._emit(ExtensionReceived(extension.name, content))
 
     def _receive_ack(self, payload: bytes) -> None:
-        """``MM-21``: everything up to this number, by place; a stray one is ignored."""
+        """Follow an ack of everything up to this number, by place; a stray one is ignored
+        (``MM-21``).
+        """
         if len(payload) != 2:
             raise Broken(PROTOCOL_ERROR, f"an ack of {len(payload)} octets, not 2")
         assert self.sending is not None
@@ -357,7 +363,7 @@ class Session(Sending):
         self._emit(MessagesAcknowledged(released))
 
     def _receive_command(self, frame: Command) -> None:
-        """``MM-15``: an unknown command is answered, and the connection stays."""
+        """Follow a command; an unknown one is answered, and the connection stays (``MM-15``)."""
         extensions = reversed(self.extensions)
         extension = next((one for one in extensions if frame.name in one.commands), None)
         if extension is None:
@@ -374,9 +380,10 @@ class Session(Sending):
     # ── what the caller says about what arrived ─────────────────────────────────────────────────
 
     def made_safe(self, place: int, now: float) -> list[Event]:
-        """The messages up to ``place`` (of one event given out before) are safe (``MM-19``).
+        """Note that the messages up to ``place`` (of one event returned before) are safe
+        (``MM-19``).
 
-        ValueError for a place that no event had, or which is safe already.
+        Raises ValueError for a place that no event had, or that is safe already.
         """
         self._now = now
         window = self._window
@@ -410,7 +417,7 @@ class Session(Sending):
             self._firsts[place] = sequence
 
     def refuse(self, sequence: int, text: str = "") -> None:
-        """This message is refused for good; it counts as settled all the same (``MM-19``)."""
+        """Refuse this message for good; it counts as settled all the same (``MM-19``)."""
         if self.established:
             self.counters.refused += 1
             self._write_error(REFUSED, f"{sequence}: {text}" if text else str(sequence))
@@ -426,7 +433,9 @@ class Session(Sending):
             self._break(code, text)
 
     def drain(self, now: float) -> list[Event]:
-        """From now on acknowledge at once whatever is safe: the connection is about to end."""
+        """Acknowledge at once whatever is safe from now on, because the connection is about to
+        end.
+        """
         self._now = now
         self._draining = True
         if self.established and self._window.safe > self._window.acknowledged:

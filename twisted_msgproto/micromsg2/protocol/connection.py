@@ -1,4 +1,4 @@
-"""What both sides of MicroMsg2 do on Twisted, beside what every link does: hooks and messages.
+"""On Twisted, both sides of MicroMsg2 add hooks and messages to what every link does.
 
 The machine decides everything about the protocol; :mod:`.sending` has the verbs.  A subclass
 overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or ``batchReceived``,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PROTOCOL: Final = "micromsg2"
 
 READ_OCTETS: Final = 256 << 10
-"""What one read takes at the most: each costs a turn, and senders send in bulk."""
+"""One read returns at most this many octets: each costs a turn, and senders send in bulk."""
 
 
 class MessageRefused(Exception):
@@ -59,7 +59,7 @@ class _Unsafe(Exception):
 
 @dataclass(slots=True, eq=False)
 class Arrived:
-    """Messages of one read, on their way: stored first, then published, then acknowledged."""
+    """Follows the messages of one read: stored first, then published, then acknowledged."""
 
     event: MessagesReceived
     batch: MessageBatch
@@ -68,7 +68,7 @@ class Arrived:
 
 
 class MicroMsg2Protocol(Sending):
-    """One connection, whichever side.
+    """Is one connection, whichever side.
 
     Attributes:
         machine: its ``snapshot()`` tells where the connection stands.
@@ -92,7 +92,7 @@ class MicroMsg2Protocol(Sending):
         self.log.info("{peer}: said {text}", peer=self.peer, text=shown(text))
 
     def commandReceived(self, name: str, parameters: Mapping[str, str]) -> None:
-        """A command came which one of the agreed extensions brings along (``MM-15``)."""
+        """Called when a command of one of the agreed extensions came (``MM-15``)."""
 
     def extensionReceived(self, name: str, content: Any) -> None:
         """A frame of the extension ``name`` came, and this is what it says (``MM-16``)."""
@@ -265,7 +265,7 @@ class MicroMsg2Protocol(Sending):
 
 
 def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
-    """``batch``, or a copy with only the rows ``kept``."""
+    """Return ``batch``, or a copy with only the rows ``kept``."""
     if len(kept) == batch.count:
         return batch
     columns: dict[str, Any] = {

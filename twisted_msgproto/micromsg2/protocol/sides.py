@@ -46,14 +46,14 @@ LIMITS: Final = (
     Limit("ack-wait", 300.0, "s", "a consumer that acks nothing for this long is left; 0 = off"),
     Limit("withheld-octets", 64 << 20, "octets", "of all senders to full broker queues", 1),
 )
-"""What a server takes as limits."""
+"""A server has these limits."""
 
 UNLIMITED_ROOM: Final = 256
-"""Messages handed at a time to a consumer that does not acknowledge."""
+"""A consumer that does not acknowledge gets this many messages at a time."""
 
 
 class MicroMsg2Factory(MsgprotoServerFactory):
-    """What the factories of both sides share."""
+    """Has what the factories of both sides share."""
 
     protocolName = PROTOCOL
     LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
@@ -63,7 +63,7 @@ class MicroMsg2Factory(MsgprotoServerFactory):
 
 
 class MicroMsg2Server(MicroMsg2Protocol):
-    """The side that accepts: it takes messages in and serves subscriptions."""
+    """Is the side that accepts: it receives messages and serves subscriptions."""
 
     factory: MicroMsg2ServerFactory
     _subscribed = False  # the broker was told of subscriptions, and has not looked yet
@@ -114,7 +114,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
                 self.factory.lookBroker()
 
     def publish(self, arrived: Arrived) -> None:
-        """What is safe goes to subscribers; the ack waits until their queues take it."""
+        """Publish what is safe to subscribers; the ack waits until their queues accept it."""
         broker, event = self.factory.broker, arrived.event
         if broker is None or not broker.concerns(event.destinations):
             self.settled(arrived)
@@ -226,7 +226,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self._brokerWork: Any = None  # the call in which the broker goes on
 
     def lookBroker(self) -> None:
-        """The broker was asked for something: it goes on in the next turn if that is much."""
+        """Let the broker continue in the next turn if it was asked for much."""
         if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
             self._brokerWork = self.clock.callLater(0, self._goOn)
 
@@ -259,12 +259,12 @@ DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EX
 
 
 class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
-    """The side that connects."""
+    """Is the side that connects."""
 
     factory: MicroMsg2ClientFactory
 
     def makeMachine(self) -> Client:
-        """Return a client's machine, which has opened the handshake."""
+        """Return a client's machine that has opened the handshake."""
         client = Client(self.factory.proposal, self.factory.limits)
         client.open()
         return client

@@ -1,4 +1,5 @@
-"""MicroMsg2 frames and their octets.  No state beyond the buffer, no role, no clock.
+"""MicroMsg2 frames are turned into octets and back here, without state beyond the buffer, role or
+clock.
 
 Numbers are in network byte order (``MM-01``)::
 
@@ -51,10 +52,10 @@ KNOWN_FLAGS: Final = TYPES | LARGE_PAYLOAD | CONTINUED
 
 MIB: Final = 1 << 20
 LARGE_HEADER_OCTETS: Final = 5
-"""Flags and size of a COMMAND or ERROR above :data:`SHORT_MAX`."""
+"""A COMMAND or ERROR above :data:`SHORT_MAX` has these flags and size."""
 
 SHORT_MAX: Final = 0xFF
-"""The longest payload whose length fits into one octet."""
+"""The length of a payload up to this size fits into one octet."""
 
 LIMITS: Final = (
     Limit("extension-list-octets", 4096, "octets", "each extension list of a handshake"),
@@ -66,7 +67,7 @@ LIMITS: Final = (
     Limit("extension-payload-octets", 65536, "octets", "the payload of one EXTENSION frame"),
     Limit("error-octets", 65536, "octets", "the text of one ERROR"),
 )
-"""What a peer may make us buffer; each is checked on the length, before the content has come."""
+"""A peer may make us buffer this; each is checked on the length, before the content has come."""
 
 PROTOCOL_ERROR: Final = "protocol-error"
 LIMIT_EXCEEDED: Final = "limit-exceeded"
@@ -74,7 +75,7 @@ LIMIT_EXCEEDED: Final = "limit-exceeded"
 
 @dataclass(slots=True, frozen=True)
 class Handshake:
-    """One of the three messages that open a connection (``MM-02`` … ``MM-04``)."""
+    """Is one of the three messages that open a connection (``MM-02`` … ``MM-04``)."""
 
     major: int
     minor: int
@@ -93,7 +94,7 @@ class Handshake:
 
 @dataclass(slots=True)
 class Messages:
-    """Whole MESSAGE/SEND frames that followed each other, as columns (``MM-12``).
+    """Holds complete MESSAGE/SEND frames that followed each other, as columns (``MM-12``).
 
     ``properties`` are octets as they came; ``octets`` is what all of it weighed on the wire.
     """
@@ -110,7 +111,9 @@ class Messages:
 
 @dataclass(slots=True, frozen=True)
 class Part:
-    """A MESSAGE/SEND frame with CONTINUED: more frames of the same payload follow (``MM-14``)."""
+    """Is a MESSAGE/SEND frame with CONTINUED: more frames of the same payload follow
+    (``MM-14``).
+    """
 
     sequence: int
     destination: str
@@ -120,7 +123,7 @@ class Part:
 
 @dataclass(slots=True, frozen=True)
 class Command:
-    """A COMMAND: its name in lower case, and its parameters (``MM-15``)."""
+    """Is a COMMAND: its name in lower case, and its parameters (``MM-15``)."""
 
     name: str
     parameters: dict[str, str]
@@ -128,7 +131,7 @@ class Command:
 
 @dataclass(slots=True, frozen=True)
 class ExtensionFrame:
-    """A frame that belongs to the extension with this index, counted from 1 (``MM-16``)."""
+    """Is a frame that belongs to the extension with this index, counted from 1 (``MM-16``)."""
 
     index: int
     payload: bytes
@@ -136,7 +139,7 @@ class ExtensionFrame:
 
 @dataclass(slots=True, frozen=True)
 class Error:
-    """An ERROR frame (``MM-17``); ours begin with a stable code, ``code: text``."""
+    """Is an ERROR frame (``MM-17``); ours begin with a stable code, ``code: text``."""
 
     text: str
 
@@ -212,10 +215,10 @@ def encode_address(destination: str, properties: bytes = b"") -> bytes:
 
 
 _ALIKE_MIN: Final = 8
-"""From so many messages of one size on they are worth unpacking together."""
+"""From this many messages of one size on they are worth unpacking together."""
 
 _ALIKE_ROWS: Final = 64
-"""So many are unpacked together; who sends fewer alike is not believed again in the same read."""
+"""This many are unpacked together; a sender of fewer alike is not tried again in the same read."""
 
 _START: Final = struct.Struct(">BH")
 _LONG: Final = struct.Struct(">I")
@@ -284,7 +287,9 @@ class _Broken(Exception):
 
 
 class _Incomplete(Exception):
-    """A frame needs this many octets, counted from its first, before it is worth another look."""
+    """A frame needs this many octets, counted from its first, before reading it is worth another
+    attempt.
+    """
 
     def __init__(self, octets: int) -> None:
         super().__init__(octets)
@@ -292,7 +297,7 @@ class _Incomplete(Exception):
 
 
 class Decoder:
-    """Octets in, frames out; after a Fault nothing comes out any more.
+    """Turns octets into frames; after a Fault nothing comes out any more.
 
     Attributes:
         replaced: destinations and error texts that were not UTF-8 and have U+FFFD now.
@@ -329,10 +334,11 @@ class Decoder:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame | Fault]:
-        """All whole frames in what has arrived so far; the rest waits.  A Fault is the last.
+        """Return all complete frames in what has arrived so far; the rest waits.
 
-        A frame of which only the beginning is here is not looked at again, nor copied, until
-        enough of it has come: the cost of a large frame does not depend on how it was cut.
+        A Fault is the last.  A frame of which only the beginning is here is not read again, nor
+        copied, until enough of it has come: the cost of a large frame does not depend on how it was
+        cut.
         """
         if self._broken:
             return []
@@ -469,10 +475,10 @@ class Decoder:
         sequences: list[int],
         payloads: list[bytes],
     ) -> int:
-        """Take messages as long as all have this size and address; how many.
+        """Unpack messages as long as all have this size and address; return how many.
 
-        Many senders send messages of one size.  Then many are unpacked at once, and looked at as
-        columns, at a quarter of the cost of the loop.
+        Many senders send messages of one size.  Then many are unpacked at once, and checked as
+        columns, much faster than in the loop.
         """
         payload_size = size - len(address) - 4
         head = address + bytes((payload_size,))
@@ -565,7 +571,9 @@ class Decoder:
 
 @lru_cache(256)
 def _alike_layout(head_octets: int, payload_octets: int, rows: int) -> struct.Struct:
-    """Messages in a row, all of one size; of each the number, what is alike, and the payload."""
+    """Return messages in a row, all of one size; of each the number, what is alike, and the
+    payload.
+    """
     return struct.Struct(">" + f"xH{head_octets}s{payload_octets}s" * rows)
 
 
