@@ -130,7 +130,7 @@ class Session(Sending):
         self._idle_close_seconds = limits["idle-close"]
         # Times, by the caller's clock; None: not running.
         self._heard_at = 0.0
-        self._partial = False  # a frame or a payload is not whole yet
+        self._partial = False  # a frame or a payload is incomplete
         self._ack_due_at: float | None = None
 
         # What the agreed extensions mean for the session.

@@ -59,7 +59,7 @@ CONTROL_MESSAGES: Final = 16
 """What libzmq holds of one client's requests, of which one is out at a time, and of its replies."""
 
 REFUSED_LINE_SECONDS: Final = 60.0
-"""An address whose keys are wrong gets one line in so many seconds for each reason."""
+"""An address whose keys are wrong gets at most one line in this time for each reason."""
 
 REFUSED_LINES_MAX: Final = 1000
 """Addresses and reasons that are remembered for that."""

@@ -22,10 +22,10 @@ READS_PER_TURN: Final = 256
 """Messages; measured: the reactor stands still for at most some tens of milliseconds."""
 
 READ_OCTETS_PER_TURN: Final = 4 << 20
-"""After so many octets a turn reads no further message, either."""
+"""After this many octets a turn reads no further message, either."""
 
 COSTLY_OCTETS_PER_TURN: Final = 64 << 10
-"""After so many octets that are to be parsed a turn reads no further message, either.
+"""After this many octets that are to be parsed a turn reads no further message, either.
 
 Measured: an octet of a field table takes up to 0.5 µs, one of a request's JSON up to 0.14 µs; so
 those of requests count for a quarter.
@@ -36,7 +36,7 @@ FRAMES_KEPT: Final = 9
 than eight, so it still counts as one of too many."""
 
 FRAMES_PER_TURN: Final = 16_384
-"""So many of those frames are thrown away in one turn of the reactor."""
+"""One turn of the reactor drops this many of those frames."""
 
 RETRY_SECONDS: Final = 0.02
 """How often a peer whose pipe was full is tried again at least.

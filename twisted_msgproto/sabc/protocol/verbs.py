@@ -17,7 +17,7 @@ from ..machine.outgoing import OutgoingMessage
 from .exchange import Body, Response, octets_of
 
 PARTS_A_TURN: Final = 16
-"""So many pieces of a streamed body are sent before other work gets its turn."""
+"""This many pieces of a streamed body are sent before other work gets its turn."""
 
 _UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
 
