@@ -107,7 +107,7 @@ class Link(Protocol):
     _established = False  # the session stands
     _inputEnded = False  # the peer has shut its sending side
     _lossTold = False  # it was logged that something is not stored
-    _held = 0  # octets of what is not whole yet
+    _held = 0  # octets of incomplete messages
     _resumption: Any = None  # the call that goes on with what is unfinished
     _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
 

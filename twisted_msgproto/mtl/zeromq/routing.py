@@ -41,7 +41,7 @@ class Routing:
     """What a ROUTER knows of who sent a message: the connection, its address, its key.
 
     Its peers go by the names of their connections and not by their identities, both ways.  What is
-    to be sent to a connection which has ended is dropped: whoever has its identity by then is not
+    to be sent to a connection that has ended is dropped: whoever has its identity by then is not
     meant.
     """
 
@@ -70,11 +70,11 @@ class Routing:
         self._connections = connections
         self._leaving = leaving
         self._left = left
-        self._names: dict[str, bytes] = {}  # by serial, of connections which stand
-        self._identities: dict[bytes, bytes] = {}  # by name, of connections which stand
+        self._names: dict[str, bytes] = {}  # by serial, of connections that stand
+        self._identities: dict[bytes, bytes] = {}  # by name, of connections that stand
         self._peers: dict[bytes, Peer] = {}
-        self._ended: dict[bytes, None] = {}  # names of connections which have ended just now
-        self._silent: dict[bytes, None] = {}  # and of those which have when all was read
+        self._ended: dict[bytes, None] = {}  # names of connections that have ended just now
+        self._silent: dict[bytes, None] = {}  # and of those that have when all was read
         self._waiting: Any = None
         super().__init__(*arguments, **options)
 
@@ -110,7 +110,7 @@ class Routing:
         return True
 
     def _first(self, identity: bytes, serial: str, frame: Any) -> bytes:
-        """The name of a connection which was not read from before, or which has ended."""
+        """Return the name of a connection that was not read from before, or which has ended."""
         if not serial:
             return identity + NO_SERIAL
         number = int(serial)
@@ -146,7 +146,7 @@ class Routing:
         self._readSoon()
 
     def _readOn(self) -> None:
-        """There was nothing more to read, so the connections which have ended will say no more."""
+        """There was nothing more to read, so the connections that have ended will say no more."""
         if self._silent:
             left, self._silent = list(self._silent), {}
             for name in left:
@@ -180,7 +180,7 @@ class Routing:
 
 
 def told(frame: Any, name: str) -> str:
-    """What the metadata of a message says; "" where it has none (inproc)."""
+    """Return what the metadata of a message says; "" where it has none (inproc)."""
     try:
         text: str = frame.get(name)
     except zmq.ZMQError:

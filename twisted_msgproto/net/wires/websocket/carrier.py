@@ -68,7 +68,7 @@ class Carrier(_Mixin):
     output: Output
     oversize = False
 
-    _held = 0  # octets of a message that is not whole yet
+    _held = 0  # octets of an incomplete message
     _upgraded = False
     _arrived: list[Any]  # messages that the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
