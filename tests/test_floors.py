@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,19 @@ MODULES = {
 }
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """What stands in a file; each is read by many tests, and none of them changes it."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def is_module(project: Path, name: str) -> bool:
+    """Whether ``name`` is a package or a module below the directory ``project``."""
+    place = project.joinpath(*name.split("."))
+    return place.is_dir() or place.with_suffix(".py").exists()
+
+
 def relative(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
@@ -67,26 +81,21 @@ def imports(path: Path, text: str | None = None) -> Iterator[str]:
     ``text`` stands for the file's, if it is given.
     """
     package = ("twisted_msgproto", *path.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text() if text is None else text)):
+    for node in ast.walk(tree_of(path) if text is None else ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             name = ".".join([*base, *([node.module] if node.module else [])])
             # `from ..core import errors` imports the module core.errors
-            inner = [PROJECT.joinpath(*name.split("."), a.name) for a in node.names]
-            yield from (
-                f"{name}.{alias.name}"
-                if file.is_dir() or file.with_suffix(".py").exists()
-                else name
-                for alias, file in zip(node.names, inner, strict=True)
-            )
+            inner = (f"{name}.{alias.name}" for alias in node.names)
+            yield from (place if is_module(PROJECT, place) else name for place in inner)
 
 
 def imports_at_once(path: Path) -> set[str]:
     """The top-level packages which importing this module pulls in (not those inside functions)."""
     tops = set()
-    for node in ast.parse(path.read_text()).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.Import):
             tops |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -202,9 +211,9 @@ def forbidden_imports(path: Path, text: str | None = None) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_a_room_imports_only_from_the_floors_below(path: Path) -> None:
-    assert forbidden_imports(path) == []
+def test_a_room_imports_only_from_the_floors_below() -> None:
+    wrong = {relative(path): forbidden_imports(path) for path in FILES}
+    assert {place: names for place, names in wrong.items() if names} == {}
 
 
 def test_imports_have_no_circle() -> None:
@@ -233,39 +242,42 @@ INJECTED = (
 """None of these may stand in a pure file."""
 
 
-@pytest.mark.parametrize("path", PURE_FILES, ids=relative)
-def test_a_wrong_import_is_seen_in_every_pure_file(path: Path) -> None:
+def test_a_wrong_import_is_seen_in_every_pure_file() -> None:
     """HO-28"""
-    own = path.relative_to(PACKAGE).parts[0]
-    adapter = f"from twisted_msgproto.{own}.protocol import anything"
-    package = f"from twisted_msgproto.{own} import anything"
-    for wrong in (*INJECTED, adapter, package):
-        text = f"{path.read_text()}\n{wrong}\n"
-        assert len(forbidden_imports(path, text)) == 1, wrong
+    assert PURE_FILES
+    for path in PURE_FILES:
+        own = path.relative_to(PACKAGE).parts[0]
+        adapter = f"from twisted_msgproto.{own}.protocol import anything"
+        package = f"from twisted_msgproto.{own} import anything"
+        for wrong in (*INJECTED, adapter, package):
+            assert len(forbidden_imports(path, wrong)) == 1, (relative(path), wrong)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if "mtl" in p.parts], ids=relative)
-def test_zeromq_is_imported_late(path: Path) -> None:
+def test_zeromq_is_imported_late() -> None:
     # Importing txzmq installs the default reactor.
-    assert not imports_at_once(path) & {"txzmq"}
+    for path in FILES:
+        if "mtl" in path.parts:
+            assert not imports_at_once(path) & {"txzmq"}, relative(path)
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_only_the_protocols_on_websocket_pull_in_autobahn(path: Path) -> None:
-    room = path.relative_to(PACKAGE).parts[0]
-    if path.relative_to(PACKAGE).parts[:3] == ("net", "wires", "websocket"):
-        return
-    if room in {"core", "queue", "table", "spark", "net"} | PROTOCOL_ROOMS - {"umq", "sabc"}:
-        assert not any(n.startswith("twisted_msgproto.net.wires.websocket") for n in imports(path))
+def test_only_the_protocols_on_websocket_pull_in_autobahn() -> None:
+    others = {"core", "queue", "table", "spark", "net"} | PROTOCOL_ROOMS - {"umq", "sabc"}
+    websocket = "twisted_msgproto.net.wires.websocket"
+    for path in FILES:
+        parts = path.relative_to(PACKAGE).parts
+        if parts[0] in others and parts[:3] != ("net", "wires", "websocket"):
+            names = [name for name in imports(path) if name.startswith(websocket)]
+            assert names == [], relative(path)
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_no_module_installs_a_reactor_when_it_is_imported(path: Path) -> None:
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.module == "twisted.internet":
-            assert "reactor" not in {alias.name for alias in node.names}
-        if isinstance(node, ast.Import):
-            assert "twisted.internet.reactor" not in {alias.name for alias in node.names}
+def test_no_module_installs_a_reactor_when_it_is_imported() -> None:
+    for path in FILES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ImportFrom) and node.module == "twisted.internet":
+                assert "reactor" not in {alias.name for alias in node.names}, relative(path)
+            if isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names}
+                assert "twisted.internet.reactor" not in names, relative(path)
 
 
 def test_the_rules_see_a_wrong_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +326,7 @@ def test_importing_the_package_alone_is_light() -> None:
 
 def defined_names(path: Path) -> Iterator[str]:
     yield path.stem
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
 
@@ -329,11 +341,11 @@ def test_every_subject_of_the_bench_is_a_module(module: str) -> None:
     assert PROJECT.joinpath(*module.split(".")).with_suffix(".py").exists()
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_names_say_what_a_thing_is(path: Path) -> None:
-    for name in defined_names(path):
-        words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)
-        assert not {word.lower() for word in words} & FORBIDDEN_WORDS, name
+def test_names_say_what_a_thing_is() -> None:
+    for path in FILES:
+        for name in defined_names(path):
+            words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)
+            assert not {word.lower() for word in words} & FORBIDDEN_WORDS, (relative(path), name)
 
 
 def test_the_drop_in_directories_of_twisted_are_not_packages() -> None:

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.python import usage
 
 from tests.contract.cases import CASES
-from tests.tools.processes import Launcher
+from tests.tools.processes import START_SECONDS, Launcher
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, make_gateway
 from twisted_msgproto.net import options
@@ -201,7 +201,7 @@ def test_a_registered_sink_is_named_by_its_name(own: Any, monkeypatch: pytest.Mo
 
 def test_check_says_in_one_line_which_file_key_and_remedy(launch: Launcher) -> None:
     (launch.directory / "gateway.toml").write_text('[lumberjack]\nclass = "my.app:Server"\n')
-    ended = launch.run("check", "gateway.toml")
+    ended = launch.run("check", "gateway.toml", seconds=START_SECONDS)
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1
     assert ended.stderr.startswith(
         "msgproto check: gateway.toml: [lumberjack]: class 'my.app:Server': there is no such"
@@ -237,9 +237,16 @@ def test_the_plugins_have_the_same_options(launch: Launcher) -> None:
         *("--class", "mine:Marking", "--sink", "mine:Counting"),
         module="twisted",
     )
-    sent = launch.run("send", "lumberjack", server.address("lumberjack"), "--count", "25")
+    sent = launch.run(
+        "send",
+        "lumberjack",
+        server.address("lumberjack", seconds=START_SECONDS),
+        "--count",
+        "25",
+        seconds=START_SECONDS,
+    )
     assert sent.returncode == 0, sent.stdout + sent.stderr
-    server.end()
+    server.end(seconds=START_SECONDS)
     server.line("counted 25")
     reader = QueueReader(launch.directory / "spool")
     (batch,) = reader.read(0, 25)

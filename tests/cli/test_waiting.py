@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.internet import reactor as installed
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from twisted_msgproto.cli.progress import Counted
@@ -199,6 +199,26 @@ class Receiving(SynchronousTestCase):
         self.clock.advance(0)
         self.successResultOf(receiving)
         self.assertEqual(len(self.shown), 2)
+
+    def test_a_protocol_which_hears_of_it_itself_may_tidy_up(self) -> None:
+        """It calls ``show`` from its coroutine, where the refusal ends it."""
+        tidied: list[str] = []
+
+        async def recv(reactor: Any, options: Any, show: Any) -> None:
+            try:
+                for _ in range(3):
+                    show(Message("fake", "topic", 0))
+            finally:
+                await deferLater(reactor, 1.0, tidied.append, "tidied up")
+
+        command: Any = SimpleNamespace(recv=recv)
+        asked = RecvOptions(endpoint="x", count=2)
+        receiving = Deferred.fromCoroutine(
+            receive(self.clock, command, asked, self.shown.append, 60.0)
+        )
+        self.clock.pump([0.5] * 3)
+        self.successResultOf(receiving)
+        self.assertEqual((len(self.shown), tidied), (2, ["tidied up"]))
 
     def test_a_protocol_which_does_not_leave_is_left(self) -> None:
         receiving = self.receive(count=1, hangs=True)

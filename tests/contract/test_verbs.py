@@ -297,7 +297,7 @@ class Waiting(Walking):
             world, peer, told, _ = self.answer(verb)
             peer.line.server.buffer += b"\xff" * 40
             world.wait(30)
-            told.failed(ProtocolViolation, ConnectionClosed)
+            told.failed(ProtocolViolation)
             self.assertTrue(peer.gone)
             self.clean(world)
 

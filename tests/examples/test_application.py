@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
-from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launched, Launcher
+from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.net.clients.endpoints import host_and_port
 from twisted_msgproto.queue import QueueReader, QueueWriter
 
 PROGRAM = str(PROJECT / "examples" / "application" / "collector.py")
@@ -27,6 +28,7 @@ def collector(launch: Launcher, spool: str = "spool") -> Launched:
 def acks(connection: socket.socket, program: Launched) -> list[int]:
     """Every acknowledgement until the end; the program is asked to end after the first."""
     came: list[int] = []
+    asked = False
     octets = b""
     while True:
         try:
@@ -40,26 +42,29 @@ def acks(connection: socket.socket, program: Launched) -> list[int]:
             assert octets[:2] == b"2A"
             came.append(struct.unpack(">I", octets[2:6])[0])
             octets = octets[6:]
-        if came:
+        if came and not asked:
+            asked = True  # once: a second signal, after the reactor's end, would kill it
             program.signal(signal.SIGTERM)
 
 
 @pytest.mark.slow
 def test_what_was_acknowledged_before_sigterm_is_in_the_queue(launch: Launcher) -> None:
     program = collector(launch)
-    port = program.port("collector")
+    address = program.address("collector", seconds=START_SECONDS)
     stream = b"".join(
         encode_window(WINDOW)
         + encode_json(list(numbers), [b'{"n": %d}' % number for number in numbers])
         for first in range(1, WINDOW * WINDOWS, WINDOW)
         for numbers in [range(first, first + WINDOW)]
     )
-    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as connection:
+    with socket.create_connection(
+        host_and_port(address.removeprefix("tcp:")), START_SECONDS
+    ) as connection:
         # What it does not read any more stays with us: this must not wait for it.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(stream))
         sent = connection.send(stream)
         came = acks(connection, program)
-    assert program.wait() == 0, program.output
+    assert program.wait(seconds=START_SECONDS) == 0, program.output
     assert came and came == sorted(came) and sent > 0
     reader = QueueReader(launch.directory / "spool")
     stored = [
@@ -78,7 +83,7 @@ def test_what_cannot_begin_is_one_line(launch: Launcher) -> None:
     held = QueueWriter(launch.directory / "spool")
     try:
         second = collector(launch)
-        assert second.wait() == 1
+        assert second.wait(seconds=START_SECONDS) == 1
     finally:
         held.close()
     assert re.fullmatch(r"collector: .* open for writing already \(process \d+\)", second.output)

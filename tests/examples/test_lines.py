@@ -23,7 +23,7 @@ import pytest
 from twisted.internet.defer import CancelledError
 
 from tests.tools.events import flatten
-from tests.tools.processes import PATIENCE_SECONDS, PROJECT, Launched, Launcher
+from tests.tools.processes import PROJECT, START_SECONDS, Launched, Launcher
 from twisted_msgproto.cli import demo
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
@@ -394,7 +394,15 @@ def bodies(directory: Path) -> list[bytes | None]:
 
 
 def sent_through(launch: Launcher, address: str, with_sixth: dict[str, str], *words: str) -> Any:
-    ended = launch.run("send", "lines", address, *words, stdin="one\nt\\wo\n", env=with_sixth)
+    ended = launch.run(
+        "send",
+        "lines",
+        address,
+        *words,
+        stdin="one\nt\\wo\n",
+        env=with_sixth,
+        seconds=START_SECONDS,
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -408,26 +416,28 @@ def test_twistd_gateway_send_recv_and_check_find_it(
         f'[queue]\ndirectory = "spool"\n[limits]\nline-octets = 70000\n'
         f'[lines]\nendpoint = ["{LOOPBACK}"]\n[sabc]\nendpoint = ["{LOOPBACK}"]\n'
     )
-    checked = launch.run("check", "gateway.toml", env=with_sixth)
+    checked = launch.run("check", "gateway.toml", env=with_sixth, seconds=START_SECONDS)
     assert checked.stdout.startswith(f"lines: {LOOPBACK}\nsabc: {LOOPBACK}\n"), checked.stderr
     gateway = launch("gateway", "--config", "gateway.toml", env=with_sixth)
-    address = gateway.address("lines")
+    address = gateway.address("lines", seconds=START_SECONDS)
     receiving = launch("recv", "lines", address, "--json", env=with_sixth)
     until_subscribed(address, receiving)
     assert "sent 2, acknowledged 2" in sent_through(launch, address, with_sixth)
-    receiving.line("wo")
+    receiving.line("wo", seconds=START_SECONDS)
     receiving.signal(signal.SIGINT)
-    assert receiving.wait() == 130, receiving.output
+    assert receiving.wait(seconds=START_SECONDS) == 130, receiving.output
     got = [json.loads(line)["body"] for line in receiving.lines]
     assert [body for body in got if body != "probe"] == ["one", "t\\wo"]
     told = json.loads(sent_through(launch, address, with_sixth, "--count", "3000", "--json"))
     assert (told["sent"], told["acknowledged"]) == (3000, 3000)
     too_long = launch.run(
-        *("send", "lines", address, "--count", "1", "--size", "80000"), env=with_sixth
+        *("send", "lines", address, "--count", "1", "--size", "80000"),
+        env=with_sixth,
+        seconds=START_SECONDS,
     )
     assert too_long.returncode == 1 and "Traceback" not in too_long.stderr
     gateway.signal(signal.SIGTERM)
-    assert gateway.wait() == -signal.SIGTERM
+    assert gateway.wait(seconds=START_SECONDS) == -signal.SIGTERM
     landed = [body for body in bodies(launch.directory / "spool") if body != b"probe"]
     assert landed[:2] == [b"one", b"t\\wo"] and len(landed) == 3002
 
@@ -435,7 +445,7 @@ def test_twistd_gateway_send_recv_and_check_find_it(
 def until_subscribed(address: str, receiving: Launched) -> None:
     """Put bodies until ``receiving`` shows one: only a subscriber gets what is put."""
     host, port = address.removeprefix("tcp:").split(":")
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + START_SECONDS
     with socket.create_connection((host, int(port))) as connection:
         answers = connection.makefile("rb")
         while not receiving.lines:
@@ -462,15 +472,15 @@ def test_its_own_twistd_plugin_and_a_subclass_of_it(
         module="twisted",
         env=with_sixth,
     )
-    sent_through(launch, server.address("lines"), with_sixth)
-    assert server.end() == -signal.SIGTERM
+    sent_through(launch, server.address("lines", seconds=START_SECONDS), with_sixth)
+    assert server.end(seconds=START_SECONDS) == -signal.SIGTERM
     assert bodies(launch.directory / "spool") == [b"ONE", b"T\\WO"]
 
 
 @pytest.mark.slow
 def test_the_bench_finds_its_rows(launch: Launcher, with_sixth: dict[str, str]) -> None:
     words = ("bench", "lines", "--scale", "0.02", "--rounds", "1", "--json")
-    ended = launch.run(*words, env=with_sixth, seconds=300)
+    ended = launch.run(*words, env=with_sixth, seconds=START_SECONDS)
     assert ended.returncode == 0, ended.stderr
     (row,) = map(json.loads, ended.stdout.splitlines())
     assert row["name"] == "lines, put and ack" and row["ratio"] > 0

@@ -9,7 +9,7 @@ import zmq
 from tests.mtl.cases import HeldSink, MtlCase, later, run, until
 from tests.mtl.plain import Plain
 from twisted_msgproto.mtl.wire import data, fields
-from twisted_msgproto.mtl.zeromq import bounded, routing
+from twisted_msgproto.mtl.zeromq import bounded
 
 
 class Slices(MtlCase):
@@ -97,7 +97,7 @@ class Slices(MtlCase):
             [data.encode_content(number, name, table, b"") for number in range(10, 2010)]
         )
         await until(lambda: factory.counters["contents"] == 2000)
-        self.assertLess(max(reads), routing.COSTLY_OCTETS_PER_TURN + 1000)
+        self.assertLess(max(reads), (bounded.READ_OCTETS_PER_TURN // bounded.HEADER_WEIGHT) + 1000)
 
     @run
     async def test_requests_are_read_in_smaller_turns(self) -> None:

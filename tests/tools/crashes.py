@@ -102,13 +102,21 @@ def written(table: Table, gateway: str, lo: int, hi: int) -> DataFile:
     )
 
 
-def steps_of(act: Act, location: Path) -> list[str]:
-    """The steps of an act which nothing disturbs."""
+def cuts_of(act: Act, loss: str, location: Path) -> list[int]:
+    """Before which of its steps an act is to be cut, for a loss which says something new there.
+
+    Where all octets were synced, a loss of octets leaves the same as a kill.
+    """
     scene = Scene(location, CutDisk())
     act.prepare(scene)
     scene.disk.steps.clear()
+    scene.disk.unsynced.clear()
     act.work(scene)
-    return list(scene.disk.steps)
+    assert scene.disk.steps
+    wanted = [act.cuts(step) for step in scene.disk.steps] + [True]
+    unsynced = [*scene.disk.unsynced, bool(scene.disk.volatile.octets)]
+    whole = loss in ("kill", "missing")
+    return [n for n, cut in enumerate(wanted) if cut and (whole or unsynced[n])]
 
 
 def crash(act: Act, step: int, loss: str, followed: bool, location: Path) -> Scene:

@@ -53,13 +53,18 @@ class CutDisk(OSTableDisk):
 
     Steps in ``failing`` (``"sync"``, ``"sync directory"``) fail once, as the kernel's do: what
     they could not write is called clean, and a second sync of it succeeds in vain.
+
+    Attributes:
+        steps: what has been done so far, each with the name of its file.
+        unsynced: for each step, whether there were octets before it which were not synced.
     """
 
-    __slots__ = ("cut_before", "failing", "steps", "volatile")
+    __slots__ = ("cut_before", "failing", "steps", "unsynced", "volatile")
 
     def __init__(self, cut_before: int | None = None, volatile: Volatile | None = None) -> None:
         self.cut_before = cut_before
         self.steps: list[str] = []
+        self.unsynced: list[bool] = []
         self.failing: set[str] = set()
         self.volatile = volatile or Volatile()
 
@@ -144,6 +149,7 @@ class CutDisk(OSTableDisk):
         if self.cut_before is not None and len(self.steps) >= self.cut_before:
             raise Cut(f"before {operation} {path}")
         self.steps.append(f"{operation} {os.path.basename(path)}")
+        self.unsynced.append(bool(self.volatile.octets))
 
     def _named(self, path: str, undo: Callable[[], None]) -> None:
         self.volatile.names.setdefault(os.path.dirname(path), []).append((path, undo))

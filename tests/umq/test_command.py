@@ -4,6 +4,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from tests.umq.echo import Sink
@@ -164,8 +165,8 @@ class Commands(TestCase):
         options = RecvOptions(endpoint=f"ws://{self.where}/")
         receiving = start(command.recv(reactor, options, lambda message: None))
         session = yield start(connect(reactor, f"ws://{self.where}/"))
-        live = list(self.factory.liveConnections)
-        self.assertEqual(len(live), 2)
+        while len(live := list(self.factory.liveConnections)) < 2:
+            yield deferLater(reactor, 0.01)  # the other client may be slower to connect
         for connection in live:
             connection.transport.abortConnection()
         yield self.assertFailure(receiving, ConnectionClosed)

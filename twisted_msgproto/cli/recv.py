@@ -82,31 +82,39 @@ async def receive(
     nobody takes it for received.  Raises BrokenPipeError as soon as nobody reads the pipe
     ``output`` any more (HO-21), or when ``show`` raises it.
     """
-    from .waiting import Attempt, Reader
+    from .waiting import LEAVE_SECONDS, Attempt, Reader
 
     came = 0
     over = False  # nothing more is shown
     broken: BrokenPipeError | None = None
-    timer: Any = None
+    timer: Any = None  # ends the wait for a message; once that is over, the protocol's leaving
 
     def end(error: BrokenPipeError | None = None) -> None:
-        nonlocal over, broken
+        nonlocal over, broken, timer
         if not over:
             over, broken = True, error
+            if timer is not None and timer.active():
+                timer.cancel()
             # Later: not while the protocol is in the middle of handing a batch on.
-            reactor.callLater(0, lambda: receiving.give_up())
+            timer = reactor.callLater(0, lambda: receiving.give_up())
+
+    def refuse(text: str) -> None:
+        """Raise Refused, so that the message is not acknowledged."""
+        if work.cr_running and timer.active():
+            timer.reset(LEAVE_SECONDS)  # this ends the protocol, which may tidy up by itself
+        raise Refused(text)
 
     def received(message: Message) -> None:
         nonlocal came
-        if over:  # raised, so that it is not acknowledged
-            raise Refused("the receiver has ended")
+        if over:
+            refuse("the receiver has ended")
         try:
             show(message)
         except BrokenPipeError as error:
             end(error)
-            raise Refused("nobody reads the receiver's output") from None
+            refuse("nobody reads the receiver's output")
         came += 1
-        if timer is not None and timer.active():
+        if timer is not None and timeout is not None:
             timer.reset(timeout)
         if came == options.count:
             end()
@@ -114,7 +122,8 @@ async def receive(
     watched = Reader(reactor, output, lambda: end(BrokenPipeError()))
     if timeout is not None:
         timer = reactor.callLater(timeout, end)
-    receiving = Attempt(reactor, command.recv(reactor, options, received))
+    work = command.recv(reactor, options, received)
+    receiving = Attempt(reactor, work)
     try:
         await receiving.result()
     except Exception:

@@ -1,17 +1,17 @@
-"""Topics and queues: who gets which message.  Pure: no sockets, no clock.
+"""Topics and queues decide who gets a message.  This is pure: no sockets, no clock.
 
-A destination which begins with ``topic/`` is a topic: each message goes to every subscriber whose
-filter matches, and to nobody else (``MM-26``).  Any other destination is a queue once it has had
-a subscriber or was named beforehand: each message goes to one of its consumers, in order, and is
+A destination that begins with ``topic/`` is a topic: each message goes to every subscriber whose
+filter matches, and to nobody else (``MM-26``).  Any other destination is a queue once it has had a
+subscriber or was named beforehand: each message goes to one of its consumers, in order, and is
 taken back to its place when that consumer is lost before it has acknowledged (``MM-27``).  A
-destination which is neither is no business of the broker.
+destination that is neither is no business of the broker.
 
 What is bounded, and what happens at the bound (``MM-32``):
 
 * a queue takes messages up to its limits; what comes above them is kept, but it is not *accepted*
   until there is room, so its ack is withheld and its sender stops;
-* a topic never waits: a subscriber which has more messages waiting than its limit is told so and
-  closed (``slow-consumer``), and the messages which waited for it are gone;
+* a topic never waits: a subscriber that has more messages waiting than its limit is told so and
+  closed (``slow-consumer``), and the messages that waited for it are gone;
 * subscriptions of one consumer, and queues in all: above the limit a subscription is refused.
 
 Everything lives in memory.  What a consumer has not seen when the process ends is gone here; it is
@@ -71,7 +71,7 @@ LIMITS: Final = (
     Limit("subscriber-octets", 16 << 20, "octets", "waiting for one topic subscriber", 1),
     Limit("filter-conditions", 32, "conditions", "in one filter (MM-32)", 1),
 )
-"""What the broker bounds."""
+"""The broker has these limits."""
 
 
 class SubscriptionRefused(Exception):
@@ -84,7 +84,7 @@ class SubscriptionRefused(Exception):
 
 @dataclass(slots=True, eq=False)
 class Routed:
-    """One message on its way to consumers; compares by its order of arrival.
+    """Is one message for consumers; it compares by its order of arrival.
 
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
     ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``),
@@ -107,10 +107,10 @@ Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
 
 
 class Consumer(Protocol):
-    """What the broker asks of a connection."""
+    """Describes what the broker needs of a connection."""
 
     def room(self) -> int:
-        """How many messages it takes now."""
+        """Return how many messages it accepts now."""
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages; their numbers, or None where nobody will acknowledge them."""
@@ -120,11 +120,11 @@ class Consumer(Protocol):
 
 
 class Subscriber:
-    """What the broker knows of one consumer.
+    """Holds what the broker knows of one consumer.
 
     Attributes:
         filters: its subscriptions: destination → filter, or None for all messages.
-        waiting: messages of topics which it has no room for yet.
+        waiting: messages of topics that it has no space for yet.
         in_flight: number → message and the queue it goes back to (None: a topic's).
     """
 
@@ -146,7 +146,7 @@ class Subscriber:
     def choose(
         self, destination: str, messages: list[Routed], chosen: list[Routed]
     ) -> Iterator[int]:
-        """Add to ``chosen`` the ``messages`` to ``destination`` which its filter lets pass.
+        """Add to ``chosen`` the ``messages`` to ``destination`` that its filter lets pass.
 
         Yields now and then: how many steps it took since the last time.
         """
@@ -175,11 +175,11 @@ class Subscriber:
 
 
 class BrokerQueue:
-    """One queue: messages in order, and the consumers which compete for them (``MM-27``).
+    """Is one queue: messages in order, and the consumers that compete for them (``MM-27``).
 
     Attributes:
         consumers: its subscribers; the first is the next to be asked.
-        octets: payload octets which wait here.
+        octets: payload octets that wait here.
     """
 
     def __init__(self, name: str, messages_max: int, octets_max: int) -> None:
@@ -193,7 +193,7 @@ class BrokerQueue:
         self._withheld: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
-        """How many messages wait here."""
+        """Return how many messages wait here."""
         return len(self._waiting) + len(self._unwanted)
 
     @property
@@ -211,14 +211,14 @@ class BrokerQueue:
         self._withheld.append(accepted)
 
     def reconsider(self) -> None:
-        """The consumers or their filters changed: messages which nobody wanted may be wanted."""
+        """The consumers or their filters changed: messages that nobody wanted may be wanted."""
         if self._unwanted:
             self._waiting += self._unwanted
             self._waiting.sort(key=attrgetter("order"))  # what is sorted is a heap
             self._unwanted.clear()
 
     def dispatch(self, steps: int = TURN_STEPS) -> int:
-        """Give messages to consumers while the next message's consumers have room.
+        """Deliver messages to consumers while the next message's consumers have space.
 
         Returns what is left of ``steps``; below 1 there is more to do, perhaps.
         """
@@ -265,7 +265,7 @@ class BrokerQueue:
 
 
 class Broker:
-    """All topics and queues of one server.
+    """Holds all topics and queues of one server.
 
     Attributes:
         queues: by destination.
@@ -273,9 +273,9 @@ class Broker:
     """
 
     def __init__(self, limits: Limits | None = None, queues: Iterable[str] = ()) -> None:
-        """``queues`` are destinations which are queues from the start.
+        """``queues`` are destinations that are queues from the start.
 
-        ValueError for one which is a topic.
+        ValueError for one that is a topic.
         """
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
@@ -308,7 +308,7 @@ class Broker:
         return self.queues[name]
 
     def snapshot(self) -> dict[str, int]:
-        """Figures for metrics: the counters, and what waits now."""
+        """Return figures for metrics: the counters, and what waits now."""
         return {
             **self.counters,
             "broker_queues": len(self.queues),
@@ -319,7 +319,7 @@ class Broker:
     # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
 
     def obey(self, consumer: Consumer, command: str, parameters: Mapping[str, str]) -> None:
-        """A ``subscribe`` or ``unsubscribe`` of ``consumer``; raises SubscriptionRefused."""
+        """Follow a ``subscribe`` or ``unsubscribe`` of ``consumer``; raises SubscriptionRefused."""
         destination = parameters.get("destination", "")
         if not destination:
             raise SubscriptionRefused(BAD_COMMAND, f"{command}: destination is missing")
@@ -327,7 +327,7 @@ class Broker:
             self.unsubscribe(consumer, destination)
             return
         try:
-            # Refuses a destination which no message could have.
+            # Refuses a destination that no message could have.
             encode_address(destination)
             text = parameters.get("filter", "")
             chosen = Filter.read(text, self._limits.integer("filter-conditions")) if text else None
@@ -336,10 +336,10 @@ class Broker:
         self.subscribe(consumer, destination, chosen)
 
     def subscribe(self, consumer: Consumer, destination: str, chosen: Filter | None = None) -> None:
-        """``consumer`` gets messages to ``destination`` which ``chosen`` lets pass (``MM-25``).
+        """Let ``consumer`` get messages to ``destination`` that ``chosen`` lets pass (``MM-25``).
 
-        A second subscription to the same destination replaces the filter.  Messages which wait in
-        a queue are given out by :meth:`look`.  Raises SubscriptionRefused above a limit.
+        A second subscription to the same destination replaces the filter.  :meth:`look` delivers
+        messages that wait in a queue.  Raises SubscriptionRefused above a limit.
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
@@ -364,10 +364,10 @@ class Broker:
         self._changed[queue] = None
 
     def look(self) -> None:
-        """Give queues whose subscriptions have changed to their consumers.
+        """Deliver queues whose subscriptions have changed to their consumers.
 
-        Call it once after the commands of a read: to look through what no filter let pass costs
-        time, and a peer may subscribe again and again.
+        Call it once after the commands of a read: searching what no filter let pass costs time, and
+        a peer may subscribe again and again.
         """
         if self._changed:
             changed, self._changed = self._changed, {}
@@ -376,7 +376,7 @@ class Broker:
                 self._dispatch(queue)
 
     def unsubscribe(self, consumer: Consumer, destination: str) -> None:
-        """No further messages to ``destination``; what is in flight stays in flight."""
+        """Deliver no further messages to ``destination``; what is in flight stays in flight."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None or destination not in subscriber.filters:
             raise SubscriptionRefused(BAD_COMMAND, f"unsubscribe: not subscribed to {destination}")
@@ -397,7 +397,7 @@ class Broker:
     # ── messages ────────────────────────────────────────────────────────────────────────────────
 
     def concerns(self, destinations: Iterable[str]) -> bool:
-        """Is one of these a topic or queue which the broker has?"""
+        """Is one of these a topic or queue that the broker has?"""
         # Most servers have no subscriber at all, and most batches one destination.
         if not self.queues and not self._topics:
             return False
@@ -415,9 +415,9 @@ class Broker:
     ) -> None:
         """Messages of one sender arrived, in order; ``accepted()`` is called when all are accepted.
 
-        All columns have a value a message, but ``notes`` may be empty where there are none.
-        That is at once, unless one of them went to a queue which is full, or the broker is
-        ``unfinished``: what is published waits until what was published before is done.
+        All columns have a value a message, but ``notes`` may be empty where there are none. That is
+        at once, unless one of them went to a queue that is full, or the broker is ``unfinished``:
+        what is published waits until what was published before is done.
         """
         if not notes:
             notes = [NO_NOTES] * len(payloads)
@@ -528,7 +528,7 @@ class Broker:
             self._pump(subscriber)
 
     def _pump(self, subscriber: Subscriber) -> None:
-        """Hand on what waits of topics, as far as the consumer has room."""
+        """Deliver what waits of topics, as far as the consumer has space."""
         waiting = subscriber.waiting
         while waiting and (room := subscriber.consumer.room()) > 0:
             messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
@@ -546,7 +546,7 @@ class Broker:
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
     def acknowledged(self, consumer: Consumer, numbers: Iterable[int]) -> None:
-        """``consumer`` acknowledged these: they are done, and it has room again."""
+        """Note that ``consumer`` acknowledged these: they are done, and it has space again."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             return
@@ -556,7 +556,7 @@ class Broker:
         self.ready(consumer)
 
     def ready(self, consumer: Consumer) -> None:
-        """``consumer`` may have room: give it what waits."""
+        """Deliver what waits, because ``consumer`` may have space."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             return

@@ -1,7 +1,7 @@
-"""``msgproto send|recv micromsg2``: one connection, no reconnecting.
+"""``msgproto send|recv micromsg2`` uses one connection and does not reconnect.
 
 Which extensions are used depends on what the server offers (HO-16): ``batch-ack`` is required
-first, then ``ack``, each on a connection of its own, because servers are known which agree to
+first, then ``ack``, each on a connection of its own, because servers are known that agree to
 options that they do not have.  ``--extension`` says otherwise: what it names is required, and
 ``none`` requires nothing.  ``send`` does without acknowledgements only where it was told so.
 """
@@ -48,27 +48,27 @@ SEND_OPTIONS: Final = TLS_OPTIONS | {"destination", "window", "properties", "ext
 RECV_OPTIONS: Final = TLS_OPTIONS | {"destination", "filter", "extensions"}
 
 DESTINATION = "messages"
-"""Where messages go, and come from, when nobody says."""
+"""Messages go to this destination, and come from it, by default."""
 
 WINDOW = 100
-"""Messages in flight when nobody says."""
+"""This many messages are in flight by default."""
 
 PUB_SUB = "pub-sub"
 
 NO_EXTENSIONS = "none"
-"""What ``--extension`` says to require nothing."""
+"""``--extension`` has this word to require nothing."""
 
 EXTENSIONS_MAX: Final = 64
 """More than these in one ``--extension`` are no choice but a mistake."""
 
 Choice = tuple[Offer, ...]
-"""Extensions which one attempt requires."""
+"""One attempt requires these extensions."""
 
 
 def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
-    """What to require of the server, in the order in which it is tried.
+    """Return what to require of the server, in the order in which it is tried.
 
-    ``also`` is required beside the acknowledgements.  ConfigurationError for what cannot be.
+    ``also`` is required beside the acknowledgements.  Raises ConfigurationError for what cannot be.
     """
     if window > NUMBER_OF_ACKS_MAX:
         raise ConfigurationError(f"--window is at most {NUMBER_OF_ACKS_MAX}, not {window}")
@@ -93,7 +93,7 @@ def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
 async def _connect(
     reactor: Any, options: ConnectOptions, choices: Sequence[Choice], protocol: type[Any]
 ) -> MicroMsg2Client:
-    """A client in a session with the first choice which the server agrees to.
+    """Return a client in a session with the first choice that the server agrees to.
 
     Raises what the endpoint raises, and Refused or ConnectionClosed if it agrees to none.
     """
@@ -117,7 +117,9 @@ async def _connect(
 
 
 def _no_session(error: Refused | ConnectionClosed, choices: Sequence[Choice]) -> Exception:
-    """What to say when the server took none of ``choices``; ``error`` came of the last."""
+    """Return what to say when the server accepted none of ``choices``; ``error`` came of the
+    last.
+    """
     if len(choices) == 1 or not isinstance(error, Refused):
         return error
     names = " nor ".join(choice[0].name for choice in choices if choice)
@@ -139,7 +141,7 @@ def _destination(options: ConnectOptions, properties: Mapping[str, Writable]) ->
 
 
 def _writable(text: str) -> Writable:
-    """A property's value as it was typed: a number, or text, which may stand in quotes."""
+    """Return a property's value as it was typed: a number, or text with or without quotes."""
     try:
         value = parse_json(text, len(text))
     except NotJson:
@@ -158,7 +160,7 @@ class _Sender(MicroMsg2Client):
         super().connectionMade()
 
     def errorReceived(self, code: str, text: str) -> None:
-        """The server refuses a message: its acknowledgement, which comes later, is none."""
+        """Note that the server refuses a message: the acknowledgement that follows is none."""
         if code in SETTLED_BY_REFUSAL:
             number = text.partition(":")[2].partition(":")[0].strip()
             if number.isascii() and number.isdigit() and len(number) < 6:
@@ -264,7 +266,7 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
 
 
 def _filter(options: RecvOptions) -> Filter | None:
-    """What ``--filter`` says; ConfigurationError if it cannot be."""
+    """Return what ``--filter`` says; ConfigurationError if it cannot be."""
     if options.filter is None:
         return None
     try:

@@ -1,4 +1,5 @@
-"""MTL, broker-based messaging on ZeroMQ: a control flow of JSON requests, data flows of content.
+"""MTL is broker-based messaging on ZeroMQ: it has a control flow of JSON requests, and data flows
+of content.
 
 Read in this order: wire, terms, machine, protocol, application, service.
 """

@@ -44,7 +44,7 @@ WINDOW = 1000
 """Contents in flight when nobody says."""
 
 SLICE = 256
-"""Contents which are handed over together."""
+"""Contents that are handed over together."""
 
 
 class Destination(NamedTuple):
@@ -64,7 +64,7 @@ def destination(text: str | None, profile: str) -> Destination:
 async def _connect(
     reactor: Any, options: ConnectOptions, target: Destination, window: int
 ) -> MtlClient:
-    """A client which has opened, authenticated if it must, and selected the profile."""
+    """Return a client that has opened, authenticated if it must, and selected the profile."""
     curve = None
     if options.tls_ca is not None:
         if options.tls_key is None:

@@ -78,7 +78,7 @@ class Options(AuthenticationOptions):
             raise usage.UsageError("--curve-key and --curve-authorized belong together")
 
     def curve(self) -> CurveServer | None:
-        """The keys; ConfigurationError if a file holds none."""
+        """Return the keys; ConfigurationError if a file holds none."""
         if self["curve-key"] is None:
             return None
         authorized = read_authorized_keys(self["curve-authorized"])
@@ -86,7 +86,7 @@ class Options(AuthenticationOptions):
 
 
 def data_endpoint(control: Sequence[str]) -> str | None:
-    """Where data goes when nobody says: to the next port; None: to the control endpoints."""
+    """Return where data goes when nobody says: to the next port; None: to the control endpoints."""
     if not all(address.startswith("tcp://") for address in control):
         return None
     first, ports = control[0], {port_of(address) for address in control}
@@ -129,7 +129,7 @@ class MtlService(Service):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """The MTL server as a child of ``gateway``, which has the sink."""
+    """Return the MTL server as a child of ``gateway``, which has the sink."""
     options = cast(Options, options)
     factory = gateway.makeFactory(
         options,
@@ -143,5 +143,5 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 
 
 def makeService(options: ServerOptions) -> IService:
-    """What twistd calls."""
+    """Return what twistd calls."""
     return standalone(options, serve)

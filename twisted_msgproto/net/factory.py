@@ -308,7 +308,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         return self._named.get(name)
 
     def sessionsOf(self, clientId: str) -> list[Any]:
-        """Return the sessions of a client which stand, oldest first."""
+        """Return the sessions of a client that stand, oldest first."""
         return [
             session
             for session in self.liveConnections
@@ -322,7 +322,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def toNewest(self, clientId: str, verb: Callable[[Any], Deferred[T]]) -> Deferred[T]:
         """Call ``verb(session)`` with the newest session of a client; return its Deferred.
 
-        It fails with ConnectionClosed if the client has no session which stands.
+        It fails with ConnectionClosed if the client has no session that stands.
         """
         sessions = self.sessionsOf(clientId)
         if not sessions:

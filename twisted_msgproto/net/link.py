@@ -107,7 +107,7 @@ class Link(Protocol):
     _established = False  # the session stands
     _inputEnded = False  # the peer has shut its sending side
     _lossTold = False  # it was logged that something is not stored
-    _held = 0  # octets of what is not whole yet
+    _held = 0  # octets of incomplete messages
     _resumption: Any = None  # the call that goes on with what is unfinished
     _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
 
@@ -383,6 +383,8 @@ class Link(Protocol):
 
     def whyLost(self, reason: Failure) -> Exception:
         """Return what those are told who wait for something of a connection that is lost."""
+        if self.ending is None and isinstance(reason.value, ProtocolViolation):
+            return reason.value
         why = " ".join(reason.getErrorMessage().split()) or "no reason given"
         closed = ConnectionClosed(f"the connection was lost: {why}")
         return self.ending or tls_refusal(reason) or closed

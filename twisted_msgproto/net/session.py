@@ -82,7 +82,7 @@ class Session(SessionHooks, OrderlyLink):
 
     @property
     def established(self) -> bool:
-        """Whether the session stands."""
+        """Return whether the session stands."""
         return self._established and not self._ended
 
     def deliver(self, batch: MessageBatch, place: Any) -> None:

@@ -66,7 +66,7 @@ def _on_websocket(options: ConnectOptions) -> bool:
 
 
 def encode(line: bytes, options: SendOptions) -> bytes:
-    """Return the line as it is; ValueError for one which WebSocket cannot carry (``SA-21``)."""
+    """Return the line as it is; ValueError for one that WebSocket cannot carry (``SA-21``)."""
     if line.startswith(b"\0") and _on_websocket(options):
         raise ValueError(
             "it begins with NUL, which ends a message on WebSocket; a tcp: endpoint carries it"
@@ -77,7 +77,7 @@ def encode(line: bytes, options: SendOptions) -> bytes:
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """A request for each message; its answer is the acknowledgement.
 
-    The first request which fails ends it.
+    The first request that fails ends it.
     """
     session = await _connected(reactor, options)
     window = min(options.window or WINDOW, session.room)

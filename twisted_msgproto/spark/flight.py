@@ -54,7 +54,7 @@ CHANNEL_OPTIONS = [
     # A gateway that is back is to be found within a second or two, not within two minutes.
     ("grpc.initial_reconnect_backoff_ms", 250),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A machine that has gone without a word is noticed while a stream waits for it.
+    # A machine that has vanished is noticed while a stream waits for it.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 ]

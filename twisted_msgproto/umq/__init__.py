@@ -1,4 +1,4 @@
-"""UMQ: symmetric calls, callbacks, topics and attributes with attachments, over WebSocket.
+"""UMQ has symmetric calls, callbacks, topics and attributes with attachments, over WebSocket.
 
 Read in this order: wire, terms, machine, protocol, application, service.
 """

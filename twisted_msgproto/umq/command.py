@@ -44,7 +44,7 @@ WINDOW = 100
 
 
 def _where(reactor: Any, options: ConnectOptions) -> tuple[str, IStreamClientEndpoint]:
-    """The WebSocket address and the endpoint which an ENDPOINT means."""
+    """Return the WebSocket address and the endpoint that an ENDPOINT means."""
     text = options.endpoint
     if text.startswith(("ws:", "wss:")):
         return text, websocket_endpoint(reactor, options)
@@ -68,9 +68,9 @@ async def _connected(
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """A call for each message; its answer is the acknowledgement.
 
-    With a destination the call is ``["DESTINATION", MESSAGE]``.  A message which is not UTF-8 is
-    the call's attachment, and the text in its place is empty (``UM-03``).  The first call which
-    fails ends it.
+    With a destination the call is ``["DESTINATION", MESSAGE]``.  A message that is not UTF-8 is the
+    call's attachment, and the text in its place is empty (``UM-03``).  The first call that fails
+    ends it.
     """
     session = await _connected(reactor, options)
 
@@ -87,7 +87,9 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
 
 
 def _payload(body: bytes, replace_invalid: bool) -> tuple[str, list[bytes]]:
-    """What a call says of ``body``: a text, or an attachment for octets which are none (HO-02)."""
+    """Return what a call says of ``body``: a text, or an attachment for octets that are none
+    (HO-02).
+    """
     try:
         return body.decode("utf-8", "replace" if replace_invalid else "strict"), []
     except UnicodeDecodeError:
@@ -99,8 +101,8 @@ async def call(
 ) -> tuple[str, bool]:
     """Call one JSON method; its result as JSON, and whether there was such a method.
 
-    If there was none, the text says what the server did instead.  An argument which is JSON is
-    that value, any other is text.
+    If there was none, the text says what the server did instead.  An argument that is JSON is that
+    value, any other is text.
     """
     values: list[Any] = []
     for argument in arguments:

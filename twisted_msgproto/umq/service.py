@@ -20,11 +20,10 @@ from .protocol.storing import PROTOCOL
 class Options(AuthenticationOptions):
     """Serve UMQ: calls, topics, callbacks and attributes over WebSocket.
 
-    Every call is accepted and put into the queue (with --queue: answered when it is on disk).
-    Calls of the form ["METHOD", ARGUMENT…] for the methods subscribe, publish and methods are
-    answered by the server's hub of topics; for other methods the answer is {"stored":true}, or
-    {"stored":false} without a queue.  --ingest names the methods which are taken, others are
-    refused then.
+    Every call is accepted and put into the queue (with --queue: answered when it is on disk). Calls
+    of the form ["METHOD", ARGUMENT…] for the methods subscribe, publish and methods are answered by
+    the server's hub of topics; for other methods the answer is {"stored":true}, or {"stored":false}
+    without a queue.  --ingest names the methods that are taken, others are refused then.
     """
 
     protocolName = PROTOCOL
@@ -43,7 +42,7 @@ class Options(AuthenticationOptions):
         self["ingest"].append(name)
 
     def opt_origin(self, origin: str) -> None:
-        """A web page's origin which may connect, like https://example.org; 'null'; '*' for all."""
+        """A web page's origin that may connect, like https://example.org; 'null'; '*' for all."""
         try:
             parse_origins([origin])
         except ConfigurationError as error:
@@ -65,7 +64,7 @@ class Options(AuthenticationOptions):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """The UMQ server as a child of ``gateway``, which has the sink."""
+    """Return the UMQ server as a child of ``gateway``, which has the sink."""
     checkers = options.checkers if isinstance(options, AuthenticationOptions) else []
     factory = gateway.makeFactory(
         options,
@@ -77,7 +76,7 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 
 
 def makeService(options: ServerOptions) -> IService:
-    """What twistd calls."""
+    """Return what twistd calls."""
     return standalone(options, serve)
 
 

@@ -1,6 +1,4 @@
-"""UMQ's grammar: one WebSocket text message is one command (``UM-01`` … ``UM-05``).
-
-::
+"""In UMQ's grammar one WebSocket text message is one command (``UM-01`` … ``UM-05``)::
 
     message = ["A" count ":"] command id ":" payload
     command = one of  - H W F C B R E T D U S X  (and !, read like E)
@@ -25,16 +23,16 @@ from ..core.errors import Fault, shown
 from ..core.limits import Limit, Limits
 
 VERSION: Final = 1
-"""The protocol's version that this package speaks (``UM-07``)."""
+"""This package speaks this version of the protocol (``UM-07``)."""
 
 DIGITS_MAX: Final = 13
-"""Digits of an id or a count: enough for 64 bits (``UM-02``)."""
+"""An id or a count has at most this many digits: enough for 64 bits (``UM-02``)."""
 
 LIMITS: Final = (
     Limit("payload-characters", 1 << 20, "characters", "text of one command (UM-20)", 1),
     Limit("attachments", 32, "attachments", "of one command (UM-19)"),
 )
-"""What :func:`decode` takes as limits (``UM-19``, ``UM-20``)."""
+""":func:`decode` has these limits (``UM-19``, ``UM-20``)."""
 
 
 class Code(IntEnum):
@@ -59,10 +57,10 @@ class UmqFault(Fault):
 
 @dataclass(slots=True)
 class Frame:
-    """One command.
+    """Is one command.
 
     ``id`` is the text as it came or goes, ``attachments`` the number of binary messages that
-    follow.  The subclass says which command it is; ``letter`` is its letter.
+    follow.  The subclass is the command; ``letter`` is its letter.
     """
 
     id: str = ""
@@ -76,85 +74,85 @@ class Frame:
 
 
 class Hello(Frame):
-    """``H``: a client begins; the id is its version (``UM-06``)."""
+    """With ``H`` a client begins; the id is its version (``UM-06``)."""
 
     __slots__ = ()
 
 
 class Welcome(Frame):
-    """``W``: the server accepts; the id is the version, possibly lowered (``UM-07``)."""
+    """With ``W`` the server accepts; the id is the version, possibly lowered (``UM-07``)."""
 
     __slots__ = ()
 
 
 class Fatal(Frame):
-    """``F``: ``<code> <message>``, the last command of its sender (``UM-08``)."""
+    """An ``F`` is ``<code> <message>``, the last command of its sender (``UM-08``)."""
 
     __slots__ = ()
 
 
 class AttachmentError(Frame):
-    """``-``: takes the place of one attachment (``UM-04``)."""
+    """A ``-`` replaces one attachment (``UM-04``)."""
 
     __slots__ = ()
 
 
 class Call(Frame):
-    """``C``: a remote procedure call (``UM-09``)."""
+    """A ``C`` is a remote procedure call (``UM-09``)."""
 
     __slots__ = ()
 
 
 class Callback(Frame):
-    """``B``: a call of what the other side registered (``UM-11``)."""
+    """A ``B`` is a call of what the other side registered (``UM-11``)."""
 
     __slots__ = ()
 
 
 class Result(Frame):
-    """``R``: a call's answer (``UM-10``)."""
+    """An ``R`` is a call's answer (``UM-10``)."""
 
     __slots__ = ()
 
 
 class CallError(Frame):
-    """``E``, and ``!`` of a later draft: a call's failure (``UM-09``, ``UM-10``)."""
+    """An ``E``, or ``!`` of a later draft, is a call's failure (``UM-09``, ``UM-10``)."""
 
     __slots__ = ()
 
 
 class TopicUpdate(Frame):
-    """``T``: something new on a topic (``UM-12``)."""
+    """A ``T`` is something new on a topic (``UM-12``)."""
 
     __slots__ = ()
 
 
 class TopicClose(Frame):
-    """``D``: the publisher ends a topic (``UM-13``)."""
+    """With ``D`` the publisher ends a topic (``UM-13``)."""
 
     __slots__ = ()
 
 
 class Unsubscribe(Frame):
-    """``U``: the subscriber ends a topic (``UM-14``)."""
+    """With ``U`` the subscriber ends a topic (``UM-14``)."""
 
     __slots__ = ()
 
 
 class SetAttribute(Frame):
-    """``S``: ``name=value`` (``UM-15``)."""
+    """An ``S`` is ``name=value`` (``UM-15``)."""
 
     __slots__ = ()
 
 
 class UnsetAttribute(Frame):
-    """``X``: a name (``UM-16``)."""
+    """An ``X`` is a name (``UM-16``)."""
 
     __slots__ = ()
 
 
 class Attachment:
-    """A binary message; only a name for the machine's tables (``UM-01``)."""
+    """Is a binary message: only a name for the machine's tables (``UM-01``)."""
 
 
 FRAMES: Final[dict[str, type[Frame]]] = {
@@ -173,12 +171,12 @@ FRAMES: Final[dict[str, type[Frame]]] = {
     "S": SetAttribute,
     "X": UnsetAttribute,
 }
-"""Letter → frame class."""
+"""This maps a letter to its frame's class."""
 
 LETTERS: Final[dict[type[Frame], str]] = {
     frame: letter for letter, frame in FRAMES.items() if letter != "!"
 }
-"""Frame class → letter; ``!`` is never written (``UM-09``)."""
+"""This maps a frame's class to its letter; ``!`` is never written (``UM-09``)."""
 
 BARE: Final[frozenset[str]] = frozenset("FEDUX!-")
 """Commands that cannot have attachments (``UM-05``)."""
@@ -195,7 +193,7 @@ _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def base36(value: int) -> str:
-    """``value`` ≥ 0 in upper-case base 36."""
+    """Return ``value`` ≥ 0 in upper-case base 36."""
     if value < 36:
         return _ALPHABET[value]
     return _base36_cached(value // 36) + _ALPHABET[value % 36]
@@ -203,7 +201,9 @@ def base36(value: int) -> str:
 
 @lru_cache(maxsize=256)
 def _base36_cached(value: int) -> str:
-    """As :func:`base36`: ids are counted up, so nearly all have their first digits in common."""
+    """Return what :func:`base36` does: ids are counted up, so nearly all have their first digits
+    in common.
+    """
     return base36(value)
 
 
@@ -224,7 +224,9 @@ def command_text(kind: type[Frame], id: str, payload: str, attachments: int = 0)
 
 
 class Decoder:
-    """Text messages to frames, within limits.  Keeps no state: one message is one command."""
+    """Turns text messages into frames, within limits.  It keeps no state: one message is one
+    command.
+    """
 
     __slots__ = ("_attachments", "_characters")
 
@@ -259,7 +261,7 @@ def _fault(reason: str, why: str, text: str, code: Code = Code.FORMAT) -> UmqFau
 
 
 def diagnose(text: str) -> UmqFault:
-    """Why ``text``, which is no command, is none (``UM-02``, ``UM-03``, ``UM-18``)."""
+    """Return why ``text`` is no command (``UM-02``, ``UM-03``, ``UM-18``)."""
     rest = text
     if text[:1] == "A":
         count, colon, rest = text[1:].partition(":")

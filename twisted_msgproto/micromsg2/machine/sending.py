@@ -1,6 +1,6 @@
-"""What leaves a MicroMsg2 session: messages, commands, frames of extensions, errors.
+"""A MicroMsg2 session sends messages, commands, frames of extensions and errors.
 
-Serves ``MM-12`` … ``MM-19`` and ``MM-31``.  :class:`Sending` is the half of a session which an
+Serves ``MM-12`` … ``MM-19`` and ``MM-31``.  :class:`Sending` is the half of a session that an
 application asks; it decides nothing about what arrives.
 """
 
@@ -41,7 +41,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Sending(Connection[bytes, bytes, Event]):
-    """The sending half of a session.
+    """Is the sending half of a session.
 
     Attributes:
         limits: the limits in force.
@@ -95,7 +95,7 @@ class Sending(Connection[bytes, bytes, Event]):
 
     @property
     def state(self) -> Side:
-        """Where this side stands."""
+        """Return where this side stands."""
         return self._machine.state
 
     @property
@@ -112,7 +112,7 @@ class Sending(Connection[bytes, bytes, Event]):
 
     @property
     def in_flight(self) -> int:
-        """How many messages of ours are not acknowledged yet (0 without acks)."""
+        """Return how many messages of ours are not acknowledged yet (0 without acks)."""
         return 0 if self.sending is None else len(self.sending)
 
     def has(self, name: str) -> bool:
@@ -120,7 +120,7 @@ class Sending(Connection[bytes, bytes, Event]):
         return self.extension(name) is not None
 
     def extension(self, name: str) -> Extension | None:
-        """The agreed extension of this name; None if it was not agreed."""
+        """Return the agreed extension of this name; None if it was not agreed."""
         return next((found for found in self.extensions if found.name == name), None)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
@@ -136,16 +136,16 @@ class Sending(Connection[bytes, bytes, Event]):
 
         ``notes`` are for annotating extensions, by name: ``{"dotnet": "Name.Of.Type"}``.  Raises
         IllegalTransition outside a session, ValueError while the window is full, LimitExceeded for
-        what is above our own limits, BadText for a destination or properties which cannot be.
+        what is above our own limits, BadText for a destination or properties that cannot be.
         """
         address = self.address(destination, properties)
         self.check((len(payload),), notes)
         return self.send_run(address, (payload,), notes)[0]
 
     def address(self, destination: str, properties: Mapping[str, Writable]) -> bytes:
-        """What :meth:`send_run` takes for messages to ``destination``.
+        """Return the address for :meth:`send_run`, for messages to ``destination``.
 
-        BadText for what cannot be, LimitExceeded for what is too long.
+        Raises BadText for what cannot be, LimitExceeded for what is too long.
         """
         text = write_properties(properties)
         self._limit(len(text), "properties-octets")
@@ -177,7 +177,7 @@ class Sending(Connection[bytes, bytes, Event]):
         *,
         now: float | None = None,
     ) -> list[int]:
-        """Send messages to one address (see ``encode_address``); their numbers, in order.
+        """Send messages to one address (see ``encode_address``); return their numbers, in order.
 
         All of one payload's parts are queued here, so no ack for a number can come before its last
         part was written (``MM-31``).  Raises IllegalTransition outside a session, and ValueError
@@ -196,7 +196,9 @@ class Sending(Connection[bytes, bytes, Event]):
         *,
         now: float | None = None,
     ) -> list[int]:
-        """As :meth:`send_run`, for messages from ``encode_unnumbered``; many may share them."""
+        """Do what :meth:`send_run` does, for messages from ``encode_unnumbered``; many may share
+        them.
+        """
         if not self.established:
             raise IllegalTransition(self.state, Messages)
         numbers: list[int] = []
@@ -270,7 +272,7 @@ class Sending(Connection[bytes, bytes, Event]):
         raise ValueError(f"extension {name} was not agreed")
 
     def send_error(self, code: str, text: str) -> None:
-        """Send an ERROR which ends nothing; IllegalTransition outside a session."""
+        """Send an ERROR that ends nothing; IllegalTransition outside a session."""
         if not self.established:
             raise IllegalTransition(self.state, Error)
         self._write_error(code, text)
@@ -282,7 +284,7 @@ class Sending(Connection[bytes, bytes, Event]):
         self._out.append(encode_error(line))
 
     def outputs(self) -> bytes:
-        """Take the octets which are to be written now."""
+        """Return and forget the octets that are to be written now."""
         if not self._out:
             return b""
         octets = b"".join(self._out)

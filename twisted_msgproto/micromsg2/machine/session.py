@@ -1,4 +1,4 @@
-"""What both sides of a MicroMsg2 connection share, as a machine: no I/O, no clock.
+"""Both sides of a MicroMsg2 connection share this machine; it needs no I/O and no clock.
 
 How the protocol works
 ----------------------
@@ -13,8 +13,8 @@ Acknowledgements are cumulative, by place in the window, never by the size of a 
 Without either, numbers are carried and never looked at.
 
 Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: a client calls
-``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message which shall count as
-settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known which message it was.
+``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message that shall count as
+settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known that message it was.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 
 
 class Session(Sending):
-    """What client and server share: everything but the handshake.
+    """Has what client and server share: everything but the handshake.
 
     Serves ``MM-10`` … ``MM-33``.
 
     Attributes as :class:`.sending.Sending`, and:
         fault: why the connection is to be closed, once it is.
-        decoder: its ``replaced`` counts texts which were not UTF-8.
+        decoder: its ``replaced`` counts texts that were not UTF-8.
         identity: what the peer announced; None before its handshake came.
     """
 
@@ -119,8 +119,8 @@ class Session(Sending):
         self.decoder = Decoder(limits, handshakes)
         self.identity: str | None = None
 
-        self._events: list[Event] = []  # of the read which is going on
-        # What came behind a body which is being inspected: frames, and octets which came later.
+        self._events: list[Event] = []  # of the read that is going on
+        # What came behind a body that is being inspected: frames, and octets that came later.
         self._behind: Sequence[Frame | Fault] = ()
         self._unread: list[bytes] = []
         self._unread_octets = 0
@@ -130,7 +130,7 @@ class Session(Sending):
         self._idle_close_seconds = limits["idle-close"]
         # Times, by the caller's clock; None: not running.
         self._heard_at = 0.0
-        self._partial = False  # a frame or a payload is not whole yet
+        self._partial = False  # a frame or a payload is incomplete
         self._ack_due_at: float | None = None
 
         # What the agreed extensions mean for the session.
@@ -151,7 +151,7 @@ class Session(Sending):
 
     @property
     def unacknowledged(self) -> int:
-        """How many numbers of the peer are not acknowledged yet (0 without acks)."""
+        """Return how many numbers of the peer are not acknowledged yet (0 without acks)."""
         return 0 if self._acks is None else self._window.unacknowledged
 
     @property
@@ -165,7 +165,9 @@ class Session(Sending):
 
     @property
     def held(self) -> int:
-        """Octets of what is not whole yet, is being inspected, or came behind that."""
+        """Return the octets of incomplete messages, of those being inspected, and of what came
+        behind these.
+        """
         return self.decoder.buffered + self._inbox.held_octets + self._unread_octets
 
     @property
@@ -201,7 +203,7 @@ class Session(Sending):
         return []
 
     def receive(self, inputs: bytes, now: float) -> list[Event]:
-        """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
+        """Read what arrived at ``now`` (seconds, any clock that does not run backwards)."""
         if self._machine.state not in _READING:
             return []
         self._heard_at = self._now = now
@@ -240,7 +242,7 @@ class Session(Sending):
         return events
 
     def _resume(self, octets: bytes) -> list[Frame | Fault]:
-        """Inspect on; the frames which can be followed now (``MM-28``)."""
+        """Inspect on; the frames that can be followed now (``MM-28``)."""
         if octets:
             self._unread.append(octets)
             self._unread_octets += len(octets)
@@ -273,19 +275,19 @@ class Session(Sending):
             self._receive_error(frame)
 
     def _emit(self, event: Event) -> None:
-        """Give out ``event``, and before it the messages which have come so far."""
+        """Return ``event``, and before it the messages that have come so far."""
         self._flush()
         self._events.append(event)
 
     def _flush(self) -> None:
-        """Give out the messages which have come so far."""
+        """Return the messages that have come so far."""
         batch = self._inbox.take()
         if batch is not None:
             self._firsts[batch.place] = batch.sequences[0]
             self._events.append(batch)
 
     def _settle_refused(self) -> None:
-        """Refused bodies which no slice covers are settled by themselves (``MM-28``)."""
+        """Settle refused bodies that no slice covers, by themselves (``MM-28``)."""
         place = self._inbox.slice_refused()
         if place is not None:
             self.made_safe(place, self._heard_at)
@@ -298,7 +300,9 @@ class Session(Sending):
         """A handshake message came, and the table allows it; Disagreement ends the session."""
 
     def _receive_error(self, frame: Error) -> None:
-        """``MM-33``: it closes nothing by itself, but during the handshake there is no session."""
+        """Follow an ERROR (``MM-33``): it closes nothing by itself, but during the handshake
+        there is no session.
+        """
         self.counters.errors += 1
         self._emit(ErrorReceived(frame.code, frame.text))
         if not self.established:
@@ -327,7 +331,7 @@ class Session(Sending):
     # ── extension frames and commands in ────────────────────────────────────────────────────────
 
     def _receive_extension(self, frame: ExtensionFrame) -> None:
-        """A frame which only says something about later messages ends no batch."""
+        """A frame that only says something about later messages ends no batch."""
         if not 0 < frame.index <= len(self.extensions):
             raise Broken(PROTOCOL_ERROR, f"extension {frame.index} of {len(self.extensions)}")
         extension = self.extensions[frame.index - 1]
@@ -344,7 +348,9 @@ class Session(Sending):
                 self._emit(ExtensionReceived(extension.name, content))
 
     def _receive_ack(self, payload: bytes) -> None:
-        """``MM-21``: everything up to this number, by place; a stray one is ignored."""
+        """Follow an ack of everything up to this number, by place; a stray one is ignored
+        (``MM-21``).
+        """
         if len(payload) != 2:
             raise Broken(PROTOCOL_ERROR, f"an ack of {len(payload)} octets, not 2")
         assert self.sending is not None
@@ -357,7 +363,7 @@ class Session(Sending):
         self._emit(MessagesAcknowledged(released))
 
     def _receive_command(self, frame: Command) -> None:
-        """``MM-15``: an unknown command is answered, and the connection stays."""
+        """Follow a command; an unknown one is answered, and the connection stays (``MM-15``)."""
         extensions = reversed(self.extensions)
         extension = next((one for one in extensions if frame.name in one.commands), None)
         if extension is None:
@@ -374,9 +380,10 @@ class Session(Sending):
     # ── what the caller says about what arrived ─────────────────────────────────────────────────
 
     def made_safe(self, place: int, now: float) -> list[Event]:
-        """The messages up to ``place`` (of one event given out before) are safe (``MM-19``).
+        """Note that the messages up to ``place`` (of one event returned before) are safe
+        (``MM-19``).
 
-        ValueError for a place which no event had, or which is safe already.
+        Raises ValueError for a place that no event had, or that is safe already.
         """
         self._now = now
         window = self._window
@@ -410,7 +417,7 @@ class Session(Sending):
             self._firsts[place] = sequence
 
     def refuse(self, sequence: int, text: str = "") -> None:
-        """This message is refused for good; it counts as settled all the same (``MM-19``)."""
+        """Refuse this message for good; it counts as settled all the same (``MM-19``)."""
         if self.established:
             self.counters.refused += 1
             self._write_error(REFUSED, f"{sequence}: {text}" if text else str(sequence))
@@ -426,7 +433,9 @@ class Session(Sending):
             self._break(code, text)
 
     def drain(self, now: float) -> list[Event]:
-        """From now on acknowledge at once whatever is safe: the connection is about to end."""
+        """Acknowledge at once whatever is safe from now on, because the connection is about to
+        end.
+        """
         self._now = now
         self._draining = True
         if self.established and self._window.safe > self._window.acknowledged:
@@ -434,7 +443,7 @@ class Session(Sending):
         return []
 
     def _write_ack(self) -> None:
-        """Acknowledge everything which is safe (or say again what was acknowledged)."""
+        """Acknowledge everything that is safe (or say again what was acknowledged)."""
         window = self._window
         if self._acks is None or not window.safe:
             return
@@ -484,8 +493,8 @@ class Session(Sending):
     def advance(self, now: float) -> list[Event]:
         """Do what is due at ``now``.
 
-        May queue an idle ack (``MM-19``), or end a handshake which takes too long, a payload which
-        stays unfinished and a peer which never acknowledges (``MM-32``).
+        May queue an idle ack (``MM-19``), or end a handshake that takes too long, a payload that
+        stays unfinished and a peer that never acknowledges (``MM-32``).
         """
         self._now = now
         return super().advance(now)
@@ -531,7 +540,7 @@ class Session(Sending):
     # ── octets out, and the end ─────────────────────────────────────────────────────────────────
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        """The connection is gone: the numbers of our messages which were not acknowledged."""
+        """The connection is gone: the numbers of our messages that were not acknowledged."""
         if self.state is Side.CLOSED:
             return []
         self._machine.step(ConnectionLost)

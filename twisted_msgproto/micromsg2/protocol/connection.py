@@ -1,4 +1,4 @@
-"""What both sides of MicroMsg2 do on Twisted, beside what every link does: hooks and messages.
+"""On Twisted, both sides of MicroMsg2 add hooks and messages to what every link does.
 
 The machine decides everything about the protocol; :mod:`.sending` has the verbs.  A subclass
 overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or ``batchReceived``,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PROTOCOL: Final = "micromsg2"
 
 READ_OCTETS: Final = 256 << 10
-"""What one read takes at the most: each costs a turn, and senders send in bulk."""
+"""One read returns at most this many octets: each costs a turn, and senders send in bulk."""
 
 
 class MessageRefused(Exception):
@@ -59,7 +59,7 @@ class _Unsafe(Exception):
 
 @dataclass(slots=True, eq=False)
 class Arrived:
-    """Messages of one read, on their way: stored first, then published, then acknowledged."""
+    """Follows the messages of one read: stored first, then published, then acknowledged."""
 
     event: MessagesReceived
     batch: MessageBatch
@@ -68,7 +68,7 @@ class Arrived:
 
 
 class MicroMsg2Protocol(Sending):
-    """One connection, whichever side.
+    """Is one connection, whichever side.
 
     Attributes:
         machine: its ``snapshot()`` tells where the connection stands.
@@ -82,7 +82,7 @@ class MicroMsg2Protocol(Sending):
     readOctets = READ_OCTETS
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
     _lastError: ErrorReceived | None = None
-    _offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
+    _offered: Deferred[None] | None = None  # the newest batch that waits for its hooks
     timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ──────────
@@ -92,7 +92,7 @@ class MicroMsg2Protocol(Sending):
         self.log.info("{peer}: said {text}", peer=self.peer, text=shown(text))
 
     def commandReceived(self, name: str, parameters: Mapping[str, str]) -> None:
-        """A command came which one of the agreed extensions brings along (``MM-15``)."""
+        """Called when a command of one of the agreed extensions came (``MM-15``)."""
 
     def extensionReceived(self, name: str, content: Any) -> None:
         """A frame of the extension ``name`` came, and this is what it says (``MM-16``)."""
@@ -104,7 +104,7 @@ class MicroMsg2Protocol(Sending):
         raise NotImplementedError
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
+        """Begin; a subclass that overrides this calls it."""
         self._arrived: list[Arrived] = []  # oldest first
         super().connectionMade()
 
@@ -179,7 +179,7 @@ class MicroMsg2Protocol(Sending):
         """Messages of one read arrived.
 
         By default each goes to :meth:`messageReceived`, if a subclass overrides that, and when all
-        have been dealt with the batch goes to the factory's sink, without those which were refused.
+        have been dealt with the batch goes to the factory's sink, without those that were refused.
         The acknowledgement follows the returned Deferred (None: at once).  A failure with
         MessageRefused settles the messages, any other ends the session without their ack (MM-19).
         """
@@ -189,7 +189,7 @@ class MicroMsg2Protocol(Sending):
         return Deferred.fromCoroutine(self._offer(batch, self._whence(batch)))
 
     def _whence(self, batch: MessageBatch) -> Arrived:
-        """Where ``batch`` belongs, also if a subclass hands it on later."""
+        """Return where ``batch`` belongs, also if a subclass hands it on later."""
         return next(arrived for arrived in reversed(self._arrived) if arrived.batch is batch)
 
     async def _offer(self, batch: MessageBatch, arrived: Arrived) -> None:
@@ -198,7 +198,7 @@ class MicroMsg2Protocol(Sending):
         stored: Deferred[None] | None = None
         try:
             results = [maybeDeferred(self.messageReceived, message) for message in batch]
-            # Deferreds which have fired already are answered at once, without waiting.
+            # Deferreds that have fired already are answered at once, without waiting.
             answers: Any = await DeferredList(results, consumeErrors=True)
             if before is not None:
                 await before  # the sink gets the batches of a session in order
@@ -265,7 +265,7 @@ class MicroMsg2Protocol(Sending):
 
 
 def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
-    """``batch``, or a copy with only the rows ``kept``."""
+    """Return ``batch``, or a copy with only the rows ``kept``."""
     if len(kept) == batch.count:
         return batch
     columns: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""What a MicroMsg2 connection sends: messages which wait for room, and whose they are.
+"""A MicroMsg2 connection keeps messages that wait for space, and knows whose they are.
 
-:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` which an application calls:
+:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` that an application calls:
 its verbs, and its ends.
 """
 
@@ -25,17 +25,17 @@ LIMITS: Final = (
     Limit("unsent-messages", 100_000, "messages", "that wait for space in the window", 1),
     Limit("unsent-octets", 64 << 20, "octets", "that wait for space in the window", 1),
 )
-"""What a connection bounds of its own sending."""
+"""A connection has these limits of its own sending."""
 
 SETTLED_BY_REFUSAL: Final = frozenset({"refused", "bad-payload"})
-"""Errors of the peer which name one message of ours: it will not be delivered (MM-19, MM-28)."""
+"""These errors of the peer name one message of ours: it will not be delivered (MM-19, MM-28)."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """Messages of one ``send``: its Deferred fires when ``remaining`` is 0."""
+    """Holds the messages of one ``send``: its Deferred fires when ``remaining`` is 0."""
 
     address: bytes
     payloads: deque[bytes]
@@ -51,11 +51,11 @@ class Sent:
 
 
 _NOTHING_UNSENT: Final[deque[Sent]] = deque(maxlen=0)
-"""Of all connections which never had to wait: an empty deque weighs 760 octets."""
+"""All connections that never had to wait share this: an empty deque weighs 760 octets."""
 
 
 class Sending(Session):
-    """Verbs, what waits for room in the window, a producer's flow, and orderly ends."""
+    """Has the verbs, what waits for space in the window, a producer's flow, and orderly ends."""
 
     machine: machine.Session
 
@@ -66,7 +66,7 @@ class Sending(Session):
     _outputPaused = False
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
+        """Begin; a subclass that overrides this calls it."""
         self._inFlight: dict[int, Sent] = {}  # number → whose message it is
         self._producers = ProducerControl()
         super().connectionMade()
@@ -174,7 +174,7 @@ class Sending(Session):
         return self._say(lambda: self.machine.send_extension(name, payload))
 
     def sendError(self, code: str, text: str) -> Deferred[None]:
-        """Send an ERROR which ends nothing (``MM-33``); as :meth:`sendCommand`."""
+        """Send an ERROR that ends nothing (``MM-33``); as :meth:`sendCommand`."""
         return self._say(lambda: self.machine.send_error(code, text))
 
     def _say(self, say: Callable[[], object]) -> Deferred[None]:
@@ -199,7 +199,7 @@ class Sending(Session):
                 return value
         return body
 
-    # ── a producer which sends through this connection ──────────────────────────────────────────
+    # ── a producer that sends through this connection ──────────────────────────────────────────
 
     def registerProducer(self, producer: Any, streaming: bool = True) -> None:
         """Pause ``producer`` (an IPushProducer) while what it sent waits for room (``MM-19``).
@@ -220,9 +220,9 @@ class Sending(Session):
             self._producers.look(blocked)
 
     def outputChanged(self, paused: bool) -> None:
-        """The transport is full, or has room again.
+        """Note that the transport is full, or has space again.
 
-        Reading goes on meanwhile: else two full sides would wait for each other.
+        Reading continues meanwhile: else two full sides would wait for each other.
         """
         self._outputPaused = paused
         if not paused and not self._ended:
@@ -289,7 +289,7 @@ class Sending(Session):
         self._lookProducer()
 
     def _refused(self, event: ErrorReceived) -> None:
-        """If the peer's ERROR names one message of ours, that is lost."""
+        """Fail the message of ours that the peer's ERROR names, if it names one."""
         if event.code in SETTLED_BY_REFUSAL:
             number = event.text.partition(":")[2].partition(":")[0].strip()
             if number.isascii() and number.isdigit() and len(number) < 6:

@@ -3,7 +3,7 @@
 ::
 
     class MyServer(MicroMsg2Server):
-        def messageReceived(self, message):      # None, or a Deferred which delays the ack
+        def messageReceived(self, message):      # None, or a Deferred that delays the ack
             print(message.destination, message.body)
 
     factory = MicroMsg2ServerFactory(sink)
@@ -46,14 +46,14 @@ LIMITS: Final = (
     Limit("ack-wait", 300.0, "s", "a consumer that acks nothing for this long is left; 0 = off"),
     Limit("withheld-octets", 64 << 20, "octets", "of all senders to full broker queues", 1),
 )
-"""What a server takes as limits."""
+"""A server has these limits."""
 
 UNLIMITED_ROOM: Final = 256
-"""Messages handed at a time to a consumer which does not acknowledge."""
+"""A consumer that does not acknowledge gets this many messages at a time."""
 
 
 class MicroMsg2Factory(MsgprotoServerFactory):
-    """What the factories of both sides share."""
+    """Has what the factories of both sides share."""
 
     protocolName = PROTOCOL
     LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
@@ -63,13 +63,13 @@ class MicroMsg2Factory(MsgprotoServerFactory):
 
 
 class MicroMsg2Server(MicroMsg2Protocol):
-    """The side which accepts: it takes messages in and serves subscriptions."""
+    """Is the side that accepts: it receives messages and serves subscriptions."""
 
     factory: MicroMsg2ServerFactory
     _subscribed = False  # the broker was told of subscriptions, and has not looked yet
 
     def makeMachine(self) -> Server:
-        """A server's machine."""
+        """Return a server's machine."""
         return Server(self.factory.proposal, self.factory.limits)
 
     def sessionEnding(self, reason: Failure) -> None:
@@ -114,7 +114,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
                 self.factory.lookBroker()
 
     def publish(self, arrived: Arrived) -> None:
-        """What is safe goes to subscribers; the ack waits until their queues take it."""
+        """Publish what is safe to subscribers; the ack waits until their queues accept it."""
         broker, event = self.factory.broker, arrived.event
         if broker is None or not broker.concerns(event.destinations):
             self.settled(arrived)
@@ -159,7 +159,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
     # What the broker asks of a consumer.
 
     def room(self) -> int:
-        """How many messages the broker may push now; what was sent by hand goes first."""
+        """Return how many messages the broker may push now; what was sent by hand goes first."""
         if self._ended or self._outputPaused or self._unsent:
             return 0
         room = self.machine.room
@@ -190,7 +190,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
 
 
 class MicroMsg2ServerFactory(MicroMsg2Factory):
-    """Builds a :class:`MicroMsg2Server` for each client which connects.
+    """Builds a :class:`MicroMsg2Server` for each client that connects.
 
     Attributes:
         proposal: what the server requires, suggests and knows; by default it requires nothing.
@@ -212,7 +212,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
     ) -> None:
         """``brokerQueues`` are queues from the start; ``shared`` as MsgprotoServerFactory has it.
 
-        ValueError for a queue which is a topic.
+        ValueError for a queue that is a topic.
         """
         super().__init__(sink, limits=limits, **shared)
         self.proposal = Proposal() if proposal is None else proposal
@@ -226,7 +226,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self._brokerWork: Any = None  # the call in which the broker goes on
 
     def lookBroker(self) -> None:
-        """The broker was asked for something: it goes on in the next turn if that is much."""
+        """Let the broker continue in the next turn if it was asked for much."""
         if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
             self._brokerWork = self.clock.callLater(0, self._goOn)
 
@@ -255,16 +255,16 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
 
 
 DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EXTENSION_MISMATCH})
-"""Faults of a handshake which the next handshake would have too: as good as a refusal."""
+"""Faults of a handshake that the next handshake would have too: as good as a refusal."""
 
 
 class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
-    """The side which connects."""
+    """Is the side that connects."""
 
     factory: MicroMsg2ClientFactory
 
     def makeMachine(self) -> Client:
-        """A client's machine, which has opened the handshake."""
+        """Return a client's machine that has opened the handshake."""
         client = Client(self.factory.proposal, self.factory.limits)
         client.open()
         return client
@@ -282,7 +282,7 @@ class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
 
         ``filter`` is an expression like ``amount>=N100;market=Teu``.  The protocol has no answer to
         this; the server's objection comes as an ERROR (:meth:`errorReceived`).  Fails with BadText
-        for a filter which cannot be, ConnectionClosed outside a session, LimitExceeded, ValueError
+        for a filter that cannot be, ConnectionClosed outside a session, LimitExceeded, ValueError
         if ``pub-sub`` was not agreed.
         """
         return self._pubSub("subscribe", destination, filter)
@@ -326,7 +326,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
         """By default the client offers ``batch-ack`` (100 in flight) and ``pub-sub``.
 
         Towards the reference implementation offer only ``ack`` (``MM-07``): it agrees to options
-        which it does not have.  ``sink`` takes what the server pushes; hooks see it as well.
+        that it does not have.  ``sink`` takes what the server pushes; hooks see it as well.
         """
         changes: Mapping[str, object] | Limits = {"ack-wait": 0} if limits is None else limits
         if not isinstance(changes, Limits):
@@ -336,7 +336,9 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
 
 
 def default_proposal(count: int = 100) -> Proposal:
-    """What a client offers when nobody says: ``batch-ack`` with ``count``, and ``pub-sub``."""
+    """Return what a client offers when nobody says: ``batch-ack`` with ``count``, and
+    ``pub-sub``.
+    """
     return Proposal(
         optional=(Offer("batch-ack", {"max-count": str(count)}), Offer("pub-sub")),
     )

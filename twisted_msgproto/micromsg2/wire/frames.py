@@ -1,4 +1,5 @@
-"""MicroMsg2 frames and their octets.  No state beyond the buffer, no role, no clock.
+"""MicroMsg2 frames are turned into octets and back here, without state beyond the buffer, role or
+clock.
 
 Numbers are in network byte order (``MM-01``)::
 
@@ -51,10 +52,10 @@ KNOWN_FLAGS: Final = TYPES | LARGE_PAYLOAD | CONTINUED
 
 MIB: Final = 1 << 20
 LARGE_HEADER_OCTETS: Final = 5
-"""Flags and size of a COMMAND or ERROR above :data:`SHORT_MAX`."""
+"""A COMMAND or ERROR above :data:`SHORT_MAX` has these flags and size."""
 
 SHORT_MAX: Final = 0xFF
-"""The longest payload whose length fits into one octet."""
+"""The length of a payload up to this size fits into one octet."""
 
 LIMITS: Final = (
     Limit("extension-list-octets", 4096, "octets", "each extension list of a handshake"),
@@ -66,7 +67,7 @@ LIMITS: Final = (
     Limit("extension-payload-octets", 65536, "octets", "the payload of one EXTENSION frame"),
     Limit("error-octets", 65536, "octets", "the text of one ERROR"),
 )
-"""What a peer may make us buffer; each is checked on the length, before the content has come."""
+"""A peer may make us buffer this; each is checked on the length, before the content has come."""
 
 PROTOCOL_ERROR: Final = "protocol-error"
 LIMIT_EXCEEDED: Final = "limit-exceeded"
@@ -74,7 +75,7 @@ LIMIT_EXCEEDED: Final = "limit-exceeded"
 
 @dataclass(slots=True, frozen=True)
 class Handshake:
-    """One of the three messages which open a connection (``MM-02`` … ``MM-04``)."""
+    """Is one of the three messages that open a connection (``MM-02`` … ``MM-04``)."""
 
     major: int
     minor: int
@@ -85,13 +86,15 @@ class Handshake:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """All extensions, required first; in a final handshake this is their index (``MM-09``)."""
+        """Return all extensions, required first; in a final handshake this is their index
+        (``MM-09``).
+        """
         return self.required + self.optional
 
 
 @dataclass(slots=True)
 class Messages:
-    """Whole MESSAGE/SEND frames which followed each other, as columns (``MM-12``).
+    """Holds complete MESSAGE/SEND frames that followed each other, as columns (``MM-12``).
 
     ``properties`` are octets as they came; ``octets`` is what all of it weighed on the wire.
     """
@@ -108,7 +111,9 @@ class Messages:
 
 @dataclass(slots=True, frozen=True)
 class Part:
-    """A MESSAGE/SEND frame with CONTINUED: more frames of the same payload follow (``MM-14``)."""
+    """Is a MESSAGE/SEND frame with CONTINUED: more frames of the same payload follow
+    (``MM-14``).
+    """
 
     sequence: int
     destination: str
@@ -118,7 +123,7 @@ class Part:
 
 @dataclass(slots=True, frozen=True)
 class Command:
-    """A COMMAND: its name in lower case, and its parameters (``MM-15``)."""
+    """Is a COMMAND: its name in lower case, and its parameters (``MM-15``)."""
 
     name: str
     parameters: dict[str, str]
@@ -126,7 +131,7 @@ class Command:
 
 @dataclass(slots=True, frozen=True)
 class ExtensionFrame:
-    """A frame which belongs to the extension with this index, counted from 1 (``MM-16``)."""
+    """Is a frame that belongs to the extension with this index, counted from 1 (``MM-16``)."""
 
     index: int
     payload: bytes
@@ -134,13 +139,13 @@ class ExtensionFrame:
 
 @dataclass(slots=True, frozen=True)
 class Error:
-    """An ERROR frame (``MM-17``); ours begin with a stable code, ``code: text``."""
+    """Is an ERROR frame (``MM-17``); ours begin with a stable code, ``code: text``."""
 
     text: str
 
     @property
     def code(self) -> str:
-        """The text up to its first colon."""
+        """Return the text up to its first colon."""
         return self.text.partition(":")[0]
 
 
@@ -150,14 +155,14 @@ Frame = Handshake | Messages | Part | Command | ExtensionFrame | Error
 
 
 def _sized(payload: bytes) -> tuple[int, bytes]:
-    """The LARGE_PAYLOAD flag if ``payload`` needs it, and the length field."""
+    """Return the LARGE_PAYLOAD flag if ``payload`` needs it, and the length field."""
     if len(payload) <= SHORT_MAX:
         return 0, bytes((len(payload),))
     return LARGE_PAYLOAD, struct.pack(">I", len(payload))
 
 
 def encode_handshake(handshake: Handshake) -> bytes:
-    """The octets of a handshake message; BadText for what its fields cannot carry."""
+    """Return the octets of a handshake message; BadText for what its fields cannot carry."""
     try:
         identity = handshake.identity.encode("ascii")
     except UnicodeEncodeError:
@@ -177,21 +182,21 @@ def encode_handshake(handshake: Handshake) -> bytes:
 
 
 def encode_error(text: str) -> bytes:
-    """An ERROR frame (``MM-17``)."""
+    """Return an ERROR frame (``MM-17``)."""
     octets = text.encode("utf-8", "replace")
     flag, length = _sized(octets)
     return bytes((ERROR | flag,)) + length + octets
 
 
 def encode_command(name: str, parameters: Mapping[str, str]) -> bytes:
-    """A COMMAND frame (``MM-15``); BadText for a name or key which is no FIELD."""
+    """Return a COMMAND frame (``MM-15``); BadText for a name or key that is no FIELD."""
     payload = write_command(name, parameters)
     flag, length = _sized(payload)
     return bytes((COMMAND | flag,)) + length + payload
 
 
 def encode_extension(index: int, payload: bytes) -> bytes:
-    """An EXTENSION frame (``MM-16``)."""
+    """Return an EXTENSION frame (``MM-16``)."""
     flag, length = _sized(payload)
     return bytes((EXTENSION | flag, index)) + length + payload
 
@@ -210,10 +215,10 @@ def encode_address(destination: str, properties: bytes = b"") -> bytes:
 
 
 _ALIKE_MIN: Final = 8
-"""From so many messages of one size on they are worth unpacking together."""
+"""From this many messages of one size on they are worth unpacking together."""
 
 _ALIKE_ROWS: Final = 64
-"""So many are unpacked together; who sends fewer alike is not believed again in the same read."""
+"""This many are unpacked together; a sender of fewer alike is not tried again in the same read."""
 
 _START: Final = struct.Struct(">BH")
 _LONG: Final = struct.Struct(">I")
@@ -226,7 +231,7 @@ Unnumbered = tuple[int, bytes]
 def encode_unnumbered(
     address: bytes, payload: bytes, part_octets: int = MIB
 ) -> tuple[Unnumbered, ...]:
-    """The frames of one payload, for any number of receivers (``MM-14``, ``MM-31``).
+    """Return the frames of one payload, for any number of receivers (``MM-14``, ``MM-31``).
 
     ``address`` comes from :func:`encode_address`.  Payloads above ``part_octets`` are split.
     """
@@ -263,7 +268,9 @@ def encode_numbered(
 def encode_message(
     sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
 ) -> Sequence[bytes]:
-    """The frames of one payload, all under the same number; see :func:`encode_unnumbered`."""
+    """Return the frames of one payload, all under the same number; see
+    :func:`encode_unnumbered`.
+    """
     frames = encode_unnumbered(address, payload, part_octets)
     return [_START.pack(flags, sequence) + content for flags, content in frames]
 
@@ -280,7 +287,9 @@ class _Broken(Exception):
 
 
 class _Incomplete(Exception):
-    """A frame needs this many octets, counted from its first, before it is worth another look."""
+    """A frame needs this many octets, counted from its first, before reading it is worth another
+    attempt.
+    """
 
     def __init__(self, octets: int) -> None:
         super().__init__(octets)
@@ -288,10 +297,10 @@ class _Incomplete(Exception):
 
 
 class Decoder:
-    """Octets in, frames out; after a Fault nothing comes out any more.
+    """Turns octets into frames; after a Fault nothing comes out any more.
 
     Attributes:
-        replaced: destinations and error texts which were not UTF-8 and have U+FFFD now.
+        replaced: destinations and error texts that were not UTF-8 and have U+FFFD now.
     """
 
     __slots__ = (
@@ -321,14 +330,15 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """Octets which wait for the rest of their frame."""
+        """Return octets that wait for the rest of their frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame | Fault]:
-        """All whole frames in what has arrived so far; the rest waits.  A Fault is the last.
+        """Return all complete frames in what has arrived so far; the rest waits.
 
-        A frame of which only the beginning is here is not looked at again, nor copied, until
-        enough of it has come: the cost of a large frame does not depend on how it was cut.
+        A Fault is the last.  A frame of which only the beginning is here is not read again, nor
+        copied, until enough of it has come: the cost of a large frame does not depend on how it was
+        cut.
         """
         if self._broken:
             return []
@@ -393,7 +403,8 @@ class Decoder:
         return position
 
     def _messages(self, data: bytes, position: int, frames: list[Frame | Fault]) -> int:
-        """All whole messages from ``position`` on, as one run; where the first other frame begins.
+        """Return all whole messages from ``position`` on, as one run; where the first other frame
+        begins.
 
         This loop is the hot path.  It only takes what is plainly good: whatever is cut, too long,
         continued or no message is left to :meth:`_frame`.
@@ -464,10 +475,10 @@ class Decoder:
         sequences: list[int],
         payloads: list[bytes],
     ) -> int:
-        """Take messages as long as all have this size and address; how many.
+        """Unpack messages as long as all have this size and address; return how many.
 
-        Many senders send messages of one size.  Then many are unpacked at once, and looked at as
-        columns, at a quarter of the cost of the loop.
+        Many senders send messages of one size.  Then many are unpacked at once, and checked as
+        columns, much faster than in the loop.
         """
         payload_size = size - len(address) - 4
         head = address + bytes((payload_size,))
@@ -508,7 +519,7 @@ class Decoder:
         return True
 
     def _frame(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
-        """The frame at ``start``, of whatever type; where it ends."""
+        """Return the frame at ``start``, of whatever type; where it ends."""
         flags = data[start]
         kind = flags & TYPES
         if flags & ~KNOWN_FLAGS:
@@ -542,7 +553,7 @@ class Decoder:
         return at + octets
 
     def _part(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
-        """A MESSAGE frame which the fast loop left: continued, cut or too long."""
+        """Return a MESSAGE frame that the fast loop left: continued, cut or too long."""
         flags = data[start]
         _need(data, start, start + 4)
         lengths = start + 4 + data[start + 3]
@@ -560,7 +571,9 @@ class Decoder:
 
 @lru_cache(256)
 def _alike_layout(head_octets: int, payload_octets: int, rows: int) -> struct.Struct:
-    """Messages in a row, all of one size; of each the number, what is alike, and the payload."""
+    """Return messages in a row, all of one size; of each the number, what is alike, and the
+    payload.
+    """
     return struct.Struct(">" + f"xH{head_octets}s{payload_octets}s" * rows)
 
 

@@ -3,8 +3,8 @@
 A client opens, authenticates if it is asked to, selects a profile and asks for leases.  What it has
 done it can do again: when a reply does not come in time it drops its socket and begins anew on
 another one, and when the server answers 401 (its session has ended) it begins anew on the same one.
-*Anew* means Open, Authorize as asked, Profile and every lease which is held, and then the request
-which was interrupted.
+*Anew* means Open, Authorize as asked, Profile and every lease that is held, and then the request
+that was interrupted.
 
 The duties of the caller of a :class:`Client` are those of :mod:`twisted_msgproto.core.connection`.
 Verbs queue requests and return their number; the answer comes as an event with that number.  On
@@ -57,7 +57,9 @@ class SaslClient(Protocol):
         """A 201 now is no surprise: the server has proved whatever it has to prove."""
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """The response to ``challenge`` (None: the first response); ValueError for a bad one."""
+        """Return the response to ``challenge`` (None: the first response); ValueError for a bad
+        one.
+        """
 
 
 Credentials = Callable[[Sequence[str]], "SaslClient | None"]
@@ -120,7 +122,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._current: _Task | None = None  # what was sent and is not answered
         self._task: _Task | None = None  # for whose sake the script runs
         self._turned_away = False  # nobody will ever answer on this socket
-        self._tries = 0  # sockets which were dropped for the task in hand
+        self._tries = 0  # sockets that were dropped for the task in hand
         self._open: Open | None = None
         self._credentials: Credentials | None = None
         self._profile: SelectProfile | None = None
@@ -132,12 +134,12 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     @property
     def state(self) -> ClientState:
-        """What the server has agreed to."""
+        """Return what the server has agreed to."""
         return self._machine.state
 
     @property
     def next_deadline(self) -> float | None:
-        """The older name of ``deadline``."""
+        """Return the older name of ``deadline``."""
         return self.deadline
 
     @property
@@ -167,7 +169,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         return self._submit(_Task(None, Open(virtual_host)), now)
 
     def authorize(self, credentials: Credentials, now: float) -> int:
-        """Authenticate with a cycle which ``credentials`` gives for one of ``mechanisms``."""
+        """Authenticate with a cycle that ``credentials`` gives for one of ``mechanisms``."""
         task = _Task(None, Authorize("", b""), credentials=credentials)
         return self._submit(task, now)
 
@@ -384,7 +386,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._done(task, None)
 
     def _done(self, task: _Task, reply: Reply | None) -> None:
-        """The request which was out is answered."""
+        """The request that was out is answered."""
         self._current = None
         if task is self._task:
             self._task = None
@@ -397,7 +399,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         """The task in hand has failed, by itself or because it could not begin anew."""
         current = self._current
         if current is not None and current is not self._task and current.number is not None:
-            # Only a lease which was to be renewed: that one is lost, the rest goes on.
+            # Only a lease that was to be renewed: that one is lost, the rest goes on.
             self._current = None
             self.deadlines.clear("reply")
             self._refused(current.number, code, reason)
@@ -469,7 +471,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         return []
 
     def lost(self, now: float) -> list[ClientEvent | WorkLost]:
-        """The client is closed: the numbers of the requests which will not be answered."""
+        """The client is closed: the numbers of the requests that will not be answered."""
         tasks = [self._task, *self._waiting]
         self._task = self._current = None
         self._lost_at = now

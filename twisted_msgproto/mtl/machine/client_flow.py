@@ -1,9 +1,9 @@
 """The client's side of one data flow: frames in, frames out, over as many sockets as it takes.
 
-A flow is made with the lease which the control flow got.  It shows the lease, and when the server
+A flow is made with the lease that the control flow got.  It shows the lease, and when the server
 says 200 it summons or writes.  When the server is silent for too long, or does not know the flow
-any more, the flow is suspended: the caller gets another lease and a new socket and calls
-``renew``; then the flow summons what it had summoned and sends again what was not confirmed.
+any more, the flow is suspended: the caller gets another lease and a new socket and calls ``renew``;
+then the flow summons what it had summoned and sends again what was not confirmed.
 
 Commands and contents draw their sequences from one counter, so that a Response never has two
 meanings (``MT-18``).
@@ -67,7 +67,7 @@ _STANDING: Final = (ClientFlowState.LEASING, ClientFlowState.OPEN)
 
 
 COMMANDS_MAX: Final = 4096
-"""Commands of one flow which wait for their Responses, or to be sent."""
+"""Commands of one flow that wait for their Responses, or to be sent."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._held: deque[tuple[int, type[Summon] | type[Dismiss], str]] = deque()
         self._summoned: dict[str, None] = {}
         self._window: SendWindow[_Sent] = SendWindow(limits.integer("window"))
-        self._waiting: deque[_Sent] = deque()  # contents which wait for room or for the lease
+        self._waiting: deque[_Sent] = deque()  # contents that wait for room or for the lease
         self._recent: OrderedDict[int, int] = OrderedDict()  # unconfirmed contents, for Responses
         self._incoming = Incoming()
         self.unconfirmed = self._incoming.unconfirmed
@@ -129,7 +129,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     @property
     def state(self) -> ClientFlowState:
-        """Where the flow stands."""
+        """Return where the flow stands."""
         return self._machine.state
 
     @property
@@ -139,12 +139,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     @property
     def unsettled(self) -> int:
-        """Contents which are in flight or wait."""
+        """Contents that are in flight or wait."""
         return len(self._window) + len(self._waiting)
 
     @property
     def queued(self) -> int:
-        """Messages which ``outputs`` would give."""
+        """Messages that ``outputs`` would give."""
         return len(self._out)
 
     @property
@@ -263,7 +263,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         return []
 
     def lost(self, now: float) -> list[ClientFlowEvent | WorkLost]:
-        """The flow is over: the numbers of commands and contents which nobody answered."""
+        """The flow is over: the numbers of commands and contents that nobody answered."""
         self._machine.step(FlowClosed)
         self.deadlines.clear_all()
         numbers = [number for _, (number, _) in self._commands.drain() if number]
@@ -361,7 +361,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def _ill_formed(
         self, parts: Sequence[bytes], reason: str, events: list[ClientFlowEvent], now: float
     ) -> None:
-        """A Content which cannot be read is rejected before a later Confirm covers it (``MT-13``).
+        """A Content that cannot be read is rejected before a later Confirm covers it (``MT-13``).
 
         Where not even its sequence can be read, the flow is given up.
         """
@@ -431,7 +431,9 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._send_waiting(now)
 
     def _take(self, sequence: int, multiple: bool) -> list[int] | None:
-        """The numbers of what a Confirm or Reject covers; None if it is invalid (``MT-20``)."""
+        """Return the numbers of what a Confirm or Reject covers; None if it is invalid
+        (``MT-20``).
+        """
         window = self._window
         if not multiple:
             one = window.acknowledge_one(sequence)
@@ -442,7 +444,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         if not 1 <= sequence <= self._sequence or self.reads:
             return None
         if sequence not in window:
-            # Sequences of a flow rise; the newest one in flight which is covered ends what is.
+            # Sequences of a flow rise; the newest one in flight that is covered ends what is.
             covered = [number for number in window.sequences() if number <= sequence]
             if not covered:
                 return None
@@ -569,7 +571,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._lose("the server is silent", events)
 
     def _responses_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
-        """Every command is answered; a server which does not has lost the flow."""
+        """Every command is answered; a server that does not has lost the flow."""
         if self._paused:
             self.deadlines.set("response", now + self._timeout)
             return
@@ -606,7 +608,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
 
 def _octets(body: object) -> bytes:
-    """A body which is not ``bytes`` as it is now; TypeError for what is no octets."""
+    """A body that is not ``bytes`` as it is now; TypeError for what is no octets."""
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise TypeError(f"a body is bytes, not {type(body).__name__}")

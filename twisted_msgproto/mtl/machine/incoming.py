@@ -31,7 +31,9 @@ class Incoming:
         self._last = -1
 
     def passes(self, sequence: int) -> bool:
-        """Whether the server's ``sequence`` is above all before; it counts as received then."""
+        """Return whether the server's ``sequence`` is above all before; it counts as received
+        then.
+        """
         if sequence <= self._last:
             return False
         self._last = sequence

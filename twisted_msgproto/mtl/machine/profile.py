@@ -25,7 +25,7 @@ from .flows import ReadingFlow, Stored, WritingFlow
 
 
 class Profile:
-    """What a server does with content; the base takes all and delivers nothing.
+    """Says what a server does with content; the base accepts all and delivers nothing.
 
     Attributes:
         name: in lower case, as clients select it in any case.
@@ -61,9 +61,10 @@ class Profile:
         return True
 
     def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
-        """Contents of ``flow`` are safe (or the profile stores none): do with them what you do.
+        """Called when contents of ``flow`` are safe (or the profile stores none): do with them what
+        you do.
 
-        False: they are not taken, and are rejected; so they are when this raises.
+        Return False to refuse them: they are rejected, and so they are when this raises.
         """
         return None
 
@@ -72,14 +73,16 @@ class Profile:
         return False
 
     def summon(self, flow: ReadingFlow, resource: str) -> bool:
-        """``flow`` wants the resource, which it has not summoned yet; False answers 400."""
+        """Called when ``flow`` wants a resource that it has not summoned yet; False answers 400."""
         return True
 
     def dismiss(self, flow: ReadingFlow, resource: str) -> None:
         """``flow`` wants no more of the resource, or is at its end."""
 
     def ready(self, flow: ReadingFlow) -> None:
-        """``flow`` may have room: it has summoned, confirmed, or its socket takes more."""
+        """Called when ``flow`` may have space: it has summoned, confirmed, or its socket accepts
+        more.
+        """
 
     def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
         """The reader has these contents safe."""
@@ -87,7 +90,7 @@ class Profile:
     def rejected(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
     ) -> None:
-        """The reader does not take these contents, or is gone (then ``recycle`` is True)."""
+        """Called when the reader refuses these contents, or is gone (then ``recycle`` is True)."""
 
     def snapshot(self) -> dict[str, object]:
         """Return the profile's figures as plain values."""

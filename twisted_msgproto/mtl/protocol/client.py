@@ -1,4 +1,4 @@
-"""MTL's client on Twisted: verbs which return Deferreds, over sockets which come and go.
+"""MTL's client on Twisted: verbs that return Deferreds, over sockets that come and go.
 
 ::
 
@@ -88,9 +88,9 @@ class MtlClient(ClientLink):
         factory: MtlClientFactory | None = None,
     ) -> None:
         """``endpoint`` is the control flow's ZeroMQ address; ``limits`` change
-        :data:`.CLIENT_LIMITS`.  ``persistent``: a flow which stood once waits for a server which
-        does not answer any more, for ever; else it ends with TimedOut.  ``sockets(clock)`` makes
-        the sockets.  ``factory``: limits, keys, clock and sockets are its own.  Raises
+        :data:`.CLIENT_LIMITS`.  ``persistent``: a flow that stood once waits for a server that does
+        not answer any more, for ever; else it ends with TimedOut.  ``sockets(clock)`` makes the
+        sockets.  ``factory``: limits, keys, clock and sockets are its own.  Raises
         ConfigurationError for what is no address.
         """
         super().__init__()
@@ -105,7 +105,7 @@ class MtlClient(ClientLink):
         self._persistent = persistent
         self._requests: Tickets[Reply] = Tickets()
         self._renewals: dict[MtlFlow, Any] = {}
-        self._trouble = ""  # of the control socket which was dropped last
+        self._trouble = ""  # of the control socket that was dropped last
         self._bounds = Bounds(
             self.limits.integer("content-octets"),
             # Flows bound what they send by themselves: nothing is thrown away here.
@@ -129,7 +129,7 @@ class MtlClient(ClientLink):
         return Client(self.limits)
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
+        """Begin; a subclass that overrides this calls it first."""
         super().connectionMade()
         self.peer = self._endpoint
 
@@ -143,7 +143,7 @@ class MtlClient(ClientLink):
         return socket
 
     def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
-        """A socket for a data flow, connected to the server's data port."""
+        """Return a socket for a data flow, connected to the server's data port."""
         return self._socket(received, with_port(self._endpoint, port))
 
     def _controlSocket(self) -> Any:
@@ -159,11 +159,11 @@ class MtlClient(ClientLink):
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def whenEstablished(self) -> Deferred[Self]:
-        """Return a Deferred which fires with this client when the server has let it in.
+        """Return a Deferred that fires with this client when the server has let it in.
 
         That is when ``open`` was answered with the profiles, or else ``authorize``.  It fails with
-        what that request fails with, and with ConnectionClosed when the client is closed before.
-        A session which the server has forgotten stands meanwhile: the next verb opens it again.
+        what that request fails with, and with ConnectionClosed when the client is closed before. A
+        session that the server has forgotten stands meanwhile: the next verb opens it again.
         """
         return super().whenEstablished()
 
@@ -211,7 +211,7 @@ class MtlClient(ClientLink):
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""
 
-        flows = list(self.flows.values())  # not those which are asked for before the answer
+        flows = list(self.flows.values())  # not those that are asked for before the answer
 
         def selected(reply: Reply) -> None:
             for flow in flows:
@@ -228,7 +228,7 @@ class MtlClient(ClientLink):
         confirm: str = "full",
         received: Callable[[Received], object] | None = None,
     ) -> Deferred[MtlReader]:
-        """A data flow which reads; fires when the server has accepted its lease.
+        """A data flow that reads; fires when the server has accepted its lease.
 
         ``received`` is called with each content.  Without it contents are kept for ``async for``
         over the flow.
@@ -239,7 +239,7 @@ class MtlClient(ClientLink):
         return self._lease(flow, self.machine.reader, resources, confirm)
 
     def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
-        """A data flow which writes; fires when the server has accepted its lease."""
+        """A data flow that writes; fires when the server has accepted its lease."""
         if over := self._over():
             return over
         flow = MtlWriter(self, confirm == "full")
@@ -258,7 +258,7 @@ class MtlClient(ClientLink):
         return opened
 
     def _over(self) -> Deferred[Any] | None:
-        """What a verb gives when the client was closed, or ends."""
+        """Return what a verb gives when the client was closed, or ends."""
         over = self._ended or self.closing
         return fail(ConnectionClosed("the client was closed")) if over else None
 
@@ -414,7 +414,7 @@ class MtlClientFactory(SessionFactory):
         self.makeSockets = sockets
 
     def buildClient(self, endpoint: str, kind: type[MtlClient] | None = None) -> MtlClient:
-        """A client without a session; ConfigurationError for what is no ZeroMQ address."""
+        """Return a client without a session; ConfigurationError for what is no ZeroMQ address."""
         return (kind or self.protocol)(endpoint, factory=self)
 
     async def enter(self, client: MtlClient) -> MtlClient:

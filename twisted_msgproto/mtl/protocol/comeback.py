@@ -1,4 +1,4 @@
-"""An MTL client that comes back: its session, its leases and what a writer has in flight.
+"""An MTL client reconnects with its session, its leases and what a writer has in flight.
 
 :class:`~.client.MtlClient` begins anew by itself when the server does not answer; the service adds
 the first session and whatever ends one for good: a log-in that is refused, a server that is away
@@ -60,9 +60,9 @@ class MtlClientService(Comeback[MtlClient]):
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
-        """A data flow that writes, in the session that stands or in the next one.
+        """Is a data flow that writes, in the present session or in the next one.
 
-        Waiting for a session takes ``request-timeout`` × ``request-tries`` at the most (TimedOut).
+        Waiting for a session lasts at most ``request-timeout`` × ``request-tries`` (TimedOut).
         """
         return self.perform(
             lambda client, left: client.writer(resources, confirm), seconds=self._seconds
@@ -214,7 +214,7 @@ class MtlClientService(Comeback[MtlClient]):
 
 
 class _Watched(MtlClient):
-    """A client that tells its service what happens on its control flow."""
+    """Is a client that tells its service what happens on its control flow."""
 
     service: MtlClientService
 

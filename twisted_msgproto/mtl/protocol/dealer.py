@@ -1,4 +1,4 @@
-"""The wire of a client's machine: a DEALER socket, and another one when that is given up."""
+"""The wire of a client's machine is a DEALER socket, and another one when that is abandoned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zope.interface import implementer
 from ...net.wires import Wire
 
 UNREAD_LOOK_SECONDS: Final = 0.02
-"""How often a wire that is to be closed looks whether its socket has sent everything."""
+"""A wire that is to be closed checks this often whether its socket has sent everything."""
 
 
 @implementer(IAddress)
@@ -23,7 +23,7 @@ class Endpoint:
 
 
 class DealerWire(Wire):
-    """One DEALER socket at a time.
+    """Has one DEALER socket at a time.
 
     Attributes:
         socket: the socket in use; None while there is none, and then what is written is lost.
@@ -41,7 +41,7 @@ class DealerWire(Wire):
     # ── sockets in turn ─────────────────────────────────────────────────────────────────────────
 
     def use(self, socket: Any) -> None:
-        """Go on with this socket; there is none now."""
+        """Continue with this socket; there is none now."""
         self.socket = socket
         if self._paused:
             socket.pauseProducing()

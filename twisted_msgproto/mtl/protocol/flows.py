@@ -1,4 +1,6 @@
-"""One data flow of an MTL client on Twisted: a reader or a writer, over sockets in turn."""
+"""On Twisted, a data flow of an MTL client is a reader or a writer, over one socket after
+another.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 @dataclass(slots=True)
 class Received:
-    """One content that a reader got; ``properties`` are the field table, decoded when asked."""
+    """Is one content that a reader received; ``properties`` are the field table, decoded when
+    asked.
+    """
 
     sequence: int
     resource: str
@@ -51,7 +55,7 @@ class Received:
 
 
 class MtlFlow(Link):
-    """One data flow of a client: see :class:`MtlReader` and :class:`MtlWriter`.
+    """Is one data flow of a client: see :class:`MtlReader` and :class:`MtlWriter`.
 
     Attributes:
         machine: decides everything; its ``snapshot()`` tells where the flow stands.
@@ -133,7 +137,7 @@ class MtlFlow(Link):
             log.warn(text, count=unread)
 
     def _sendSoon(self) -> None:
-        """Once a turn: what many calls have queued goes out together."""
+        """Write, once a turn, what many calls have queued."""
         if self._sending is None and not self._following:
             self._sending = self.factory.clock.callLater(0, self._sendNow)
 
@@ -142,7 +146,7 @@ class MtlFlow(Link):
         self._settle()
 
     def flush(self) -> None:
-        """Hand over now what otherwise goes out with the next turn of the reactor."""
+        """Send now what is otherwise sent with the next turn of the reactor."""
         if not self._ended:
             self.wire.write(self.machine.outputs())
 
@@ -199,7 +203,7 @@ class MtlFlow(Link):
     }
 
     def _over(self) -> Deferred[None] | None:
-        """Return what a verb gives when there is no flow any more."""
+        """Return what a verb returns when there is no flow any more."""
         over = self._ended or self._draining
         return fail(ConnectionClosed("the flow has ended")) if over else None
 
@@ -231,12 +235,12 @@ class MtlFlow(Link):
         return self._leaving.wait()
 
     def close(self) -> None:
-        """No more of this flow; what nobody has answered fails with ConnectionClosed."""
+        """End this flow; what nobody has answered fails with ConnectionClosed."""
         self.because(ConnectionClosed("the flow was closed"))
         self.abort()
 
     def fail(self, error: Exception) -> None:
-        """No more of this flow; what nobody has answered fails with ``error``."""
+        """End this flow; what nobody has answered fails with ``error``."""
         if not self._gone:
             self._failed = True
             self.because(error)
@@ -280,9 +284,9 @@ def _logLoss(error: Exception) -> None:
 
 
 class MtlReader(MtlFlow):
-    """A flow that gets content.
+    """Is a flow that receives content.
 
-    Give ``received`` to be called with each :class:`Received`, or iterate::
+    Set ``received`` to be called with each :class:`Received`, or iterate::
 
         reader = await client.reader(["orders"])
         await reader.summon("orders")
@@ -337,7 +341,7 @@ class MtlReader(MtlFlow):
         self._sendSoon()
 
     def reject(self, sequence: int, multiple: bool = False, recycle: bool = False) -> None:
-        """This content (or all up to it) is not taken; ``recycle``: others may have it."""
+        """Reject this content (or all up to it); ``recycle``: others may have it."""
         self.machine.reject(sequence, multiple, recycle, self._now())
         self._sendSoon()
 
@@ -382,13 +386,13 @@ class MtlReader(MtlFlow):
 
 
 class MtlWriter(MtlFlow):
-    """A flow that sends content."""
+    """Is a flow that sends content."""
 
     reads = False
 
     @property
     def room(self) -> int:
-        """Return how many more contents the window takes now; below 0: so many wait."""
+        """Return how many more contents the window takes now; below 0: how many wait."""
         return self.machine.room
 
     def send(
@@ -400,9 +404,9 @@ class MtlWriter(MtlFlow):
         """Send one content.
 
         With confirm ``full`` it fires when the server has it safe and fails with Refused if it does
-        not take it; with ``none`` it fires at once.  Fails with LimitExceeded when too much waits,
-        with ConnectionClosed when the flow has ended, and with ValueError for a name or properties
-        that cannot be written.
+        not accept it; with ``none`` it fires at once.  Fails with LimitExceeded when too much
+        waits, with ConnectionClosed when the flow has ended, and with ValueError for a name or
+        properties that cannot be written.
 
         A content above ``content-octets`` is not sent: LimitExceeded.  Where the server's own limit
         is lower it ends the connection each time; after ``renewals`` of these the flow ends with
@@ -422,7 +426,7 @@ class MtlWriter(MtlFlow):
         return self._tickets.issue(number) if self.machine.confirms else succeed(None)
 
     def _hand(self, contents: list[tuple[str, bytes, bytes]]) -> list[int]:
-        """Give contents to the machine: their numbers; raises LimitExceeded."""
+        """Pass contents to the machine and return their numbers; raises LimitExceeded."""
         machine = self.machine
         if not machine.confirms:
             waiting = machine.queued + self.wire.unread

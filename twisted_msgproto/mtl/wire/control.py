@@ -1,4 +1,4 @@
-"""The control flow: requests and replies in JSON, and the envelope around them (``MT-01`` … 11).
+"""The control flow has requests and replies in JSON, and an envelope around them (``MT-01`` … 11).
 
 A request's frames are its envelope (everything up to and including the first empty frame), the
 command's name and a JSON object; a reply's are the same envelope, a status of three digits and a
@@ -24,7 +24,7 @@ LIMITS: Final = (
     Limit("json-depth", 16, "levels", "of a control request's or reply's JSON body", 2),
     Limit("lease-resources", 256, "resources", "that one lease may name", 1),
 )
-"""What reading the control flow is bounded by (``MT-02``, ``MT-29``)."""
+"""Reading the control flow has these limits (``MT-02``, ``MT-29``)."""
 
 PROTOCOL_NAME: Final = "MTL"
 PROTOCOL_VERSION: Final = 1
@@ -44,7 +44,7 @@ STATUS: Final[Mapping[int, str]] = {
     409: "Conflict",
     501: "Not implemented",
 }
-"""What the ``status`` of a reply says (``MT-03``)."""
+"""The ``status`` of a reply is one of these (``MT-03``)."""
 
 
 class Invalid(ValueError):
@@ -58,14 +58,14 @@ class Invalid(ValueError):
 
 @dataclass(slots=True)
 class Open:
-    """Connection.Open (``MT-05``)."""
+    """Is Connection.Open (``MT-05``)."""
 
     virtual_host: str
 
 
 @dataclass(slots=True)
 class Authorize:
-    """Connection.Authorize: one step of a SASL cycle (``MT-08``)."""
+    """Is Connection.Authorize: one step of a SASL cycle (``MT-08``)."""
 
     mechanism: str
     response: bytes
@@ -73,14 +73,14 @@ class Authorize:
 
 @dataclass(slots=True)
 class SelectProfile:
-    """Connection.Profile; the name in lower case (``MT-09``)."""
+    """Is Connection.Profile; the name is in lower case (``MT-09``)."""
 
     profile: str
 
 
 @dataclass(slots=True)
 class RequestReader:
-    """Connection.Reader; no resources mean all (``MT-10``)."""
+    """Is Connection.Reader; no resources mean all (``MT-10``)."""
 
     resources: tuple[str, ...]
     confirm: str
@@ -88,7 +88,7 @@ class RequestReader:
 
 @dataclass(slots=True)
 class RequestWriter:
-    """Connection.Writer; no resources mean all (``MT-10``)."""
+    """Is Connection.Writer; no resources mean all (``MT-10``)."""
 
     resources: tuple[str, ...]
     confirm: str
@@ -103,7 +103,7 @@ COMMANDS: Final[Mapping[str, type]] = {
     "connection.reader": RequestReader,
     "connection.writer": RequestWriter,
 }
-"""Class and method in lower case (``MT-04``)."""
+"""Class and method are in lower case (``MT-04``)."""
 
 NAMES: Final[Mapping[type, bytes]] = {
     Open: b"Connection.Open",
@@ -269,7 +269,7 @@ def encode_reply(code: int, **body: Any) -> list[bytes]:
 
 @dataclass(slots=True)
 class Reply:
-    """What a server answered."""
+    """Is what a server answered."""
 
     code: int
     body: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Field tables: the properties of a Content (``MT-23``).
+"""Field tables are the properties of a Content (``MT-23``).
 
 The protocol's text leaves them open; all its other words are AMQP 0-9-1's, so its field table is
 ours.  A table is a 32-bit length and then fields: a short string for the name, one octet for the
@@ -20,18 +20,18 @@ from decimal import Decimal
 from typing import Any, Final
 
 DEPTH_MAX: Final = 8
-"""Tables and arrays in each other, the outermost table included."""
+"""Tables and arrays may be nested this deep, the outermost table included."""
 
 FIELDS_MAX: Final = 128
-"""Values of a table, those of inner tables and arrays included."""
+"""A table may have this many values, those of inner tables and arrays included."""
 
 EMPTY: Final = b"\0\0\0\0"
-"""The table without fields."""
+"""This is the table without fields."""
 
 FieldValue = (
     bool | int | float | Decimal | str | bytes | datetime | Sequence[Any] | Mapping[str, Any] | None
 )
-"""What a field may hold in Python."""
+"""A field may hold this in Python."""
 
 
 class IllFormedTable(ValueError):
@@ -64,7 +64,7 @@ def decode_table(octets: bytes) -> dict[str, Any]:
 
 
 class _Reading:
-    """One pass over a table's octets."""
+    """Is one pass over a table's octets."""
 
     def __init__(self, octets: bytes) -> None:
         self.octets = octets
@@ -142,9 +142,9 @@ def _time(seconds: int) -> datetime | int:
 
 
 def encode_table(fields: Mapping[str, FieldValue]) -> bytes:
-    """``fields`` as octets, length included.
+    """Return ``fields`` as octets, length included.
 
-    Integers take 32 bits where they fit and else 64 (signed); other types are as the table above
+    Integers have 32 bits where they fit and else 64 (signed); other types are as the table above
     says.  Raises ValueError for what no field can hold and for what is above a limit, TypeError for
     a type that has no letter.
     """

@@ -1,4 +1,4 @@
-"""ZeroMQ addresses: which are any, which only this machine can reach, and their ports."""
+"""Check ZeroMQ addresses: their ports, and whether only this machine can reach them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which connection a message came through, and when that connection ended (``MT-30``).
+"""Find the connection that a message came through, and when that connection ended (``MT-30``).
 
 libzmq's monitor tells which *descriptor* was disconnected, and a message knows the descriptor it
 came through; but a descriptor is used again at once.  So each connection gets a serial in our
@@ -15,22 +15,22 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 PROPERTY: Final = "X-Connection"
-"""The metadata of a message in which its connection's serial stands; peers cannot set it."""
+"""A message's metadata has its connection's serial under this name; peers cannot set it."""
 
 DESCRIPTOR: Final = "__fd"
-"""The metadata in which libzmq names the descriptor (what its option ``ZMQ_SRCFD`` reads)."""
+"""libzmq's metadata names the descriptor like this (its option ``ZMQ_SRCFD`` reads it)."""
 
 _LENGTH: Final = struct.Struct(">I")
 
 
 def metadata(serial: int) -> bytes:
-    """Return the metadata of a ZAP reply that gives this serial."""
+    """Return the metadata of a ZAP reply that assigns this serial."""
     name, value = PROPERTY.encode(), b"%d" % serial
     return bytes([len(name)]) + name + _LENGTH.pack(len(value)) + value
 
 
 class Connections:
-    """The serials of one server's connections, through all its sockets."""
+    """Holds the serials of one server's connections, through all its sockets."""
 
     def __init__(self) -> None:
         self._given = 0

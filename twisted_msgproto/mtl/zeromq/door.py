@@ -26,7 +26,7 @@ class Door:
     """The connections of one server, through all its sockets.
 
     Attributes:
-        connections: the address behind each descriptor which is connected; "" on ipc.
+        connections: the address behind each descriptor that is connected; "" on ipc.
         refused: called with the address and the reason when a hand-shake fails; the address is ""
             where it is not known.
     """
@@ -51,7 +51,7 @@ class Door:
         self._addresses: Counter[str] = Counter()
 
     def failures(self, messages: list[list[bytes]], curve: bool) -> list[list[bytes]]:
-        """Tell of hand-shakes which have failed; return the events which are about descriptors.
+        """Tell of hand-shakes that have failed; return the events that are about descriptors.
 
         libzmq tells of the descriptor right after the failure.
         """
@@ -113,7 +113,7 @@ class Door:
 
 
 def failed_hand_shake(error: int, curve: bool) -> str:
-    """What is wrong with a peer whose hand-shake ended with this error of libzmq's."""
+    """Return what is wrong with a peer whose hand-shake ended with this error of libzmq's."""
     if error == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
         return (
             "it has no CURVE keys, and --curve-key wants them"
@@ -126,7 +126,7 @@ def failed_hand_shake(error: int, curve: bool) -> str:
 
 
 def address_of(connection: socket.socket) -> str:
-    """The host at the other end; "" on ipc."""
+    """Return the host at the other end; "" on ipc."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
     host: str = connection.getpeername()[0]

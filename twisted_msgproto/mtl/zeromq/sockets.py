@@ -38,7 +38,7 @@ TROUBLES: Final[Mapping[int, str]] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not let us in",
     zmq.EVENT_HANDSHAKE_SUCCEEDED: "it has accepted the connection, and says nothing",
 }
-"""What libzmq tells of a connection which we make → what may be the trouble."""
+"""What libzmq tells of a connection that we make → what may be the trouble."""
 
 
 HAND_SHAKES: Final = frozenset(
@@ -56,7 +56,8 @@ MISMATCH: Final = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
 def refusal(kind: int, value: int, curve: bool) -> str:
-    """What is wrong for good, for a client with CURVE or without; "" where another try may help.
+    """Return what is wrong for good, for a client with CURVE or without; "" where another try may
+    help.
 
     libzmq does not try again after these.
     """
@@ -108,7 +109,7 @@ class Watched:
 
 @cache
 def _txzmq() -> Any:
-    """The module, imported late, with the classes of ours which derive from its own."""
+    """Return the module, imported late, with the classes of ours that derive from its own."""
     import txzmq
 
     class Factory(txzmq.ZmqFactory):
@@ -146,13 +147,13 @@ class Sockets:
         self._numbers = count()
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
-        """A ROUTER socket; the arguments are those of :class:`Routing`."""
+        """Return a ROUTER socket; the arguments are those of :class:`Routing`."""
         return self._router(
             self._factory, received, bounds, connections=self.connections, **options
         )
 
     def dealer(self, received: Received, bounds: Bounds, curve: CurveClient | None) -> Any:
-        """A DEALER socket.
+        """Return a DEALER socket.
 
         It comes back when its connection is lost, with another identity: whoever it talks to does
         not know it any more.  (libzmq could be told not to come back, but then it throws away what

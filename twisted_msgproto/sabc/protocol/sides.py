@@ -61,7 +61,8 @@ class SabcServer(SabcSession):
     _logout: Callable[[], Any] | None
 
     def authorise(self, request: ConnectReceived) -> Any:
-        """Who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for that.
+        """Return who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for
+        that.
 
         Any failure refuses the session with 403; Refused may give another code and text.  The
         default asks the factory's portal; without one the client is who it says it is.
@@ -76,7 +77,7 @@ class SabcServer(SabcSession):
         return asked.addCallback(self._loggedIn)
 
     def connectedHeaders(self) -> Mapping[str, str]:
-        """An application's headers for CONNECTED; none by default."""
+        """Return an application's headers for CONNECTED; none by default."""
         return {}
 
     def _loggedIn(self, accepted: LoggedIn) -> str | None:
@@ -96,7 +97,7 @@ class SabcServer(SabcSession):
         )
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
+        """Begin; a subclass that overrides this calls it first."""
         self.connectHeaders = {}
         self._login = None
         self._logout = None
@@ -204,9 +205,10 @@ class SabcServerFactory(MsgprotoServerFactory):
         self.newSessionId = newSessionId
 
     def webSocketFactory(self, origins: Sequence[str] = ()) -> Any:
-        """A factory to listen with for WebSocket (``SA-25``); its sessions are this factory's.
+        """Return a factory to listen with for WebSocket (``SA-25``); its sessions are this
+        factory's.
 
-        ``origins`` are the web pages which may connect; clients which are no browsers always may.
+        ``origins`` are the web pages that may connect; clients that are no browsers always may.
         Raises ConfigurationError for what is no origin.
         """
         from .websocket import WebSocketServerFactory
@@ -333,7 +335,8 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         self.lenient = lenient
 
     def webSocketFactory(self, url: str, *, origin: str | None = None) -> Any:
-        """A factory which connects to ``url`` (``ws://…``, ``wss://…``) with sessions of this one.
+        """Return a factory that connects to ``url`` (``ws://…``, ``wss://…``) with sessions of this
+        one.
 
         Raises ConfigurationError for what is no such address.
         """

@@ -1,4 +1,4 @@
-"""The server of ``twistd umq``: it stores calls, and answers its hub's methods."""
+"""The server of ``twistd umq`` stores calls, and answers its hub's methods."""
 
 from __future__ import annotations
 

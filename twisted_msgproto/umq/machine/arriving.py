@@ -1,4 +1,4 @@
-"""What the peer's messages wait for: their attachments, and each other.
+"""The peer's messages wait here for their attachments, and for each other.
 
 :class:`Arriving` stands between :class:`.sending.Speaker` and :class:`.receiving.Peer`.
 """
@@ -15,7 +15,7 @@ from .sending import Speaker
 
 
 class Arriving(Speaker):
-    """The attachments of the peer's messages, and the order in which messages are given out.
+    """Collects the attachments of the peer's messages, and keeps the order of delivery.
 
     Serves ``UM-04`` and ``UM-19``.
     """
@@ -53,11 +53,11 @@ class Arriving(Speaker):
         self._barrier = None
 
     def _give(self, event: Event, events: list[Event]) -> None:
-        """To the caller, unless W's attachments are still on their way (``UM-07``)."""
+        """Return the event to the caller, unless W's attachments are still to come (``UM-07``)."""
         (events if self._barrier is None else self._barrier).append(event)
 
     def _emit(self, message: Ordered, events: list[Event]) -> None:
-        """``message`` is complete and its turn has come: do what it says, and give it out."""
+        """Do what ``message`` says and deliver it: it is complete and its turn has come."""
         raise NotImplementedError
 
     # ── attachments in ──────────────────────────────────────────────────────────────────────────
@@ -65,7 +65,7 @@ class Arriving(Speaker):
     def _deliver(
         self, message: Message, count: int, key: Key | None, events: list[Event]
     ) -> Announcement | None:
-        """Give ``message`` out: now, or when ``count`` attachments are there and its turn comes."""
+        """Deliver ``message``: now, or when ``count`` attachments are there and its turn comes."""
         if count:
             announcement = self._announce(message, count, key, events)
             if announcement is not None and isinstance(message, STREAMABLE):
@@ -88,7 +88,7 @@ class Arriving(Speaker):
         return True
 
     def _too_much_waits(self, events: list[Event]) -> bool:
-        """Attachments, and the payloads that wait for them, are limited in all (``UM-19``)."""
+        """Check the limit of all attachments and of the payloads that wait for them (``UM-19``)."""
         if self._incoming.octets <= self._limits["attachments-octets"]:
             return False
         text = "what waits for attachments is above its limit"

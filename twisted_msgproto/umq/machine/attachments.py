@@ -23,7 +23,7 @@ from ..terms.events import (
 
 Ordered = Message | TopicClosed | AttributeUnset
 Key = tuple[str, int | str]
-"""Messages with the same key reach the application in order: a topic, or an attribute's name."""
+"""Messages with the same key (a topic, or an attribute's name) are delivered in order."""
 
 
 @dataclass(slots=True)
@@ -53,14 +53,16 @@ def _weight(message: Ordered) -> int:
 
 @dataclass(slots=True)
 class Filled:
-    """What filling one slot brought: messages to give out, or attachments that are streamed."""
+    """Holds what filling one slot brought: messages to deliver, or attachments that are
+    streamed.
+    """
 
     ready: list[Ordered] = field(default_factory=list)
     arrived: list[AttachmentArrived] = field(default_factory=list)
 
 
 class Incoming:
-    """The peer's announcements, oldest first, and the order of delivery.
+    """Holds the peer's announcements, oldest first, and the order of delivery.
 
     Attributes:
         octets: of attachments that wait here for the rest of their message.
@@ -129,7 +131,9 @@ class Incoming:
         return filled
 
     def stream(self, message: Message) -> Filled:
-        """Do not wait for the attachments of ``message``; nothing if it is given out already."""
+        """Do not wait for the attachments of ``message``; do nothing if it was delivered
+        already.
+        """
         filled = Filled()
         for announcement in self._announcements:
             if announcement.message is message and not announcement.streamed:
@@ -139,13 +143,15 @@ class Incoming:
         return filled
 
     def forget(self, announcement: Announcement) -> None:
-        """Nobody wants its message, which was not given out, any more; its slots stay."""
+        """Drop its message, because nobody wants it any more and it was not delivered; its slots
+        stay.
+        """
         self.octets -= announcement.octets
         self.waiting -= 1
         announcement.message = None
 
     def _release(self, announcement: Announcement, filled: Filled) -> None:
-        """Give out ``announcement`` if its turn has come, and those that waited for it."""
+        """Deliver ``announcement`` if its turn has come, and those that waited for it."""
         if announcement.key is None:
             self._give(announcement, filled)
             return
@@ -171,7 +177,7 @@ class Incoming:
 
 
 class Slot:
-    """A place for an attachment of ours that comes later: give it to a verb, then fill it.
+    """Stands for an attachment of ours that comes later: pass it to a verb, then fill it.
 
     ``body`` is None until it is filled; ``error`` is the text of a failure.
     """
@@ -189,7 +195,7 @@ class Slot:
 
 
 class Outgoing:
-    """Our own slots, in the order in which their messages were sent."""
+    """Holds our own slots, in the order of sending."""
 
     __slots__ = ("_slots",)
 
@@ -218,7 +224,7 @@ class Outgoing:
         self._slots = slots
 
     def due(self) -> list[Slot]:
-        """Take the slots whose turn has come, in order."""
+        """Remove and return the slots whose turn has come, in order."""
         slots = self._slots or deque()
         due = []
         while slots and slots[0].filled:

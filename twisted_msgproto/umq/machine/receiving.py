@@ -1,4 +1,4 @@
-"""The half of a UMQ machine that listens: what the peer's messages do, and what time brings.
+"""One half of a UMQ machine listens: it follows the peer's messages and the time.
 
 The verbs are those of :class:`.sending.Speaker`; the duties of the caller are told in
 :mod:`.sides`.
@@ -61,7 +61,7 @@ from .sending import Wire
 
 @dataclass(slots=True)
 class PeerAttribute:
-    """The value of an attribute, with its attachments, which are part of it (``UM-15``)."""
+    """Holds the value of an attribute, with its attachments (``UM-15``)."""
 
     value: str
     attachments: list[Attachment]
@@ -69,7 +69,7 @@ class PeerAttribute:
 
 
 class Peer(Arriving):
-    """What both sides share: all of the protocol after ``W``.
+    """Has what both sides share: all of the protocol after ``W``.
 
     Serves ``UM-01`` … ``UM-05`` and ``UM-08`` … ``UM-20``.  Verbs raise IllegalTransition in a
     state where they cannot be, LimitExceeded above our own limits, ValueError for what is not
@@ -102,7 +102,7 @@ class Peer(Arriving):
 
     @property
     def calls_pending(self) -> int:
-        """Our calls that are not answered yet."""
+        """Return our calls that are not answered yet."""
         return len(self._pending)
 
     @property
@@ -129,11 +129,13 @@ class Peer(Arriving):
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
-        """Read WebSocket messages, text or binary, which arrived at ``now``."""
+        """Read WebSocket messages, text or binary, that arrived at ``now``."""
         return list(self.receive_each(inputs, now))
 
     def receive_each(self, inputs: Sequence[Wire], now: float) -> Iterator[Event]:
-        """As ``receive``, but a message is read when the events of those before it are taken."""
+        """Do what ``receive`` does, but read a message when the events of those before it were
+        consumed.
+        """
         self.clock = now
         events: list[Event] = []
         for message in inputs:
@@ -190,7 +192,7 @@ class Peer(Arriving):
     # ── complete messages ───────────────────────────────────────────────────────────────────────
 
     def _emit(self, message: Ordered, events: list[Event]) -> None:
-        """``message`` is complete and its turn has come: do what it says, and give it out."""
+        """Do what ``message`` says and deliver it: it is complete and its turn has come."""
         if self.closed:
             return
         if isinstance(message, CallReceived | CallbackReceived):
@@ -474,7 +476,8 @@ class Peer(Arriving):
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        """The connection is gone or about to be: the waiters of all our calls, which have failed.
+        """Return the waiters of all our calls: these have failed, because the connection is gone or
+        about to be.
 
         Oldest first; a second call returns none.
         """

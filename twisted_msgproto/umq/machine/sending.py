@@ -1,6 +1,6 @@
-"""The half of a UMQ machine that speaks: its verbs, and what they leave to be answered.
+"""One half of a UMQ machine speaks: it has the verbs, and knows what they leave to be answered.
 
-:class:`Speaker` is the base of :class:`.receiving.Peer`, which listens.
+:class:`Speaker` is the base of :class:`.receiving.Peer`; that one listens.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from .attachments import Announcement, Incoming, Outgoing, Slot
 
 @dataclass(slots=True)
 class OwnCall:
-    """A call of ours: who waits, and the announcement of its answer's attachments.
+    """Holds a call of ours: who waits, and the announcement of its answer's attachments.
 
-    ``seconds`` is how long an answer may take after the peer has read the call; 0: its deadline
-    is fixed.
+    ``seconds`` is how long an answer may need after the peer has read the call; 0: its deadline is
+    fixed.
     """
 
     waiter: object
@@ -53,11 +53,11 @@ class OwnCall:
 
 
 Wire = str | bytes
-"""A WebSocket message: text or binary."""
+"""A WebSocket message is text or binary."""
 
 
 class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
-    """A machine's verbs (``UM-04``, ``UM-08`` … ``UM-16``).
+    """Has a machine's verbs (``UM-04``, ``UM-08`` … ``UM-16``).
 
     Verbs raise IllegalTransition in a state where they cannot be, LimitExceeded (and send nothing)
     above our own limits, ValueError for what is not theirs to answer.
@@ -121,7 +121,9 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         return self._machine.state is self.closed_state or (self._draining and not self._serving)
 
     def outputs(self) -> list[Wire]:
-        """Take the messages to send, in order: ``str`` as text, ``bytes`` as binary."""
+        """Return and forget the messages to send, in order: ``str`` as text, ``bytes`` as
+        binary.
+        """
         out, self._out = self._out, []
         return out
 
@@ -141,7 +143,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def _sending(self) -> None:
-        """A verb of the session; IllegalTransition unless it is open."""
+        """Check that a verb is possible; raise IllegalTransition unless the session is open."""
         if self._machine.state is not self.open_state:
             raise IllegalTransition(self._machine.state, CommandSent)
 
@@ -190,7 +192,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
                 self._out.append(encode(AttachmentError("", slot.error or "")))
 
     def fill(self, slot: Slot, body: bytes) -> None:
-        """The attachment for a slot that was given to a verb; it is sent when its turn comes.
+        """Fill a slot that was passed to a verb; the attachment is sent when its turn comes.
 
         One above ``attachment-octets`` is replaced by ``-`` and raises LimitExceeded.  A slot that
         is filled already stays as it is.
@@ -203,7 +205,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             self._send_slots()
 
     def fill_error(self, slot: Slot, text: str) -> None:
-        """There will be no attachment for this slot: ``-`` takes its place (``UM-04``)."""
+        """Send ``-`` for this slot, because there will be no attachment (``UM-04``)."""
         if not slot.filled:
             slot.error = text
             self._send_slots()
@@ -219,8 +221,8 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     ) -> int:
         """Call the peer; the answer's event carries ``waiter`` (``UM-09``).
 
-        ``deadline`` is when CallExpired comes instead; with ``seconds`` not before so many have
-        passed in which the peer took nothing of ours (HO-04).  Returns the call's number.
+        ``deadline`` is when CallExpired comes instead; with ``seconds`` not before that many have
+        passed in which the peer read nothing of ours (HO-04).  Returns the call's number.
         """
         return self.own_call(Call, payload, attachments, waiter, deadline, seconds)
 
@@ -247,7 +249,9 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         deadline: float | None,
         seconds: float,
     ) -> int:
-        """As ``call`` and ``callback``, which is its ``kind``, with the payload as it is sent."""
+        """Do what ``call`` and ``callback`` do, according to ``kind``, with the payload as it is
+        sent.
+        """
         if self._machine.state is not self.open_state:
             raise IllegalTransition(self._machine.state, CommandSent)
         number = self._last_call + 1
@@ -341,7 +345,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         return topic
 
     def publish(self, topic: int, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
-        """An update on an open topic (``UM-12``); ValueError if the topic was closed."""
+        """Send an update on an open topic (``UM-12``); raise ValueError if the topic was closed."""
         self._sending()
         id = self._published.get(topic)
         if id is None:

@@ -1,4 +1,5 @@
-"""Both sides of a UMQ connection as machines: messages in, events out.  No I/O, no clock.
+"""Both sides of a UMQ connection are machines: messages in, events out.  They need no I/O and no
+clock.
 
 How the protocol works ---------------------- The client says ``H`` with whatever authorises it, the
 server answers ``W``.  From then on both sides are alike (:class:`.receiving.Peer`): either calls
@@ -30,11 +31,13 @@ from .attachments import Ordered, Slot
 from .receiving import ACTIONS, Peer
 
 UNDECIDED: Final = "undecided"
-"""A fault's reason: nobody has said in time whether the client may come in."""
+"""A fault has this reason if nobody has said in time whether the client may come in."""
 
 
 class Client(Peer):
-    """The side that connects: ``hello`` first, then WelcomeReceived (``UM-06``, ``UM-07``)."""
+    """Is the side that connects: it says ``hello`` first, then WelcomeReceived (``UM-06``,
+    ``UM-07``).
+    """
 
     table = CLIENT
     open_state = ClientState.OPEN

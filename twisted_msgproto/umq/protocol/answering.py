@@ -1,4 +1,4 @@
-"""How a UMQ session answers the peer's calls: the hooks that are asked, and what they may say."""
+"""A UMQ session answers the peer's calls with hooks; here is what they may say."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class Answering(Verbs):
         return self._accept()
 
     def _accept(self) -> None:
-        """The answer where no application answers: yes, if the sink has taken the call."""
+        """Return the answer where no application answers: yes, if the sink has accepted the
+        call.
+        """
         if self.factory.sink is None:
             raise Refused("not an RPC server", Code.NOT_AN_RPC_SERVER.value)
 
@@ -58,7 +60,7 @@ class Answering(Verbs):
         return self.requestReceived(self._message(request))
 
     def admit(self, message: CallReceived | CallbackReceived) -> None:
-        """Whether this call may come at all: raise Refused before anything of it is stored.
+        """Decide whether this call may come at all: raise Refused before anything of it is stored.
 
         By default every call may.
         """
@@ -135,7 +137,9 @@ class Answering(Verbs):
         return stream
 
     def _streamChanged(self, octets: int) -> None:
-        """Octets of streamed attachments came, or were taken: not read on above a limit."""
+        """Count octets of streamed attachments that came or were consumed; above a limit reading
+        pauses.
+        """
         self._stream_octets += octets
         if self._stream_octets > self.limits["attachments-octets"] // 4:
             self._control.pause("stream")
@@ -213,7 +217,7 @@ class Answering(Verbs):
             self._refuse(id, Failure())
 
     def _refuse(self, id: str, failure: Failure) -> None:
-        """A call failed: what was meant for the peer is said, the rest is ours to know."""
+        """Answer a call that failed: only what was meant for the peer is sent."""
         if not self.machine.opened:
             return
         methods = self.factory.methods

@@ -1,4 +1,4 @@
-"""A UMQ client that comes back: subscriptions and attributes are renewed with each session."""
+"""A UMQ client reconnects: subscriptions and attributes are renewed with each session."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ log = Logger(namespace="twisted_msgproto.umq")
 
 
 class Renewed:
-    """A subscription that is renewed with every session; :meth:`end` it when it is enough.
+    """Is a subscription that is renewed with every session; :meth:`end` it when it is enough.
 
-    The server may end it while the session goes on: it refuses it, or says ``D``.  Then nothing
+    The server may end it while the session continues: it refuses it, or says ``D``.  Then nothing
     more comes until the next session, or until it is asked for again with :meth:`renew`.
 
     Attributes:
@@ -190,7 +190,7 @@ class UmqClientService(ClientComeback[UmqClient]):
         return self.session.setAttribute(name, value, attachments).addErrback(refused)
 
     def unsetAttribute(self, name: str) -> Deferred[None]:
-        """Unset an attribute, now and in every session to come; as :meth:`setAttribute`."""
+        """Remove an attribute, now and in every session to come; as :meth:`setAttribute`."""
         self._attributes.pop(name, None)
         if self.session is None:
             return succeed(None)

@@ -1,4 +1,4 @@
-"""UMQ on Twisted, both sides: what a session does with the events of its machine.
+"""On Twisted, a UMQ session of either side follows the events of its machine.
 
 :class:`UmqSession` is what :class:`.sides.UmqServer` and :class:`.sides.UmqClient` share.  What
 every session does, whatever its protocol, stands in :mod:`twisted_msgproto.net.link`.
@@ -55,7 +55,7 @@ LIMITS: Final = (
     Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
     Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
 )
-"""All limits of both sides (``UM-14``, ``UM-19`` … ``UM-21``)."""
+"""Both sides have these limits (``UM-14``, ``UM-19`` … ``UM-21``)."""
 
 _REPLY_CODES: Final = (Code.FORMAT, Code.UNSUPPORTED_COMMAND)
 
@@ -81,7 +81,7 @@ class PeerAttributes(Mapping[str, str]):
 
 
 class UmqSession(Answering):
-    """One UMQ connection: verbs that return Deferreds, and hooks for subclasses.
+    """Is one UMQ connection: it has verbs that return Deferreds, and hooks for subclasses.
 
     Attributes:
         machine: where the protocol stands.
@@ -107,7 +107,9 @@ class UmqSession(Answering):
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
     def attributeChanged(self, name: str, value: str | None) -> None:
-        """The peer set an attribute, or unset it (None) (``UM-15``, ``UM-16``)."""
+        """Called when the peer has set an attribute, or removed it (None) (``UM-15``,
+        ``UM-16``).
+        """
 
     def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
         """A topic that we subscribed brings no more updates (``UM-13``, ``UM-14``).
@@ -146,7 +148,7 @@ class UmqSession(Answering):
         return now if self.wire.unread else self.wire.moved_at
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
-        """Our calls that were not answered: nobody knows whether the peer did them."""
+        """Fail our calls that were not answered: nobody knows whether the peer did them."""
         fail_all(work, self.ending or ConnectionClosed("the session has ended"))
 
     def sessionEnding(self, reason: Failure) -> None:
@@ -192,7 +194,7 @@ class UmqSession(Answering):
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
 
     def received(self, inputs: Any) -> None:
-        """The WebSocket messages of one read, followed one after the other and settled once.
+        """Follow the WebSocket messages of one read, one after the other, and then write once.
 
         What a message leads to happens before the machine sees the next: a call that is answered at
         once is no longer pending then, and a topic that it opened can be unsubscribed.
@@ -215,7 +217,7 @@ class UmqSession(Answering):
             self._follow(self.machine.oversized(self._now()))
 
     def _settle(self) -> None:
-        """As a link's; before it all that was gathered goes to the sink."""
+        """Do what a link does; before that, everything gathered is delivered to the sink."""
         if self._following:
             return
         if self._gathered.runs:
@@ -336,7 +338,7 @@ class UmqSession(Answering):
                 self._control.resume("unread-output")
 
     def outputDrained(self) -> None:
-        """The peer has read everything: topics go on, each in its turn (``UM-21``)."""
+        """Resume topics, each in its turn, because the peer has read everything (``UM-21``)."""
         for topic in list(self._slowTopics):
             topic._drain()
 

@@ -73,7 +73,7 @@ class IUmqIdentity(Interface):
 
 @implementer(IUmqIdentity)
 class _Identity(str):
-    """An avatar which is its own name."""
+    """An avatar that is its own name."""
 
 
 class UmqRealm:
@@ -83,7 +83,7 @@ class UmqRealm:
     """
 
     def requestAvatar(self, avatarId: Any, mind: object, *interfaces: Any) -> tuple[Any, Any, Any]:
-        """The identity of ``avatarId``; anonymous clients have an empty one."""
+        """Return the identity of ``avatarId``; anonymous clients have an empty one."""
         if IUmqIdentity not in interfaces:
             raise NotImplementedError("only IUmqIdentity")
         if avatarId is ANONYMOUS:
@@ -105,7 +105,7 @@ class UmqServer(UmqSession):
     _logout: Callable[[], Any] | None = None
 
     def credentials(self, hello: HelloReceived) -> ICredentials | None:
-        """What ``H`` says who the client is, for the factory's portal (``UM-06``).
+        """Return what ``H`` says who the client is, for the factory's portal (``UM-06``).
 
         The default reads ``USER:PASSWORD``, and an empty payload as anonymous.  None or an
         exception rejects the client.
@@ -118,7 +118,8 @@ class UmqServer(UmqSession):
         return Passcode(user, password)
 
     def authorise(self, hello: HelloReceived) -> Any:
-        """Who the client is (``UM-06``): its identity as text, or None; or a Deferred for that.
+        """Return who the client is (``UM-06``): its identity as text, or None; or a Deferred for
+        that.
 
         Raising Refused rejects the client with ``F`` and the error's code.  What has not fired
         after ``hello-seconds`` is cancelled, and the client is told to come again.  The default
@@ -140,7 +141,9 @@ class UmqServer(UmqSession):
         return accepted.name
 
     def welcome(self, hello: HelloReceived) -> str | Reply:
-        """The payload of our ``W``, as a :class:`~.exchange.Reply` with attachments (``UM-07``)."""
+        """Return the payload of our ``W``, as a :class:`~.exchange.Reply` with attachments
+        (``UM-07``).
+        """
         return ""
 
     def makeMachine(self) -> Server:
@@ -202,13 +205,13 @@ class UmqServer(UmqSession):
 
 
 class UmqServerFactory(MsgprotoServerFactory):
-    """Builds a :class:`UmqServer` for each client which connects.
+    """Builds a :class:`UmqServer` for each client that connects.
 
-    What :meth:`buildProtocol` returns is the connection which carries it; its ``session`` is the
+    What :meth:`buildProtocol` returns is the connection that carries it; its ``session`` is the
     :class:`UmqServer`.
 
     Attributes:
-        methods: the methods which clients may call, or None.
+        methods: the methods that clients may call, or None.
         portal: who may come in, or None for everybody.
         authentication: asks the portal; None without one.
         webSocket: the factory of the connections.
@@ -230,7 +233,7 @@ class UmqServerFactory(MsgprotoServerFactory):
         portal: Portal | None = None,
         origins: Sequence[str] = (),
     ) -> None:
-        """As :class:`MsgprotoServerFactory`; ``origins`` are the web pages which may connect."""
+        """As :class:`MsgprotoServerFactory`; ``origins`` are the web pages that may connect."""
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.webSocket = WebSocketServerFactory(
             self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
@@ -251,7 +254,7 @@ class UmqServerFactory(MsgprotoServerFactory):
             )
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """A connection with a session in it, or None (which closes it) above a limit."""
+        """Return a connection with a session in it, or None (which closes it) above a limit."""
         return self.webSocket.buildProtocol(addr)
 
     def push(
@@ -289,12 +292,13 @@ class UmqClient(ClientLink, UmqSession):
     readsWhileDraining = True  # an end in order waits for answers
 
     def hello(self) -> str:
-        """The payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
+        """Return the payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
         hello: str = self.factory.hello
         return hello
 
     def helloAttachments(self) -> Sequence[Any]:
-        """The attachments of our ``H``: octets, or Deferreds which fire with octets (``UM-06``).
+        """Return the attachments of our ``H``: octets, or Deferreds that fire with octets
+        (``UM-06``).
 
         The default is the factory's ``helloAttachments``.  A server takes few and small ones, since
         nobody is authorised yet.
@@ -303,9 +307,9 @@ class UmqClient(ClientLink, UmqSession):
         return attachments
 
     def welcomed(self, welcome: WelcomeReceived) -> Any:
-        """The server accepted us: decide whether we accept the server (``UM-07``).
+        """Return the server accepted us: decide whether we accept the server (``UM-07``).
 
-        Raise, or return a Deferred which fails, to end the session with ``F`` 1.
+        Raise, or return a Deferred that fails, to end the session with ``F`` 1.
         """
 
     def makeMachine(self) -> Client:
@@ -342,7 +346,7 @@ class UmqClient(ClientLink, UmqSession):
 class UmqClientFactory(SessionFactory, ClientFactory):
     """Builds a :class:`UmqClient` for one server's address.
 
-    What :meth:`buildProtocol` returns is the connection which carries it; its ``session`` is the
+    What :meth:`buildProtocol` returns is the connection that carries it; its ``session`` is the
     :class:`UmqClient`.
 
     Attributes as :class:`SessionFactory` has them, for the client's one connection at a time;
@@ -377,7 +381,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         self.methods = methods
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """A connection with a session in it."""
+        """Return a connection with a session in it."""
         return self.webSocket.buildProtocol(addr)
 
 

@@ -1,4 +1,4 @@
-"""What a UMQ session receives as batches for its sink."""
+"""A UMQ session makes batches for its sink of what it receives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Gathered:
         self.runs: list[tuple[str, list[Any], list[Call]]] = []
 
     def add(self, kind: str, event: Any, waits: bool = False) -> None:
-        """One more event; ``waits``: its answer waits for the sink."""
+        """Add an event; ``waits``: its answer waits for the sink."""
         runs = self.runs
         if not runs or runs[-1][0] != kind:
             runs.append((kind, [], []))

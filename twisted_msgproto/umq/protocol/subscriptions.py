@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Subscription:
-    """A topic that we subscribed at the peer: a hook is called, or iterate ``async for``.
+    """Is a topic to which we subscribed at the peer: a hook is called, or iterate ``async for``.
 
     It ends once, for one of these reasons:
 

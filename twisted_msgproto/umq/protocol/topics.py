@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @implementer(IConsumer)
 class Topic:
-    """A topic that the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
+    """Is a topic to which the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
 
     What the subscriber does not read waits here, within ``topic-queue-messages`` and
     ``topic-queue-octets``; a registered producer is paused meanwhile.  Above the limits the
@@ -95,16 +95,16 @@ class Topic:
     # IConsumer, for those who have a producer
 
     def write(self, data: bytes) -> None:
-        """An update with these UTF-8 octets."""
+        """Publish an update with these UTF-8 octets."""
         self.publish(data.decode())
         if self._producer is not None and not self._streaming and not self.paused:
             self._askLater()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """``producer`` is paused while the subscriber does not read, stopped at the end.
+        """Pause ``producer`` while the subscriber does not read, and stop it at the end.
 
         One that is not ``streaming`` is asked for an update (``resumeProducing``) now, and again
-        each time when the subscriber has taken the one before.  RuntimeError if there is one.
+        each time when the subscriber has read the one before.  Raises RuntimeError if there is one.
         """
         if self._producer is not None:
             raise RuntimeError("the topic has a producer")
@@ -126,7 +126,7 @@ class Topic:
             asking.cancel()
 
     def _askLater(self) -> None:
-        """A pull producer gave what it was asked for: ask for the next, in a turn of its own."""
+        """Ask a pull producer for its next update, in a turn of its own, after it delivered one."""
         if self._asking is None:
             self._asking = self._session.factory.clock.callLater(0, self._ask)
 

@@ -32,7 +32,7 @@ _UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
 
 
 class Answer(Ticket[Reply]):
-    """The ticket of a call of ours, which its machine keeps as the waiter.
+    """Is the ticket of a call of ours; its machine keeps it as the waiter.
 
     Attributes:
         streamed: its attachments are wanted one by one.
@@ -42,7 +42,7 @@ class Answer(Ticket[Reply]):
 
 
 class Verbs(Session):
-    """The part of a session that an application calls."""
+    """Is the part of a session that an application calls."""
 
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.umq")
     factory: Any
@@ -148,11 +148,11 @@ class Verbs(Session):
         timeout: float | None = None,
         streamed: bool = False,
     ) -> Subscription:
-        """Subscribe a topic (``UM-12``, ``UM-14``).
+        """Subscribe to a topic (``UM-12``, ``UM-14``).
 
-        ``request(id)`` gives the payload of the call that asks the peer to publish to topic ``id``.
-        Updates go to ``hook``, or wait for ``async for update in subscription``.  If the call
-        fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
+        ``request(id)`` returns the payload of the call that asks the peer to publish to topic
+        ``id``. Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
+        call fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
         ``whenEnded()`` tells that there are no more updates, and why.
         """
         session = cast("UmqSession", self)
@@ -196,7 +196,7 @@ class Verbs(Session):
         return succeed(None)
 
     def unsetAttribute(self, name: str) -> Deferred[None]:
-        """Unset an attribute at the peer (``UM-16``); as :meth:`setAttribute`."""
+        """Remove an attribute at the peer (``UM-16``); as :meth:`setAttribute`."""
         try:
             self._opened.unset_attribute(name)
         except _UNSENT as error:
@@ -213,7 +213,7 @@ class Verbs(Session):
         return self.machine
 
     def _lookBacklog(self) -> None:
-        """Updates that nobody takes pause reading, but not while we wait for an answer."""
+        """Pause reading while nobody consumes updates, but not while we wait for an answer."""
         limit = self.limits["backlog"]
         if self._backlog >= limit and not self.machine.calls_pending:
             self._own_paused = True
@@ -223,7 +223,7 @@ class Verbs(Session):
             self._control.resume("backlog")
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:
-        """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
+        """End the session: with ``F code text`` (``UM-08``), or without saying why (code None)."""
         self.because(ConnectionClosed("the session was closed"))
         if self.transport is None:  # no upgrade yet
             self._abort()
@@ -241,13 +241,13 @@ class Verbs(Session):
         self._end(fault)
 
     def _time(self) -> float:
-        """The machine is told the time, which has passed when a verb is called."""
+        """Tell the machine the time, because some has passed when a verb is called."""
         now: float = self._now()
         self.machine.clock = now
         return now
 
     def _bodies(self, attachments: Sequence[Any]) -> list[bytes | Slot]:
-        """Attachments for the machine: a Deferred becomes a slot that is filled later."""
+        """Return attachments for the machine: a Deferred becomes a slot that is filled later."""
         bodies: list[bytes | Slot] = []
         for attachment in attachments:
             if isinstance(attachment, Deferred):

@@ -24,7 +24,7 @@ from ..output import Output
 from .frames import BINARY, TEXT, close_reason, xored
 from .limits import CLOSE_INTERNAL, CLOSE_NORMAL
 from .quiet import Call, QuietLog, log
-from .wire import FramedSession, WebSocketWire
+from .wire import FramedSession, WebSocketBroken, WebSocketWire
 
 _SLICE = 16384
 """Reads reach autobahn in slices, because it copies its whole buffer twice for each frame in it."""
@@ -68,7 +68,7 @@ class Carrier(_Mixin):
     output: Output
     oversize = False
 
-    _held = 0  # octets of a message that is not whole yet
+    _held = 0  # octets of an incomplete message
     _upgraded = False
     _arrived: list[Any]  # messages that the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
@@ -78,6 +78,7 @@ class Carrier(_Mixin):
     _consuming = False
     _ping: bytes | None = None
     _drop_call: Call | None = None
+    _broken = ""  # how the peer broke WebSocket
     _loss: Failure | None = None  # what the transport said when it was lost
     _overdue = False  # the server should have dropped the connection by now
     data: Any
@@ -417,6 +418,16 @@ class Carrier(_Mixin):
         self._loss = reason
         super().connectionLost(reason)  # type: ignore[misc]  # autobahn's Twisted class has it
 
+    def _protocol_violation(self, reason: str) -> bool:
+        self._broken = self._broken or reason
+        ended: bool = super()._protocol_violation(reason)
+        return ended
+
+    def _invalid_payload(self, reason: str) -> bool:
+        self._broken = self._broken or reason
+        ended: bool = super()._invalid_payload(reason)
+        return ended
+
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         """autobahn's last word, once."""
         why = self.wasNotCleanReason or reason or str(code)
@@ -425,7 +436,9 @@ class Carrier(_Mixin):
             error = refusal or ConnectionClosed(f"no WebSocket: {why}")
             self._guarded(self.session.neverConnected, error)
         else:
-            lost = ConnectionDone() if wasClean else ConnectionLost(why)
+            lost: Exception = ConnectionDone() if wasClean else ConnectionLost(why)
+            if self._broken:
+                lost = WebSocketBroken(self._broken)
             self._guarded(self.session.connectionLost, Failure(lost))
 
     # ── from autobahn, to the transport ─────────────────────────────────────────────────────────

@@ -8,8 +8,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 from typing import Protocol as Shape
 
+from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
+
+from twisted_msgproto.core.errors import ProtocolViolation
 
 from .. import Wire
 from .frames import BINARY, TEXT, frame, opcode_of
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 Message = str | bytes
 """A WebSocket message is text as ``str`` or binary as ``bytes``."""
+
+
+class WebSocketBroken(ConnectionLost, ProtocolViolation):
+    """The peer broke WebSocket itself, so the connection is lost."""
 
 
 class FramedSession(Shape):
@@ -55,7 +62,7 @@ class FramedSession(Shape):
 
     def connectionLost(self, reason: Failure) -> None:
         """The connection is gone: ConnectionDone after a closing handshake, ConnectionLost
-        otherwise."""
+        otherwise; the latter is a :class:`WebSocketBroken` where the peer broke WebSocket."""
 
     def neverConnected(self, error: Exception) -> None:
         """The connection is gone before the upgrade; instead of ``connectionLost``."""
