@@ -1,4 +1,4 @@
-"""The orderly end of one connection, of either side, within the limit ``drain``."""
+"""One connection is closed in order by either side, within the limit ``drain``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .link import Link
 from .outbox import Waiters
 
 GOODBYE_SECONDS: Final = 1.0
-"""The last words of a session have so long to be written and read, then the connection is cut."""
+"""The last words of a session have these seconds to be read, then the connection is cut."""
 
 
 class OrderlyLink(Link):
-    """A link which can be closed in order.
+    """This link can be closed in order.
 
     A protocol says what an orderly end is (:meth:`endInOrder`, :meth:`endNow`).
     """
@@ -26,7 +26,10 @@ class OrderlyLink(Link):
 
     @cached_property
     def _leaving(self) -> Waiters[None]:
-        """Who waits for the end.  A WebSocket session may be closed before it has a connection."""
+        """Return those who wait for the end.
+
+        A WebSocket session may be closed before it has a connection.
+        """
         return Waiters()
 
     @property
@@ -64,7 +67,7 @@ class OrderlyLink(Link):
             self.endNow()
 
     def endInOrder(self) -> None:
-        """Begin the orderly end of a connection which can be used; finish what is in flight."""
+        """Begin the orderly end of a connection that can be used; finish what is in flight."""
         self.drain()
 
     def endNow(self) -> None:
@@ -75,7 +78,7 @@ class OrderlyLink(Link):
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:
-        """On WebSocket: the connection is gone before the session could begin."""
+        """The WebSocket connection is gone before the session could begin."""
         self.ending = error
         self._ended = self._gone = True
         self._closed()

@@ -112,8 +112,8 @@ def tls_text(error: BaseException | None) -> str:
 def tls_refusal(reason: Failure) -> Refused | None:
     """Return why TLS said no, or None if the connection ended for another reason.
 
-    Either side may have said it (a certificate which is missing, expired or not known, no TLS
-    there at all), and the next attempt will come to the same end.  A connection which was lost in
+    Either side may have said it (a certificate that is missing, expired or not known, no TLS
+    there at all), and the next attempt will come to the same end.  A connection that was lost in
     the middle of a hand-shake is no refusal.
     """
     if reason.check(VerificationError):
@@ -201,9 +201,9 @@ class SessionFactory:
 class MsgprotoServerFactory(SessionFactory, ServerFactory):
     """Base class of all server factories; it keeps account of live connections.
 
-    A server names its sessions (:meth:`sessionNamed`, :meth:`sessionsOf`); in those protocols in
-    which it can, it sends to one of them with the session's own verbs, or with ``push`` to the
-    newest session of a client.
+    A server names its sessions (:meth:`sessionNamed`, :meth:`sessionsOf`); where
+    the protocol allows it, it sends to one of them with the session's own verbs, or with ``push``
+    to the newest session of a client.
 
     Attributes as :class:`SessionFactory`'s, and:
         liveConnections: the protocols that are connected now.
@@ -303,7 +303,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         return self._named.get(name)
 
     def sessionsOf(self, clientId: str) -> list[Any]:
-        """Return the sessions of a client which stand, oldest first."""
+        """Return the sessions of a client, oldest first; they all stand."""
         return [
             session
             for session in self.liveConnections
@@ -317,7 +317,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def toNewest(self, clientId: str, verb: Callable[[Any], Deferred[T]]) -> Deferred[T]:
         """Call ``verb(session)`` with the newest session of a client; return its Deferred.
 
-        It fails with ConnectionClosed if the client has no session which stands.
+        It fails with ConnectionClosed if no session of the client stands.
         """
         sessions = self.sessionsOf(clientId)
         if not sessions:

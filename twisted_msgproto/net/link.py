@@ -90,7 +90,7 @@ class Link(Protocol):
     sides could wait for each other."""
 
     timeFaults: ClassVar[frozenset[str]] = frozenset()
-    """The reasons of those faults which mean that the peer did not answer in time."""
+    """Faults with these reasons mean that the peer did not answer in time."""
 
     factory: SessionFactory
     machine: Connection[Any, Any, Any]
@@ -382,7 +382,7 @@ class Link(Protocol):
             self.ending = error
 
     def whyLost(self, reason: Failure) -> Exception:
-        """Return what those are told who wait for something of a connection which is lost."""
+        """Return what those are told who wait for something of a connection that is lost."""
         if self.ending is None and isinstance(reason.value, ProtocolViolation):
             return reason.value
         why = " ".join(reason.getErrorMessage().split()) or "no reason given"
@@ -390,7 +390,7 @@ class Link(Protocol):
         return self.ending or tls_refusal(reason) or closed
 
     def peerError(self, fault: Fault) -> PeerError:
-        """Return a fault of the peer as the error which callers are told."""
+        """Return a fault of the peer as the error that callers are told."""
         kind = TimedOut if fault.reason in self.timeFaults else ProtocolViolation
         return kind(fault.text)
 

@@ -1,4 +1,4 @@
-"""What waits to be done for a caller: its Deferreds, and the producers which must wait with it.
+"""The outbox keeps the Deferreds of callers, and pauses the producers that must wait with them.
 
 A callback may cancel its neighbour, call a verb again, or close the client.  Whatever it does, each
 Deferred here fires exactly once (HO-03).  How much may wait is checked by
@@ -19,11 +19,11 @@ from ..core.errors import LimitExceeded
 T = TypeVar("T")
 
 TICKETS_MAX: Final = 10_000
-"""Tickets of one connection at a time, where no limit of its protocol is lower."""
+"""One connection has this many tickets at a time, unless its protocol has a lower limit."""
 
 
 class Ticket(Deferred[T]):
-    """The Deferred of one piece of work, which its caller may cancel at any time.
+    """A ticket is the Deferred of one piece of work; its caller may cancel it at any time.
 
     Attributes:
         number: what the machine calls the work; None before it has a number.
@@ -49,7 +49,7 @@ def fail_all(tickets: Iterable[Ticket[Any]], error: BaseException) -> None:
 
 
 class Tickets(Generic[T]):
-    """The tickets of one connection, by the number of their work."""
+    """Keeps the tickets of one connection, by the number of their work."""
 
     __slots__ = ("_limit", "_tickets", "_withdraw")
 
@@ -109,7 +109,7 @@ class Tickets(Generic[T]):
 
 
 class Waiters(Generic[T]):
-    """Everybody who waits for the same thing: a session which stands, or a connection's end."""
+    """Keeps those who wait for the same thing, as a session or a connection's end."""
 
     __slots__ = ("_waiting",)
 
@@ -120,7 +120,7 @@ class Waiters(Generic[T]):
         return len(self._waiting)
 
     def wait(self) -> Deferred[T]:
-        """Return a Deferred which fires with the next ``fire`` or ``fail``; it can be cancelled."""
+        """Return a Deferred that fires with the next ``fire`` or ``fail``; it can be cancelled."""
         waiting: Deferred[T] = Deferred(lambda cancelled: self._waiting.pop(cancelled, None))
         self._waiting[waiting] = None
         return waiting

@@ -68,7 +68,7 @@ def _first_failure(failure: Failure) -> Failure:
 
 
 class Session(SessionHooks, OrderlyLink):
-    """A link which is one peer's session: so it is in every protocol but MTL.
+    """This link is one peer's session, as in every protocol but MTL.
 
     Attributes as :class:`SessionHooks` and :class:`~.link.Link` have them.
     """
@@ -82,7 +82,7 @@ class Session(SessionHooks, OrderlyLink):
 
     @property
     def established(self) -> bool:
-        """Whether the session stands."""
+        """Return whether the session stands."""
         return self._established and not self._ended
 
     def deliver(self, batch: MessageBatch, place: Any) -> None:

@@ -1,4 +1,4 @@
-"""The client's side of one connection, as a person uses it: the same in every protocol.
+"""The client's side of one connection looks the same in every protocol to who uses it.
 
 ::
 
@@ -22,7 +22,7 @@ from ..outbox import Waiters
 
 
 class ClientLink(OrderlyLink):
-    """A link which is a client; mix it in before the session of a protocol.
+    """This link is a client; mix it in before the session of a protocol.
 
     Every verb of a client returns a Deferred, and each failure comes through that: as
     ConnectionClosed, ProtocolViolation, Refused, TimedOut, LimitExceeded or NotStored of
@@ -31,11 +31,11 @@ class ClientLink(OrderlyLink):
 
     @cached_property
     def _standing(self) -> Waiters[Any]:
-        """Who waits for the session."""
+        """Return those who wait for the session."""
         return Waiters()
 
     def whenEstablished(self) -> Deferred[Self]:
-        """Return a Deferred which fires with this client when its session stands.
+        """Return a Deferred that fires with this client when its session stands.
 
         It fails with what ended the connection before that, or has ended it since: Refused when the
         server (or TLS) said no, TimedOut, ProtocolViolation, ConnectionClosed.
@@ -50,7 +50,7 @@ class ClientLink(OrderlyLink):
         self._standing.fire(self)
 
     def neverConnected(self, error: Exception) -> None:
-        """On WebSocket: the connection is gone, and whoever waits for a session hears why."""
+        """The WebSocket connection is gone, and whoever waits for a session hears why."""
         self._ended = self._gone = True
         self.ending = error
         self._standing.fail(error)

@@ -93,7 +93,7 @@ class SabcSession(Verbs):
         """
 
     def errorReceived(self, error: ErrorReceived) -> None:
-        """The peer reports an error which answers none of our requests (``SA-24``)."""
+        """The peer reports an error that answers none of our requests (``SA-24``)."""
 
     def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
         """Messages of one read arrived, all requests or all send-only.
@@ -251,7 +251,7 @@ class SabcSession(Verbs):
         self._settle()
 
     def _askAll(self, batch: MessageBatch) -> None:
-        """Let the application answer; answers which are there at once leave together."""
+        """Let the application answer; answers that are there at once leave together."""
         numbers: list[str] = []
         bodies: list[bytes] = []
         ask = self.requestReceived

@@ -30,7 +30,7 @@ def _unsent(error: Exception) -> Exception:
 
 
 class Verbs(Session):
-    """The part of a :class:`.session.SabcSession` which an application calls."""
+    """An application calls this part of a :class:`.session.SabcSession`."""
 
     factory: Any
     machine: Server | Client
@@ -74,7 +74,7 @@ class Verbs(Session):
     def sendOnly(
         self, body: Body = b"", *, headers: Mapping[str, str] | None = None
     ) -> Deferred[None]:
-        """Send a message which wants no answer (``SA-17``).
+        """Send a message that wants no answer (``SA-17``).
 
         The Deferred fires when it is written, and fails as that of :meth:`request` does.
         """
@@ -91,7 +91,7 @@ class Verbs(Session):
     def sendError(
         self, code: int | str, text: str = "", *, headers: Mapping[str, str] | None = None
     ) -> Deferred[None]:
-        """Tell the peer of an error which answers nothing (``SA-24``).
+        """Tell the peer of an error that answers nothing (``SA-24``).
 
         The Deferred fires when it is written; it fails with ValueError for headers which cannot be
         sent, and with ConnectionClosed without a session.
@@ -117,7 +117,7 @@ class Verbs(Session):
 
     @property
     def _speaking(self) -> Any:
-        """The machine, if the session stands; raises ConnectionClosed otherwise."""
+        """Return the machine; raise ConnectionClosed without a session."""
         if not self._established or self._ended:
             raise ConnectionClosed("there is no session")
         return self.machine
@@ -151,7 +151,7 @@ class Verbs(Session):
             stream.abort()
 
     def _release(self, waiter: Any) -> Ticket[Response]:
-        """Return the ticket of a request which is over; what is left of its body is not sent."""
+        """Return the ticket of a request that is over; what is left of its body is not sent."""
         stream = self._streams.pop(waiter, None) if self._streams else None
         if stream is not None:
             stream.abort()

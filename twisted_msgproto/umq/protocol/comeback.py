@@ -173,7 +173,7 @@ class UmqClientService(ClientComeback[UmqClient]):
         """Set an attribute, now and in every session to come; attachments are octets here.
 
         The Deferred fires when it is written in the session which stands, or at once where none
-        does.  It fails with ValueError for a name which no attribute has, and with LimitExceeded;
+        does.  It fails with ValueError for a name that no attribute has, and with LimitExceeded;
         then no session has it.
         """
         if "=" in name:

@@ -187,7 +187,7 @@ class Verbs(Session):
         """Set an attribute at the peer (``UM-15``); fires when it is written.
 
         Fails with ConnectionClosed without a session, with LimitExceeded, and with ValueError for a
-        name which no attribute has.
+        name that no attribute has.
         """
         try:
             self._opened.set_attribute(name, value, self._bodies(attachments))
@@ -207,7 +207,7 @@ class Verbs(Session):
 
     @property
     def _opened(self) -> Server | Client:
-        """The machine, told the time, if the session stands; raises ConnectionClosed otherwise."""
+        """Return the machine, told the time; raises ConnectionClosed without a session."""
         if not self._established or not self.machine.opened or self._closing:
             raise ConnectionClosed("there is no session")
         self._time()
