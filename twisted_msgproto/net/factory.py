@@ -206,9 +206,9 @@ class SessionFactory:
 class MsgprotoServerFactory(SessionFactory, ServerFactory):
     """Base class of all server factories; it keeps account of live connections.
 
-    A server names its sessions (:meth:`sessionNamed`, :meth:`sessionsOf`); in those protocols in
-    which it can, it sends to one of them with the session's own verbs, or with ``push`` to the
-    newest session of a client.
+    A server names its sessions (:meth:`sessionNamed`, :meth:`sessionsOf`); where
+    the protocol allows it, it sends to one of them with the session's own verbs, or with ``push``
+    to the newest session of a client.
 
     Attributes as :class:`SessionFactory`'s, and:
         liveConnections: the protocols that are connected now.

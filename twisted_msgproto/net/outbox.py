@@ -20,7 +20,7 @@ from ..core.errors import LimitExceeded
 T = TypeVar("T")
 
 TICKETS_MAX: Final = 10_000
-"""Tickets of one connection at a time, where no limit of its protocol is lower."""
+"""One connection has this many tickets at a time, unless its protocol has a lower limit."""
 
 
 class Ticket(Deferred[T]):

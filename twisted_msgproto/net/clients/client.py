@@ -1,4 +1,4 @@
-"""The client's side of one connection, as a person uses it: the same in every protocol.
+"""The client's side of one connection looks the same in every protocol to who uses it.
 
 ::
 

@@ -206,7 +206,7 @@ class Verbs(Session):
 
     @property
     def _opened(self) -> Server | Client:
-        """The machine, told the time, if the session stands; raises ConnectionClosed otherwise."""
+        """Return the machine, told the time; raises ConnectionClosed without a session."""
         if not self._established or not self.machine.opened or self._closing:
             raise ConnectionClosed("there is no session")
         self._time()
