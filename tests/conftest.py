@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.tools.processes import Launcher, children, command_of, launching
+from tests.tools.processes import (
+    PROJECT,
+    Launcher,
+    children,
+    command_of,
+    environment,
+    launching,
+)
 
 KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 """Threads which belong to a reactor's pool, to pytest's own workers, or to a Spark session."""
@@ -125,3 +135,28 @@ def spark(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
         register(session)
         session.scratch = scratch
         yield session
+
+
+@pytest.fixture(scope="session")
+def sixth_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example ``msgproto-lines``, installed offline into a directory of its own."""
+    source = tmp_path_factory.mktemp("source") / "lines"
+    # pip builds in the source's directory, and the example's is not to change.
+    shutil.copytree(
+        PROJECT / "examples" / "lines",
+        source,
+        ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+    )
+    target = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
+    ended = subprocess.run([*pip, *offline, str(source)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return target
+
+
+@pytest.fixture(scope="session")
+def with_sixth(sixth_site: Path) -> dict[str, str]:
+    """The environment of a process that has a sixth protocol, ``lines``."""
+    env = environment()
+    return {**env, "PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], str(sixth_site)])}

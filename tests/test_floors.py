@@ -171,6 +171,8 @@ def allowed(path: Path) -> tuple[set[str], set[str]] | None:
         websocket = {"autobahn"} if parts[1:3] == ("wires", "websocket") else set()
         sasl = {"scramp"} if parts[1] == "sasl.py" else set()
         return {"core", "queue", "net"}, NETWORK | websocket | sasl
+    if room == "testing":
+        return {"core", "queue", "net", "testing"}, NETWORK
     if room not in PROTOCOL_ROOMS or parts[1].removesuffix(".py") in OUTER_ROOMS:
         return None
     if is_pure(relative(path)):
@@ -298,6 +300,7 @@ def test_the_rules_see_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
         "cli/x.py": "def f():\n    import pyspark.sql",
         "cli/benches/queue.py": "import twisted.internet",
         "cli/benches/spark.py": "from ...net import sink",
+        "testing/x.py": "import pytest",
     }
     for name, text in cases.items():
         path = tmp_path / "twisted_msgproto" / name

@@ -78,7 +78,7 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ("lumberjack = 1", r"\[lumberjack\] is to be a table"),
         (
             "[lumberjack]\nendpiont = 'x'",
-            r"\[lumberjack\]: unknown key 'endpiont'; known: endpoint",
+            r"\[lumberjack\]: unknown key 'endpiont'; known: class, endpoint",
         ),
         ("[lumberjack]\nqueue = 'x'", "unknown key 'queue'"),
         ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),
@@ -247,7 +247,9 @@ def test_the_gateway_can_be_run_by_twistds_plugin(launch: Launcher, file: Path) 
 def test_what_is_in_force_for_every_protocol_runs_the_same(tmp_path: Path) -> None:
     from twisted_msgproto.cli.demo import gateway_file
 
-    configuration = Configuration(tomllib.loads(gateway_file(tmp_path / "spool")))
+    configuration = Configuration(
+        tomllib.loads(gateway_file(tmp_path / "spool", PROTOCOLS.values()))
+    )
     shown = "\n".join(configuration.lines())
     again = Configuration(tomllib.loads(shown))
     assert list(again.servers) == list(PROTOCOLS)

@@ -323,6 +323,13 @@ def test_what_each_sub_command_runs(run: Any) -> None:
     assert run.command_line(["test"]) == everything
     assert run.command_line(["test", "-k", "x"]) == [python, "-m", "pytest", "-k", "x"]
     assert run.command_line(["docs"])[:3] == [python, "-m", "sphinx"]
+    assert run.command_line(["check"]) == [python, "-m", "tests.check"]
+    checked = [python, "-m", "twisted_msgproto", "check", "gateway.toml"]
+    assert run.command_line(["check", "gateway.toml"]) == checked
+    (run.ROOT / "tests" / "core").mkdir(parents=True)
+    quick = [python, "-m", "pytest", "-q", "-m", "not slow"]
+    assert run.command_line(["quick", "core", "-k", "x"]) == [*quick, "tests/core", "-k", "x"]
+    assert run.command_line(["quick"]) == [*quick, "-n", "2", "--dist", "loadgroup"]
     assert run.command_line(["demo", "--messages", "5"]) == [
         *(python, "-m", "twisted_msgproto", "demo", "--messages", "5")
     ]

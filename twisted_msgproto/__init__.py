@@ -1,4 +1,5 @@
-"""Five message protocols on Twisted, and the shortest safe way from the wire into Spark.
+"""This package implements five message protocols on Twisted, and the shortest safe way from the
+wire into Spark.
 
 Importing this package alone pulls in neither a reactor nor pyspark nor pyarrow.
 """

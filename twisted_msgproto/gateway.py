@@ -1,20 +1,20 @@
-"""``twistd -n msgproto --config gateway.toml``: every server of one file in one process.
+"""``twistd -n msgproto --config gateway.toml``: runs every server of one file in one process.
 
 The file has one table per server, named like its plugin, with the same keys as the plugin's
-options, and tables which all servers share::
+options, and tables that all servers share::
 
     [queue]                     # leave it out: acknowledged then means accepted, not on disk
     directory = "/var/spool/msgproto"
     max-bytes = 10737418240
 
-    [limits]                    # for every server which has a limit of this name
+    [limits]                    # for every server that has a limit of this name
     handshake = 5
 
     [lumberjack]
     endpoint = ["tcp:5044", "tls:/etc/msgproto/keys:5043"]
     limit = { window = 4096 }   # this server's own; wins over [limits]
 
-The command line wins over the file.  An unknown table or key is an error which names it.
+The command line wins over the file.  An unknown table or key is an error that names it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from typing import Any, ClassVar, cast
 from twisted.application.service import IService
 from twisted.python import usage
 
+from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import Limits
 from .net.gateway import Gateway
+from .net.monotonic import count_monotonically
 from .net.options import ServerOptions, parse_or_exit
-from .registry import PROTOCOLS, load
 
 QUEUE_KEYS: Mapping[str, type] = {
     "directory": str,
@@ -42,16 +43,21 @@ QUEUE_KEYS: Mapping[str, type] = {
     "group-messages": int,
     "commit-delay": float,
 }
-"""The keys of [queue] and their types; all but the directory go to the queue's writer."""
+"""These are the keys of [queue] and their types; all but the directory are passed to the queue's
+writer.
+"""
+
+SHARED = ("queue", "limits")
+"""These tables belong to no server."""
 
 ELSEWHERE = {"queue", "help", "version", "help-auth", "help-auth-type"}
-"""Options of a single server's plugin which make no sense in its table of the file."""
+"""These options of a single server's plugin make no sense in its table of the file."""
 
 CHECKERS = "credCheckers"
-"""Where strcred keeps what ``--auth`` made; the text itself is not kept."""
+"""strcred keeps what ``--auth`` made under this name; the text itself is not kept."""
 
 HIDDEN = "(hidden)"
-"""What stands for a secret."""
+"""This text replaces a secret."""
 
 SECRET_WORDS = ("password", "secret", "token")
 """An option with one of these in its name is not shown."""
@@ -78,11 +84,11 @@ class Options(usage.Options):
         self["set"] = []
 
     def opt_limit(self, assignment: str) -> None:
-        """A limit of every server which has it, as NAME=VALUE; wins over the file."""
+        """A limit of every server that has it, as NAME=VALUE; wins over the file."""
         self["limit"].append(assignment)
 
     def opt_set(self, assignment: str) -> None:
-        """One key of the file, as TABLE.KEY=VALUE (VALUE as in TOML, or plain text)."""
+        """Set one key of the file, given as TABLE.KEY=VALUE (VALUE as in TOML, or plain text)."""
         self["set"].append(assignment)
 
     def parseOptions(self, options: Any = None) -> None:
@@ -135,7 +141,7 @@ def _merge(tables: dict[str, Any], table: str, key: str, value: object) -> None:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The file's tables; ConfigurationError if it cannot be read or is no TOML."""
+    """Return the file's tables; ConfigurationError if it cannot be read or is no TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -153,26 +159,29 @@ class Configuration:
     """
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
-        """Raises ConfigurationError which names the table and key that cannot be."""
+        """Raises ConfigurationError that names the table and key that cannot be."""
         for name, table in tables.items():
-            if name not in (*PROTOCOLS, "queue", "limits"):
-                known = ", ".join((*PROTOCOLS, "queue", "limits"))
-                raise ConfigurationError(f"unknown table [{name}]; known: {known}")
+            # Our own come first: without another package's nobody asks which there are.
+            if name not in (*registry.PROTOCOLS, *SHARED) and name not in registry.known():
+                names = ", ".join((*registry.known(), *SHARED))
+                raise ConfigurationError(f"unknown table [{name}]; known: {names}")
             if not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
         self.queue = _queue_keys(tables.get("queue"))
         self._limits: Table = tables.get("limits", {})
         self.servers: dict[str, ServerOptions] = {
-            name: self._server(name, table) for name, table in tables.items() if name in PROTOCOLS
+            name: self._server(name, table) for name, table in tables.items() if name not in SHARED
         }
         if not self.servers:
-            raise ConfigurationError(f"no server; a table of {', '.join(PROTOCOLS)} makes one")
+            raise ConfigurationError(
+                f"no server; a table of {', '.join(registry.known())} makes one"
+            )
         for name in self._limits:
             if not any(name in options["limits"] for options in self.servers.values()):
                 raise ConfigurationError(f"[limits]: no server here has a limit {name!r}")
 
     def _server(self, name: str, table: Table) -> ServerOptions:
-        options = cast(ServerOptions, load(name, "service").Options())
+        options = cast(ServerOptions, registry.part(name, "service", "Options")())
         limits: dict[str, Any] = {
             limit: value for limit, value in self._limits.items() if limit in options["limits"]
         }
@@ -191,7 +200,7 @@ class Configuration:
         return options
 
     def lines(self) -> Iterator[str]:
-        """What is in force, as TOML; secrets are hidden."""
+        """Yield what is in force, as TOML; secrets are hidden."""
         if self.queue:
             yield "[queue]"
             for key, value in self.queue.items():
@@ -207,12 +216,14 @@ class Configuration:
 
 
 def option_names(options: ServerOptions) -> list[str]:
-    """The keys which a server's table of the file may have."""
+    """The keys that a server's table of the file may have."""
     return [name for long in options.longOpt if (name := long.rstrip("=")) not in ELSEWHERE]
 
 
 def _given(options: ServerOptions) -> Iterator[tuple[str, object]]:
-    """Every key of a server's table but its limits, with the value in force; secrets hidden."""
+    """Yield every key of a server's table but its limits, with the value in force; secrets
+    hidden.
+    """
     flags = {long for long in options.longOpt if not long.endswith("=")}
     for name in option_names(options):
         # what may be repeated is kept as a list, under the option's name or its plural
@@ -228,7 +239,7 @@ def _given(options: ServerOptions) -> Iterator[tuple[str, object]]:
 
 
 def option_words(place: str, key: str, value: object) -> list[str]:
-    """The command line words which say what a key of the file says.
+    """Return the command line words that say what a key of the file says.
 
     A list repeats the option, a table gives NAME=VALUE each, true is the bare option and false
     leaves it out.  Raises ConfigurationError for any other type; ``place`` is for its text.
@@ -245,7 +256,7 @@ def option_words(place: str, key: str, value: object) -> list[str]:
 
 
 def toml_value(value: object) -> str:
-    """A text, number, flag or list as TOML spells it."""
+    """Return a text, number, flag or list as TOML spells it."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml_value, value))}]"
     # JSON's texts, numbers and flags are TOML's, but for DEL
@@ -272,19 +283,25 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
 
 
 def make_gateway(configuration: Configuration, reactor: Any) -> Gateway:
-    """The services of the file; ConfigurationError for what can be told before they start."""
+    """Return the services of the file; ConfigurationError for what can be told before they
+    start.
+    """
     keys = {key.replace("-", "_"): value for key, value in configuration.queue.items()}
     gateway = Gateway(reactor, keys.pop("directory", None), title="msgproto", **keys)
     for name, options in configuration.servers.items():
-        server: IService = load(name, "service").serve(options, gateway)
+        try:
+            server: IService = registry.part(name, "service", "serve")(options, gateway)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"[{name}]: {error}") from error
         server.setServiceParent(gateway)
     return gateway
 
 
 def makeService(options: Options) -> Gateway:
-    """What twistd calls."""
+    """Return what twistd calls."""
     from twisted.internet import reactor
 
+    count_monotonically(reactor)
     try:
         return make_gateway(options["configuration"], reactor)
     except ConfigurationError as error:

@@ -1,28 +1,60 @@
-"""The only list of the protocols: where each one's package is and what runs it by default.
+"""This module knows all protocols and sinks: our own, and those of other packages.
 
-The command line, the combined gateway and the demo look a protocol up here and import its modules
-late, by name.  A sixth protocol is a package and one more row.
+The command line, the combined gateway, the demo and the benches find a protocol here and import its
+modules late, by name.  Our own stand in :data:`PROTOCOLS`.  Another package adds one with an entry
+point whose value is a :class:`Registered`::
+
+    [project.entry-points."twisted_msgproto.protocols"]
+    lines = "msgproto_lines:REGISTERED"
+
+and a sink with an entry point of the group ``twisted_msgproto.sinks``.  If a package cannot be
+imported, one line names it when its protocol is asked for; all others work as before.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .core.errors import ConfigurationError
+from .core.named import failure_text
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
-"""A server endpoint on this machine alone, with a port which the system chooses."""
+"""The endpoint of a server for this machine alone, on a port that the system chooses, is this."""
+
+PROTOCOL_GROUP: Final = "twisted_msgproto.protocols"
+"""Protocols are entry points of this group; each value is a :class:`Registered` of their name."""
+
+SINK_GROUP: Final = "twisted_msgproto.sinks"
+"""Sinks are entry points of this group; see
+:meth:`twisted_msgproto.net.gateway.Gateway.sinkOf`."""
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+"""A protocol's name matches this, since it names a table of TOML and a twistd plugin."""
+
+RESERVED: Final = frozenset(
+    {"broker", "growth", "idle", "limits", "msgproto", "queue", "scale", "spark", "status"}
+)
+"""These names mean something else in a gateway.toml, to ``twistd`` or to ``msgproto bench``."""
 
 
 class Registered(NamedTuple):
-    """One protocol.
+    """Describes one protocol.
 
-    ``ports`` names the default ports by their role (``"tcp"``, ``"websocket"``, ``"control"``, …).
-    ``demo`` is the protocol's table of the demo's gateway.toml, with which its server listens on
-    ``demo_addresses`` addresses; ``demo_send`` is what ``msgproto send`` is told beside each.
+    ``package`` has the modules ``service`` (``Options``, ``serve``, ``makeService``) and
+    ``command`` (``DEFAULT_ENDPOINT``, ``send``, ``recv``).  ``ports`` names the default ports by
+    their role (``"tcp"``, ``"websocket"``, ``"control"``, …).  ``demo`` is the protocol's table in
+    the demo's gateway.toml; its server then listens on ``demo_addresses`` addresses.  The demo
+    leaves out a protocol whose table is empty.  ``demo_send`` is what ``msgproto send`` is told
+    beside each address.  ``bench`` names the module with the rows of ``msgproto bench``; it is
+    empty if there is none.
     """
 
     name: str
@@ -32,6 +64,7 @@ class Registered(NamedTuple):
     demo: Mapping[str, object]
     demo_send: tuple[str, ...] = ()
     demo_addresses: int = 1
+    bench: str = ""
 
 
 PROTOCOLS: Mapping[str, Registered] = {
@@ -44,6 +77,7 @@ PROTOCOLS: Mapping[str, Registered] = {
             ports={"tcp": 5044},
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "512", "--compress", "3"),
+            bench="twisted_msgproto.cli.benches.lumberjack",
         ),
         Registered(
             name="micromsg2",
@@ -52,6 +86,7 @@ PROTOCOLS: Mapping[str, Registered] = {
             ports={"tcp": 5045},
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "100"),
+            bench="twisted_msgproto.cli.benches.micromsg2",
         ),
         Registered(
             name="sabc",
@@ -61,6 +96,7 @@ PROTOCOLS: Mapping[str, Registered] = {
             demo={"endpoint": [LOOPBACK], "websocket": [LOOPBACK]},
             demo_send=("--window", "256"),
             demo_addresses=2,
+            bench="twisted_msgproto.cli.benches.sabc",
         ),
         Registered(
             name="umq",
@@ -69,6 +105,7 @@ PROTOCOLS: Mapping[str, Registered] = {
             ports={"websocket": 5048},
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "256"),
+            bench="twisted_msgproto.cli.benches.umq",
         ),
         Registered(
             name="mtl",
@@ -77,21 +114,165 @@ PROTOCOLS: Mapping[str, Registered] = {
             ports={"control": 5049, "data": 5050},
             demo={"endpoint": ["tcp://127.0.0.1:*"]},
             demo_send=("--destination", "ingest/demo"),
+            bench="twisted_msgproto.cli.benches.mtl",
         ),
     )
 }
+"""These are our own; they need no metadata of an installation."""
+
+
+# ── protocols ───────────────────────────────────────────────────────────────────────────────────
+
+
+def known() -> list[str]:
+    """Return the names of all protocols, our own first; no other package is imported for it."""
+    return [*PROTOCOLS, *sorted(_others(PROTOCOL_GROUP).keys() - PROTOCOLS.keys())]
 
 
 def registered(name: str) -> Registered:
-    """The protocol of this name; ConfigurationError if there is none."""
-    try:
-        return PROTOCOLS[name]
-    except KeyError:
-        raise ConfigurationError(
-            f"unknown protocol {name!r}; known: {', '.join(PROTOCOLS)}"
-        ) from None
+    """Return the protocol of this name.
+
+    Raises ConfigurationError if there is none, and if the package that provides it is broken.
+    """
+    row = PROTOCOLS.get(name)
+    if row is not None:
+        return row
+    offers = _others(PROTOCOL_GROUP).get(name)
+    if offers is None:
+        raise ConfigurationError(f"unknown protocol {name!r}; known: {', '.join(known())}")
+    return _row(name, offers)
+
+
+def usable(
+    complain: Callable[[str], object], parts: Iterable[tuple[str, str]] = ()
+) -> Iterator[Registered]:
+    """Iterate over all protocols; a broken one is left out, and ``complain(line)`` is called.
+
+    A protocol that lacks one of ``parts`` is broken, too; each is a module and an attribute.
+    """
+    yield from PROTOCOLS.values()
+    for name in sorted(_others(PROTOCOL_GROUP)):
+        if name in PROTOCOLS:
+            package = package_name(_others(PROTOCOL_GROUP)[name][0])
+            complain(f"protocol {name!r} of the package {package} is not used: it is one of ours")
+            continue
+        try:
+            row = registered(name)
+            for module, attribute in parts:
+                part(name, module, attribute)
+        except ConfigurationError as error:
+            complain(str(error))
+        else:
+            yield row
 
 
 def load(name: str, module: str) -> ModuleType:
-    """Import one module of a protocol's package: ``load("lumberjack", "service")``."""
-    return importlib.import_module(f"{registered(name).package}.{module}")
+    """Import one module of a protocol's package: ``load("lumberjack", "service")``.
+
+    Raises ConfigurationError when another package's module cannot be imported.
+    """
+    return load_module(name, f"{registered(name).package}.{module}")
+
+
+def load_module(name: str, module: str) -> ModuleType:
+    """Import ``module`` for the protocol ``name``; it raises as :func:`load` does."""
+    if name in PROTOCOLS:
+        return importlib.import_module(module)
+    try:
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise _broken(f"protocol {name!r}", _others(PROTOCOL_GROUP)[name][0], error) from error
+
+
+def part(name: str, module: str, attribute: str) -> Any:
+    """Return what a module of a protocol's package calls ``attribute``; raises as :func:`load`."""
+    found = load(name, module)
+    try:
+        return getattr(found, attribute)
+    except AttributeError as error:
+        if name in PROTOCOLS:
+            raise
+        raise _broken(f"protocol {name!r}", _others(PROTOCOL_GROUP)[name][0], error) from error
+
+
+def _row(name: str, offers: tuple[EntryPoint, ...]) -> Registered:
+    what = f"protocol {name!r}"
+    if not NAME.fullmatch(name) or name in RESERVED:
+        raise ConfigurationError(
+            f"{what} of the package {package_name(offers[0])}: a protocol cannot have this name"
+        )
+    row = _loaded(what, offers)
+    if not isinstance(row, Registered) or row.name != name:
+        raise ConfigurationError(
+            f"{what} of the package {package_name(offers[0])}: its entry point"
+            f" {offers[0].value!r} is no twisted_msgproto.registry.Registered of this name"
+        )
+    return row
+
+
+# ── sinks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def known_sinks() -> list[str]:
+    """Return the names of all registered sinks; no package is imported for it."""
+    return sorted(_others(SINK_GROUP))
+
+
+def registered_sink(name: str) -> object:
+    """Return the class or function that makes the sink of this name.
+
+    Raises ConfigurationError if there is none, and if the package that provides it is broken.
+    """
+    offers = _others(SINK_GROUP).get(name)
+    if offers is None:
+        names = ", ".join(known_sinks()) or "none"
+        raise ConfigurationError(
+            f"no package has registered it (known: {names}), nor is it MODULE:NAME"
+        )
+    return _loaded(f"sink {name!r}", offers)
+
+
+# ── entry points ────────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def _others(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Return what other packages offer: name → entry points; more than one is a clash."""
+    from importlib.metadata import entry_points  # late: most processes need our own alone
+
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for offer in entry_points(group=group):
+        found[offer.name] = (*found.get(offer.name, ()), offer)
+    return found
+
+
+def forget() -> None:
+    """Forget the entry points of other packages: they are searched for anew, as at the start."""
+    _others.cache_clear()
+
+
+def _loaded(what: str, offers: tuple[EntryPoint, ...]) -> object:
+    """Load the one entry point; ConfigurationError is raised if there are several, or it fails."""
+    if len(offers) > 1:
+        names = " and ".join(sorted(map(package_name, offers)))
+        raise ConfigurationError(f"{what} comes from more than one package, {names}: uninstall one")
+    try:
+        return offers[0].load()
+    except (Exception, SystemExit) as error:
+        raise _broken(what, offers[0], error) from error
+
+
+def package_name(offer: EntryPoint) -> str:
+    """Return the name and version of the package that has this entry point."""
+    try:
+        assert offer.dist is not None
+        return f"{offer.dist.name} {offer.dist.version}"
+    except Exception:  # its metadata is damaged, or there is none
+        return "of an unknown name"
+
+
+def _broken(what: str, offer: EntryPoint, error: BaseException) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what}: the package {package_name(offer)} is broken ({failure_text(error)}):"
+        " repair it or uninstall it"
+    )

@@ -21,7 +21,9 @@ spark = pytest.mark.xdist_group("spark")
 
 
 def test_the_gateway_file_runs_every_protocol(tmp_path: Path) -> None:
-    configuration = Configuration(tomllib.loads(gateway_file(tmp_path / 'a "queue"')))
+    configuration = Configuration(
+        tomllib.loads(gateway_file(tmp_path / 'a "queue"', PROTOCOLS.values()))
+    )
     assert list(configuration.servers) == list(PROTOCOLS)
     assert configuration.queue["directory"] == str(tmp_path / 'a "queue"')
 
@@ -121,7 +123,7 @@ def test_temporary_directories_of_earlier_demos_go(
 def test_a_process_that_fails_is_shown_with_the_end_of_its_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "gateway_file", lambda queue: "[nonsense]")
+    monkeypatch.setattr(demo, "gateway_file", lambda queue, protocols: "[nonsense]")
     assert cli.main(["demo", "--keep", str(tmp_path)]) == 1
     told = capsys.readouterr().err
     assert told.startswith("msgproto demo: the gateway process ended with status 1")
@@ -136,16 +138,20 @@ def counts_of(ended: Launched) -> list[tuple[int, ...]]:
 @spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_demo_run_twice_in_one_directory_lands_each_runs_messages(launch: Launcher) -> None:
+def test_the_demo_run_twice_in_one_directory_lands_each_runs_messages(
+    launch: Launcher, with_sixth: dict[str, str]
+) -> None:
+    """With a protocol of another package among them (FC-05)."""
+    names = [*PROTOCOLS, "lines"]
     for _ in range(2):
-        ended = launch("demo", "--messages", "200", "--keep", "kept")
+        ended = launch("demo", "--messages", "200", "--keep", "kept", env=with_sixth)
         assert ended.wait(seconds=840) == 0, ended.output
-        total = 200 * len(PROTOCOLS)
-        assert counts_of(ended) == [(200, 200, 200)] * len(PROTOCOLS) + [(total, total, total)]
+        total = 200 * len(names)
+        assert counts_of(ended) == [(200, 200, 200)] * len(names) + [(total, total, total)]
     from twisted_msgproto.spark.table import LandedTable
 
     table = LandedTable(launch.directory / "kept" / "table")
-    assert table.counts() == dict.fromkeys(sorted(PROTOCOLS), 400)
+    assert table.counts() == dict.fromkeys(sorted(names), 400)
     assert table.duplicates() == []
 
 

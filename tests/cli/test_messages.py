@@ -14,7 +14,6 @@ from twisted.trial.unittest import TestCase
 
 from twisted_msgproto.cli import messages
 from twisted_msgproto.cli.messages import Lines, MadeUp
-from twisted_msgproto.core.errors import ConfigurationError
 
 reactor: Any = installed
 
@@ -64,11 +63,35 @@ class FromAPipe(TestCase):
         self.assertNotIn(self.lines, reactor.getReaders())
 
     async def test_an_endless_line_is_refused(self) -> None:
+        """What stands before it is given out; the operator is told its number."""
         self.patch(messages, "LINE_OCTETS_MAX", 1000)
-        os.write(self.into, b"x" * 1001)
-        with self.assertRaises(ConfigurationError):
-            await self.lines.some(1)
+        os.write(self.into, b"1\n\n3\n" + b"x" * 1001)
+        self.assertEqual(await self.lines.some(1), [b"1"])
+        self.assertEqual(await self.lines.some(9), [b"3"])
         self.assertEqual(await self.lines.some(1), [])
+        self.assertEqual(str(self.lines.refused), "line 4 is longer than 1000 octets")
+
+    async def test_a_line_which_cannot_be_sent_ends_it_with_its_number__HO_02(self) -> None:
+        """Those before it are given out, those behind it are not; empty lines count as lines."""
+
+        def encode(line: bytes) -> bytes:
+            if line == b"bad":
+                raise ValueError("it is bad")
+            return line.upper()
+
+        lines = Lines(reactor, self.out, encode)
+        os.write(self.into, b"a\n\nb\nbad\nc\n")
+        self.assertEqual(await lines.some(10), [b"A", b"B"])
+        self.assertEqual(await lines.some(10), [])
+        self.assertEqual(await lines.some(10), [])
+        self.assertEqual(str(lines.refused), "line 4 cannot be sent: it is bad")
+
+    async def test_an_input_which_cannot_be_read_is_told(self) -> None:
+        directory = os.open(".", os.O_RDONLY)
+        self.addCleanup(os.close, directory)
+        lines = Lines(reactor, directory)
+        self.assertEqual(await lines.some(1), [])
+        self.assertEqual(str(lines.refused), "the input cannot be read: Is a directory")
 
 
 class FromAFile(TestCase):

@@ -2,11 +2,12 @@
 
 import json
 import signal
+import subprocess
 import sys
 
 import pytest
 
-from tests.tools.processes import Launched, Launcher
+from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment
 from twisted_msgproto.cli.recv import as_line
 from twisted_msgproto.cli.rows import iso_time, row
 from twisted_msgproto.core.message import Message
@@ -80,6 +81,45 @@ def test_a_refusal_is_one_line(fake: Launcher) -> None:
     program = recv(fake, "refuse")
     assert program.wait() == 1
     assert program.lines == ["msgproto recv: no such topic"]
+
+
+@pytest.mark.parametrize("protocol", ["umq", "mtl"])
+def test_a_reader_which_has_had_enough_ends_it_although_nothing_comes__HO_21(
+    launch: Launcher, protocol: str
+) -> None:
+    """``msgproto recv … | true``: the pipe breaks, and nobody will ever send anything."""
+    endpoint = "tcp:0:interface=127.0.0.1" if protocol == "umq" else "tcp://127.0.0.1:*"
+    serving = launch(protocol, "-e", endpoint, module="twisted")
+    with subprocess.Popen(
+        [sys.executable, "-m", "twisted_msgproto", "recv", protocol, serving.address(protocol)],
+        cwd=launch.directory,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None and program.stderr is not None
+        program.stdout.close()
+        assert program.stderr.read() == ""
+        assert program.wait(PATIENCE_SECONDS) == 128 + signal.SIGPIPE
+
+
+def test_less_than_wanted_within_the_time_is_a_failure(fake: Launcher) -> None:
+    program = recv(fake, "--count", "9", "--timeout", "0.1")
+    assert program.wait() == 1
+    assert program.lines[-1] == "msgproto recv: 5 of 9 messages came: no more came within 0.1 s"
+
+
+def test_what_came_within_the_time_is_enough_without_a_count(fake: Launcher) -> None:
+    program = recv(fake, "--timeout", "0.1")
+    assert program.wait() == 0
+    assert program.lines == ["0", "1", "2", "3", "4", "unsubscribed"]
+
+
+def test_properties_are_shown_on_demand() -> None:
+    message = Message("micromsg2", "message", 0, destination="d", body=b"b", fields={"a": "1\n"})
+    shown = as_line(message, as_json=False, properties=True)
+    assert shown == 'd\t{"a": "1\\n"}\tb'
 
 
 def test_json_lines_have_the_tables_columns(fake: Launcher) -> None:

@@ -4,17 +4,20 @@ import contextlib
 import json
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
-from tests.tools.processes import Launched, Launcher
+from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment
 from twisted_msgproto import cli
 from twisted_msgproto.cli import send
+from twisted_msgproto.cli.clients import check_options
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.queue import QueueReader
 
@@ -162,6 +165,107 @@ def test_a_bad_option_is_a_usage_error(launch: Launcher, words: list[str]) -> No
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("verb", "protocol", "option"),
+    [
+        ("send", "lumberjack", ["--destination", "x"]),
+        ("send", "lumberjack", ["--user", "x"]),
+        ("send", "lumberjack", ["--property", "a=b"]),
+        ("send", "micromsg2", ["--compress", "3"]),
+        ("send", "micromsg2", ["--user", "x"]),
+        ("send", "sabc", ["--destination", "x"]),
+        ("send", "sabc", ["--ttl", "5"]),
+        ("send", "umq", ["--extension", "json"]),
+        ("send", "umq", ["--host", "x:1"]),
+        ("send", "mtl", ["--tls-cert", "x"]),
+        ("send", "mtl", ["--replace-invalid"]),
+        ("recv", "umq", ["--filter", "a=b"]),
+    ],
+)
+def test_an_option_which_a_protocol_has_not_is_told__HO_17(
+    verb: str, protocol: str, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([verb, protocol, *option]) == 2
+    told = capsys.readouterr().err
+    assert told == f"msgproto {verb}: {verb} {protocol} has no {option[0]}\n"
+
+
+def test_a_command_of_others_without_lists_is_given_every_option() -> None:
+    fields = {"destination": "x", "window": 7}
+    check_options("theirs", ModuleType("command"), "send", fields)
+
+
+@pytest.mark.parametrize(
+    ("counts", "count", "why", "line"),
+    [
+        ((5, 5, 0), None, None, None),
+        ((5, 0, 5), None, None, None),
+        ((5, 5, 0), 5, None, None),
+        ((0, 0, 0), None, None, None),
+        ((5, 3, 0), None, "it broke", "3 of 5 messages were acknowledged: it broke"),
+        ((4, 4, 0), 5, "it broke", "4 of 5 messages were acknowledged: it broke"),
+        ((5, 5, 0), None, "it broke", "5 of 5 messages were acknowledged: it broke"),
+        ((0, 0, 0), 5, "it broke", "nothing was sent: it broke"),
+        ((5, 0, 3), None, "it broke", "3 of 5 messages were written: it broke"),
+    ],
+)
+def test_the_line_says_how_many_of_how_many_and_why(
+    counts: tuple[int, int, int], count: int | None, why: str | None, line: str | None
+) -> None:
+    progress = Counted()
+    progress.sent(counts[0])
+    progress.acknowledged(counts[1])
+    progress.written(counts[2])
+    assert send.incomplete(progress, count, why) == line
+
+
+def test_a_line_which_cannot_be_sent_is_named_and_those_before_it_arrive__HO_02(
+    launch: Launcher, server: Launched
+) -> None:
+    command = f"printf 'one\\n\\n\\377\\nfour\\n' | {{}} {server.address('lumberjack')}"
+    ended = shell(launch, command.format(f"{sys.executable} -m twisted_msgproto send lumberjack"))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(
+        "msgproto send: 1 of 1 messages were acknowledged: line 3 cannot be sent: it is not UTF-8"
+    )
+    assert ended.stderr.count("\n") == 1
+    assert bodies(launch.directory / "spool") == [b'{"message": "one"}']
+
+
+def test_what_websocket_cannot_carry_is_one_line__HO_21(launch: Launcher) -> None:
+    serving = launch("sabc", "--websocket", LOOPBACK, module="twisted")
+    url = serving.address("sabc").replace("tcp:", "ws://") + "/"
+    command = f"printf '\\0x\\n' | {sys.executable} -m twisted_msgproto send sabc {url}"
+    ended = shell(launch, command)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("msgproto send: line 1 cannot be sent: it begins with NUL")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_method_which_the_server_has_not_is_told_with_a_status_of_its_own__HO_09(
+    launch: Launcher,
+) -> None:
+    serving = launch("umq", "-e", LOOPBACK, "--queue", "spool", module="twisted")
+    words = ["send", "umq", serving.address("umq"), "--call", "mispelt", "--args", "1"]
+    ended = launch.run(*words)
+    assert (ended.returncode, ended.stdout) == (3, "")
+    told = "msgproto send: the server has no such method, it stored the call\n"
+    assert ended.stderr == told
+
+
+def shell(launch: Launcher, command: str) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` in a shell, as an operator would."""
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=launch.directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
 def test_a_protocol_without_recv_says_so(launch: Launcher) -> None:
     ended = launch.run("recv", "lumberjack", "tcp:h:1")
     assert (ended.returncode, ended.stderr) == (2, "msgproto recv: lumberjack has no recv\n")
@@ -177,12 +281,11 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
         progress.sent(sent)
         progress.acknowledged(acknowledged)
 
-    def driven(name: str, work: Callable[[object], Coroutine[Any, Any, None]]) -> bool:
+    def driven(work: Callable[[object], Coroutine[Any, Any, None]], endpoint: str) -> None:
         with pytest.raises(StopIteration):
-            work(None).send(None)
-        return True
+            work(Clock()).send(None)
 
     command = SimpleNamespace(send=claim, DEFAULT_ENDPOINT="tcp:h:1")
     monkeypatch.setattr(send, "command_of", lambda protocol, verb: command)
-    monkeypatch.setattr(send, "run_client", driven)
+    monkeypatch.setattr(send, "why_not", driven)
     assert cli.main(["send", "lumberjack", "--count", "5"]) == status

@@ -146,6 +146,15 @@ class Case:
         factory.protocol = self.subclass(self.client_class, hooks)
         return self.connected(world, factory, full, host)
 
+    def meeting(self, world: Any, sink: Any = None) -> Peer:
+        """A client which has begun, of which the server has read nothing yet."""
+        factory = self.make_client(world, {})
+        factory.protocol = self.client_class
+        factory.sink = sink
+        peer = self.connected(world, factory, FULL_OCTETS, "127.0.0.1")
+        world.peers.append(peer)
+        return peer
+
     def connected(self, world: Any, factory: Any, full: int, host: str) -> Peer:
         line = Line(
             self.listening(world).buildProtocol,
@@ -481,9 +490,21 @@ class Mtl(Case):
         self.ready(peer)
         return peer
 
+    def meeting(self, world: Any, sink: Any = None) -> MtlPeer:
+        """A client which has not asked for a session."""
+        world.network.away = True
+        peer = self._peer(world, {}, "192.0.2.1")
+        world.peers.append(peer)
+        return peer
+
     def _peer(self, world: Any, limits: Any, host: str) -> MtlPeer:
+        limits = dict(limits)
         client = MtlClient(
-            CONTROL, limits=limits, clock=world.clock, sockets=world.network.sockets(host)
+            CONTROL,
+            persistent=limits.pop("persistent", True),
+            limits=limits,
+            clock=world.clock,
+            sockets=world.network.sockets(host),
         )
         return MtlPeer(self, client, None, None)
 

@@ -9,7 +9,7 @@ from twisted.logger import LogLevel
 from tests.contract.cases import BOTH_WAYS, CONNECTED
 from tests.contract.world import only, over_all
 from tests.tools.calls import counting_calls
-from tests.tools.sinks import SafeSink
+from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.errors import LimitExceeded, MsgprotoError
 
 LARGE_OCTETS = 900_000
@@ -86,26 +86,66 @@ class Bounds:
     """What peers can make us hold, and what we do not write."""
 
     @only(*CONNECTED)
-    def test_what_is_not_whole_yet_is_bounded_for_the_process(self: Any) -> None:
-        """NB-02: the same limit in all protocols."""
-        limit = 1_000_000
+    def test_unfinished_messages_have_one_bound_for_the_process(self: Any) -> None:
+        """NB-02: the same limit in all protocols; above most of it others have to wait."""
+        octets, limit = LARGE_OCTETS // 10, LARGE_OCTETS
         world = self.world(SafeSink(), process_held_octets=limit)
-        peers = [world.join() for _ in range(5)]
+        peers = [world.join() for _ in range(25)]
         for peer in peers:
-            self.ignore(peer.send(b"x" * LARGE_OCTETS))
-            self.read_a_third(peer)
-            peer.line.server.deaf = True
-        held = sum(not peer.line.server.closing for peer in peers) * (LARGE_OCTETS // 3)
-        self.assertLessEqual(held, limit)
-        self.assertGreaterEqual(world.factory.counters["fault:process-held-octets"], 1)
+            self.ignore(peer.send(b"x" * octets))
+            self.read_a_third(peer, octets)
+        self.assertLessEqual(world.factory.budget.held.held, limit)
+        held_back = [p for p in peers if "process-held-octets" in p.server._control.reasons]
+        self.assertGreaterEqual(len(held_back), 2)
+        self.assertNotIn(peers[0], held_back)
+        self.assertEqual(world.factory.counters["fault:process-held-octets"], 0)
+        world.wait(5)  # who is read finishes, then the others do: nothing is lost
+        for peer in peers:
+            self.successResultOf(peer.sent[-1])
 
-    def read_a_third(self: Any, peer: Any) -> None:
-        """Let a third of a large message arrive; what its sender has to say leaves in slices."""
+    @only(*CONNECTED)
+    def test_who_stands_still_makes_room_for_who_moves(self: Any) -> None:
+        """NB-03: the honest sender of a large message was cut off, those who stood still stayed."""
+        world = self.world(SafeSink(), process_held_octets=1_000_000)
+        still = [world.join() for _ in range(3)]
+        for peer in still:
+            self.ignore(peer.send(b"x" * LARGE_OCTETS))
+            self.read_a_third(peer, LARGE_OCTETS)
+            peer.line.server.deaf = True
+        world.wait(28)
+        moving = world.join()
+        sent = moving.send(b"x" * LARGE_OCTETS)
+        world.wait(3)
+        self.successResultOf(sent)
+        self.assertGreaterEqual(world.factory.counters["fault:process-held-octets"], 1)
+        told = [text for text in world.lines(LogLevel.warn) if "process-held-octets" in text]
+        self.assertEqual(len(told), world.factory.counters["fault:process-held-octets"])
+
+    def read_a_third(self: Any, peer: Any, octets: int) -> None:
+        """Let a third of a message arrive; what its sender has to say leaves in slices."""
         start = peer.octets_written - len(peer.line.client.buffer)
-        left = LARGE_OCTETS // 3
+        left = octets // 3
         while left > 0 and peer.line.server.read(left):
             arrived = peer.octets_written - len(peer.line.client.buffer)
-            left = LARGE_OCTETS // 3 - (arrived - start)
+            left = octets // 3 - (arrived - start)
+
+    @only(*CONNECTED)
+    def test_who_sends_in_bulk_is_paused_and_its_neighbour_is_not(self: Any) -> None:
+        """NB-01: what waits for the disk is shared; a pause is for who has more than its share."""
+        sink = HeldSink()
+        world = self.world(sink, process_octets=100_000)
+        bulk, good = world.join(), world.join()
+        self.ignore(bulk.send(b"x" * 150_000))
+        world.pump()
+        self.assertIn("process-octets", bulk.server._control.reasons)
+        before = len(sink.batches)
+        self.ignore(good.send(b"x" * 10_000))
+        world.pump()
+        self.assertEqual(len(sink.batches), before + 1)
+        self.assertEqual(good.server._control.reasons, frozenset())
+        sink.safe()
+        world.pump()
+        self.assertFalse(bulk.server._control.paused)
 
     @only("lumberjack", "micromsg2", "sabc", "sabc-ws", "umq", "mtl")
     def test_what_the_peer_would_not_take_is_refused_before_it_is_written(self: Any) -> None:

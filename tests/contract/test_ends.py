@@ -96,6 +96,24 @@ class Ending:
         self.successResultOf(sent)
         self.successResultOf(ended)
 
+    @only(*CONNECTED)
+    def test_a_server_ends_one_session_in_order(self: Any) -> None:
+        sink = HeldSink()
+        world = self.world(sink)
+        other, peer = world.join(), world.join()
+        sent = peer.send()
+        world.pump()
+        closed = peer.server.close()
+        world.pump()
+        self.assertNoResult(closed)
+        sink.safe()
+        world.wait(5)
+        self.successResultOf(sent)
+        self.successResultOf(closed)
+        self.assertTrue(peer.gone)
+        self.assertFalse(other.gone)
+        self.assertEqual(world.tracebacks, [])
+
     def test_an_end_at_once_fails_what_is_in_flight(self: Any) -> None:
         """HO-12: ``abort()``"""
         world = self.world(HeldSink())

@@ -86,6 +86,58 @@ def test_the_largest_integer_of_64_bits_is_read() -> None:
     assert parse_json(b"18446744073709551615", 100) == 2**64 - 1
 
 
+@pytest.mark.parametrize(("opened", "closed"), ["[]", ("{", "}")])
+def test_objects_and_arrays_are_counted_up_to_a_limit__NB_07(opened: str, closed: str) -> None:
+    text = f"[{','.join([opened + closed] * 9)}]"
+    assert parse_json(text, 1000, containers_max=10) == json.loads(text)
+    with pytest.raises(JsonRefused, match="more than 9 objects and arrays"):
+        parse_json(text, 1000, containers_max=9)
+    quoted = json.dumps([text, '"' + text])
+    assert parse_json(quoted, 1000, containers_max=1) == json.loads(quoted)
+
+
+@pytest.mark.parametrize("digits", range(3990, 4011))
+@pytest.mark.parametrize("before", [0, 1, 3999, 7990])
+def test_an_integer_is_bounded_wherever_it_stands__NB_07(before: int, digits: int) -> None:
+    """Only texts with so many digits in a row are read with a look at each integer."""
+    text = f"{' ' * before}[{'1' * digits},1]"
+    if digits > 4000:
+        with pytest.raises(JsonRefused, match="digits"):
+            parse_json(text, 1 << 20)
+    else:
+        assert parse_json(text, 1 << 20) == [int("1" * digits), 1]
+    quoted = f'["{"1" * digits}", 1.{"1" * digits}]'
+    assert parse_json(quoted, 1 << 20) == json.loads(quoted)
+
+
+ESCAPES = (
+    "\\ud83d",
+    "\\ude00",
+    "\\\\",
+    "\\n",
+    "\\u00e9",
+    "u",
+    "d800",
+    '\\"',
+    "é",
+    "\\uDBFF",
+    "\\udC00",
+)
+
+
+@given(st.lists(st.sampled_from(ESCAPES), max_size=8))
+def test_a_lone_surrogate_is_found_among_any_escapes(escapes: list[str]) -> None:
+    text = f'["{"".join(escapes)}"]'
+    value = json.loads(text)
+    try:
+        value[0].encode()
+    except UnicodeEncodeError:
+        with pytest.raises(JsonRefused, match="surrogate"):
+            parse_json(text, 1000)
+    else:
+        assert parse_json(text, 1000) == value
+
+
 def test_looking_at_the_depth_takes_linear_time() -> None:
     # An unfinished string which is full of escaped quotes must not be looked at from each of them.
     octets = b"[" * 100 + b'"' + b'\\"' * 200_000
@@ -94,6 +146,8 @@ def test_looking_at_the_depth_takes_linear_time() -> None:
         parse_json(octets, 1 << 20, 64)
     with pytest.raises(NotJson):
         parse_json(octets, 1 << 20, 200)
+    with pytest.raises(NotJson):  # many brackets, and then none for a long time
+        parse_json(b"[" * 100 + b'1,"",' * 100_000, 1 << 20, 200)
     assert time.process_time() - began < 5
 
 

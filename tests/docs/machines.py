@@ -1,7 +1,7 @@
-"""Draws ``docs/machines/PROTOCOL.md`` from the tables: ``python -m tests.docs.machines``.
+"""Draws the documents' pictures and ``docs/machines``: ``python -m tests.docs.machines``.
 
-Every module of a protocol's package is looked at; a table is a module's upper-case name whose value
-maps states (members of one Enum) to rows.
+Transition tables are found in every module of a protocol's package: a table is an upper-case name
+whose value maps states (members of one Enum) to rows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.docs import drawings
+from tests.test_floors import MODULES, imports, relative
 from twisted_msgproto import registry
-from twisted_msgproto.core.machine import mermaid
 
-DIRECTORY = Path(__file__).parent.parent.parent / "docs" / "machines"
+DOCS = Path(__file__).parent.parent.parent / "docs"
+DIRECTORY = DOCS / "machines"
 
 
 def tables(protocol: str) -> Iterator[tuple[ModuleType, str, Mapping[Any, Any]]]:
@@ -54,35 +56,69 @@ def initial(table: Mapping[Any, Any]) -> Any:
     return next(state for state, row in table.items() if row)
 
 
+def picture(protocol: str, name: str) -> str:
+    """Return the file name of a table's picture."""
+    return f"{protocol}-{name.lower()}.svg"
+
+
+def pictures(protocol: str) -> Iterator[tuple[str, str]]:
+    """Yield file name and text of the pictures of a protocol's machines."""
+    title = registry.registered(protocol).title
+    for _, name, table in tables(protocol):
+        drawn = drawings.machine(table, initial(table), f"{title}: the machine {name}")
+        yield picture(protocol, name), drawn
+
+
 def page(protocol: str) -> str:
-    """The page of a protocol's machines."""
+    """Return the page of a protocol's machines."""
     title = registry.registered(protocol).title
     lines = [
         f"# Machines of {title}",
         "",
-        "Drawn from the transition tables by `python -m tests.docs.machines`; a test keeps this",
-        "page equal to them. What an arrow does not show is illegal in that state.",
+        "`python -m tests.docs.machines` draws these pictures from the transition tables; a test",
+        "keeps them equal. A card is a state; its rows are the events that may happen in it. An",
+        "event that is not listed is illegal there.",
     ]
     for module, name, table in tables(protocol):
-        first = initial(table)
-        meaning = (inspect.getdoc(type(first)) or "").splitlines()
+        meaning = (inspect.getdoc(type(initial(table))) or "").splitlines()
+        alt = f"State diagram of {name}: each state with its events and where they lead"
         lines += [
             "",
             f"## `{name}` in `{module.__name__}`",
             "",
             *(meaning[:1] or [""]),
             "",
-            "```mermaid",
-            mermaid(table, first).rstrip("\n"),
-            "```",
+            f"![{alt}]({picture(protocol, name)})",
         ]
     return "\n".join(lines) + "\n"
 
 
+def rooms_imports() -> dict[str, set[str]]:
+    """Return which rooms of the package each room imports; a module at its top is a room, too."""
+    found: dict[str, set[str]] = {}
+    for path in MODULES.values():
+        room = relative(path).split("/")[0].removesuffix(".py")
+        for name in imports(path):
+            top, _, rest = name.partition(".")
+            if top == "twisted_msgproto" and rest:
+                found.setdefault(room, set()).add(rest.split(".")[0])
+    return {room: used - {room} for room, used in found.items()}
+
+
+def general() -> dict[str, str]:
+    """Return the pictures that belong to no protocol, by file name below docs/."""
+    return {"way.svg": drawings.way(), "house.svg": drawings.house(rooms_imports())}
+
+
 def main() -> None:
+    """Write every page and picture."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
+    for name, drawn in general().items():
+        (DOCS / name).write_text(drawn)
     for protocol in registry.PROTOCOLS:
         (DIRECTORY / f"{protocol}.md").write_text(page(protocol))
+        for name, drawn in pictures(protocol):
+            (DIRECTORY / name).write_text(drawn)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ LJ-16, LJ-17, LJ-20, MM-17, MM-32, SA-26, SA-27, UM-18, UM-20, MT-02, MT-13; FAU
 """
 
 import json
+import re
 from contextlib import contextmanager
 from random import Random
 from unittest import mock
@@ -13,6 +14,7 @@ import pytest
 
 from tests.fuzz.streams import Finding, fuzz, mutate, split
 from tests.fuzz.targets import TARGETS
+from twisted_msgproto.core import strict_json
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
 from twisted_msgproto.mtl.wire import control
@@ -106,7 +108,21 @@ def plain_json():
         yield
 
 
+def forgets_a_cut_escape():
+    """JSON in slices: an escape which a slice cuts in two is taken for a wrong one."""
+    return mock.patch.object(strict_json, "_CUT_ESCAPE", re.compile(r"\\\Z"))
+
+
+def believes_a_cut_number():
+    """JSON in slices: the digits before the cut are the number, and what follows is another."""
+    return mock.patch.object(
+        strict_json, "_CUT_WORD", re.compile(r"[ ]*+(?:tr?u?|fa?l?s?|nu?l?)\Z")
+    )
+
+
 BUGS = {
+    "forgets-a-cut-escape": ("json-slices", forgets_a_cut_escape),
+    "believes-a-cut-number": ("json-slices", believes_a_cut_number),
     "forgets-a-started-frame": ("lumberjack", forgets_a_started_frame),
     "inflates-without-bound": ("lumberjack", inflates_without_bound),
     "waits-for-one-octet-more": ("micromsg2", waits_for_one_octet_more),

@@ -14,10 +14,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.lumberjack.test_client import Host
 from tests.tools.processes import Launcher
-from twisted_msgproto.cli.shapes import SendOptions
+from twisted_msgproto.cli.send import deliver
+from twisted_msgproto.cli.waiting import ALIVE_FACTOR, PATIENCE_SECONDS
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, TimedOut
 from twisted_msgproto.lumberjack import command
 from twisted_msgproto.lumberjack.wire import encode_ack
+from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.queue import QueueReader
 
 
@@ -41,7 +43,6 @@ def test_a_json_object_is_sent_as_it_is(line):
         (b'{"a": ', '{"a": '),
         (b'{"a": 1} and more', '{"a": 1} and more'),
         ("grüß".encode(), "grüß"),
-        (b"\xff\xfe{", "\ufffd\ufffd{"),
         (b'{"a": "\\ud800"', '{"a": "\\ud800"'),
         (b'{"a": NaN}', '{"a": NaN}'),
         (b'{"a": 1, "a": 2}', '{"a": 1, "a": 2}'),
@@ -54,20 +55,39 @@ def test_any_other_line_becomes_the_message_of_a_document(line, message):
     assert json.loads(document.decode()) == {"message": message or line.decode()}
 
 
+def options(**changes):
+    return SendOptions(**{"endpoint": "tcp:h:1", "compress": 0, **changes})
+
+
+@pytest.mark.parametrize("version", [None, 1, 2])
+@pytest.mark.parametrize("line", [b"\xff\xfe{", b'{"a": "\xe9"}'])
+def test_what_is_not_utf_8_is_refused_or_replaced_as_the_operator_says__HO_02(line, version):
+    with pytest.raises(ValueError, match="it is not UTF-8"):
+        command.encode(line, options(protocol_version=version))
+    asked = options(protocol_version=version, replace_invalid=True)
+    replaced = line.decode("utf-8", "replace")
+    encoded = command.encode(line, asked).decode()
+    assert replaced == encoded or json.loads(encoded) in (
+        {"message": replaced},
+        {"a": "\ufffd"},
+    )
+
+
 class Given:
-    """Messages which the test hands over one batch at a time; None ends them."""
+    """Lines which the test hands over one batch at a time; None ends them."""
 
     def __init__(self, *batches):
         self.batches = list(batches)
         self.most = None
         self.waiting = None
+        self.options = options()
 
     async def some(self, most):
         self.most = most
         if not self.batches:
             self.waiting = Deferred()
             await self.waiting
-        return self.batches.pop(0)
+        return [command.encode(line, self.options) for line in self.batches.pop(0)]
 
     def give(self, batch):
         self.batches.append(batch)
@@ -85,6 +105,9 @@ class Counted:
     def acknowledged(self, count):
         self.told.append(("acknowledged", count))
 
+    def alive(self):
+        self.told.append("alive")
+
 
 class Sending(SynchronousTestCase):
     def setUp(self):
@@ -93,12 +116,10 @@ class Sending(SynchronousTestCase):
         self.progress = Counted()
         self.patch(command, "client_endpoint", lambda reactor, options: self.host)
 
-    def send(self, messages, **options):
+    def send(self, messages, **changes):
         self.messages = messages
-        settings = {"endpoint": "tcp:h:1", "compress": 0, **options}
-        return Deferred.fromCoroutine(
-            command.send(self.clock, SendOptions(**settings), messages, self.progress)
-        )
+        asked = messages.options = options(**changes)
+        return Deferred.fromCoroutine(deliver(self.clock, command, asked, messages, self.progress))
 
     def ended(self):
         """The connection ends, as the client asked."""
@@ -143,9 +164,86 @@ class Sending(SynchronousTestCase):
             self.ended()
             self.successResultOf(sending)
 
+    def test_version_1_writes_pairs__HO_17(self):
+        """LJ-21: each line is the pair ``line``, JSON or not."""
+        sending = self.send(Given([b'{"n": 1}', b"two"], []), protocol_version=1)
+        self.assertEqual(self.host.transport.value()[:2], b"1W")
+        self.assertEqual(self.host.take(), [[{"line": '{"n": 1}'}, {"line": "two"}]])
+        self.host.transport.protocol.dataReceived(b"1A\0\0\0\2")
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_pipelining_sends_windows_before_acks_come__HO_17(self):
+        """LJ-18"""
+        sending = self.send(Given(*[[b"%d" % n] for n in range(4)], []), window=1, pipelining=3)
+        self.assertEqual(len(self.host.take()), 3)
+        for _ in range(4):
+            self.host.ack(1)
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_a_connection_is_replaced_after_its_ttl__HO_17(self):
+        """LJ-15"""
+        sending = self.send(Given([b"1"]), ttl=5)
+        self.host.ack(1)
+        self.clock.advance(5)
+        self.assertTrue(self.host.transport.disconnecting)
+        self.host.transport.lose()
+        self.clock.advance(0)
+        self.assertEqual(len(self.host.transports), 2)
+        self.messages.give([b"2"])
+        self.host.ack(1)
+        self.messages.give([])
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_the_next_host_is_tried_when_one_is_away__HO_17(self):
+        trace = []
+        hosts = {f"tcp:{name}:1": Host(name, trace, up=name == "c") for name in "abc"}
+        asked = []
+
+        def endpoint(reactor, options):
+            asked.append(options.endpoint)
+            return hosts[options.endpoint]
+
+        self.patch(command, "client_endpoint", endpoint)
+        sending = self.send(Given([b"1"], []), endpoint="tcp:a:1", hosts=("b:1", "tcp:c:1"))
+        self.assertEqual(asked, ["tcp:a:1", "tcp:b:1", "tcp:c:1"])
+        self.clock.pump([0.5] * 10)
+        self.assertEqual(trace, ["a", "b", "c"])
+        self.host = hosts["tcp:c:1"]
+        self.host.ack(1)
+        self.ended()
+        self.successResultOf(sending)
+
+    def test_it_ends_when_no_host_takes_a_connection__HO_17(self):
+        self.host.up = False
+        sending = self.send(Given([b"1"], []), hosts=("b:1",))
+        self.assertNoResult(sending)
+        self.clock.pump([0.5] * 10)
+        self.failureResultOf(sending, ConnectionRefusedError)
+        self.assertEqual(self.host.trace, ["a", "a"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_host_which_is_none_is_told(self):
+        error = self.failureResultOf(self.send(Given([]), hosts=("b",)), ConfigurationError).value
+        self.assertEqual(str(error), "HOST:PORT expected, not 'b'")
+
+    def test_a_reader_which_only_keeps_alive_is_not_waited_for_for_ever(self):
+        """LJ-15: it says that it is at work, and never shows for it."""
+        sending = self.send(Given([b"1"], []))
+        for _ in range(ALIVE_FACTOR + 2):
+            self.clock.advance(PATIENCE_SECONDS - 1)
+            if not sending.called:
+                self.host.transport.protocol.dataReceived(encode_ack(0))
+        self.clock.pump([1.0] * 60)
+        self.failureResultOf(sending, TimedOut)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_the_first_refused_connection_ends_it(self):
         self.host.up = False
         sending = self.send(Given([b"{}"], []))
+        self.clock.advance(0)
         self.failureResultOf(sending, ConnectionRefusedError)
         self.assertEqual(self.progress.told, [])
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -156,7 +254,7 @@ class Sending(SynchronousTestCase):
         self.host.transport.lose(ConnectionDone())
         self.clock.advance(0)
         self.failureResultOf(sending, ConnectionClosed)
-        self.assertEqual(self.progress.told, [("sent", 1)])
+        self.assertEqual(self.progress.told, [("sent", 1), "alive"])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_a_connection_lost_after_an_ack_is_made_again(self):
@@ -174,24 +272,26 @@ class Sending(SynchronousTestCase):
         self.host.ack(2)
         self.ended()
         self.successResultOf(sending)
-        self.assertEqual(self.progress.told[-1], ("acknowledged", 3))
+        self.assertEqual(
+            self.progress.told, [("sent", 3), ("acknowledged", 1), ("acknowledged", 2)]
+        )
 
     def test_silence_ends_it(self):
         """LJ-15: a connection which only stands is no sign of life, a keep-alive is."""
         sending = self.send(Given([b"1", b"2"], []))
         self.host.ack(1)
         for _ in range(10):
-            self.clock.advance(command.PATIENCE_SECONDS - 1)
+            self.clock.advance(PATIENCE_SECONDS - 1)
             self.host.transport.protocol.dataReceived(encode_ack(0))
         self.assertNoResult(sending)
-        self.clock.pump([1.0] * int(command.PATIENCE_SECONDS + 1))
-        self.failureResultOf(sending, ConnectionClosed, TimedOut)
+        self.clock.pump([1.0] * int(PATIENCE_SECONDS + 1))
+        self.failureResultOf(sending, TimedOut)
         self.clock.advance(100)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_waiting_for_input_is_no_silence(self):
         sending = self.send(Given())
-        self.clock.pump([command.PATIENCE_SECONDS] * 5)
+        self.clock.pump([PATIENCE_SECONDS] * 5)
         self.assertNoResult(sending)
         self.messages.give([b"{}"])
         self.host.ack(1)
@@ -221,16 +321,7 @@ class Sending(SynchronousTestCase):
         self.ended()
         self.failureResultOf(sending, CancelledError)
 
-    def test_options_which_make_no_sense_here_are_told(self):
-        for option, name in (
-            ("destination", "--destination"),
-            ("user", "--user"),
-            ("password", "--password-file"),
-        ):
-            error = self.failureResultOf(
-                self.send(Given([]), **{option: "x"}), ConfigurationError
-            ).value
-            self.assertEqual(str(error), f"lumberjack has no {name}")
+    def test_a_window_which_cannot_be_is_told(self):
         error = self.failureResultOf(self.send(Given([]), window=20_000), ConfigurationError).value
         self.assertIn("a window of 1 to 16384 events", str(error))
 

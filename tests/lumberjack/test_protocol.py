@@ -428,11 +428,14 @@ class BackPressure(Case):
         self.assertEqual(transport.producerState, "paused")
         self.assertEqual(other_transport.producerState, "producing")
         other.dataReceived(encode_json([1], [b"x"]))
+        self.assertEqual(other_transport.producerState, "producing")
+        other.dataReceived(encode_json([2], [b"x" * 4_000]))  # more than its half of 10,000
         self.assertEqual(other_transport.producerState, "paused")
         self.sink.safe(1)
+        self.assertEqual(other_transport.producerState, "paused")
+        self.sink.safe()
         self.assertEqual(transport.producerState, "producing")
         self.assertEqual(other_transport.producerState, "producing")
-        self.sink.safe()
         self.assertEqual(self.factory.budget.waiting, 0)
         server.connectionLost(Failure(ConnectionDone()))
         self.lose(other)
@@ -478,20 +481,21 @@ class BackPressure(Case):
 
 
 class Unfinished(Case):
-    """FAULTS: what all connections hold of frames which are not whole is bounded in all."""
+    """FAULTS: what all connections hold of unfinished frames is bounded in all."""
 
-    def test_who_holds_most_of_unfinished_frames_is_cut_off_and_others_go_on(self):
-        """LJ-17."""
+    def test_who_stands_still_in_a_frame_is_cut_off_and_others_go_on(self):
+        """LJ-17, NB-03."""
         greedy, cut = self.connect(process_held_octets=1000)
         document = encode_json([1], [b"x" * 2000])
         greedy.dataReceived(document[:700])
         server, transport = self.another()
-        server.dataReceived(document[:300])
+        self.clock.advance(6)
+        server.dataReceived(document[:50])
         self.assertFalse(cut.disconnected)
-        server.dataReceived(document[300:400])
+        server.dataReceived(document[50:400])
         self.assertTrue(cut.disconnected)
-        self.assertIn("192.0.2.7:54321: cut off: 700 octets", self.lines[-1])
-        self.assertIn("together at most 1000", self.lines[-1])
+        self.assertIn("192.0.2.7:54321: cut off: 700 octets of an unfinished", self.lines[-1])
+        self.assertIn("process-held-octets is 1000", self.lines[-1])
         self.assertEqual(self.factory.counters["fault:process-held-octets"], 1)
         greedy.connectionLost(Failure(ConnectionDone()))
         self.assertEqual(self.factory.budget.held.held, 400)

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.micromsg2.application import LIMITS, Broker, Routed, SubscriptionRefused
-from twisted_msgproto.micromsg2.wire import Filter, encode_address, read_properties
+from twisted_msgproto.micromsg2.application import (
+    COUNTED_STEPS,
+    LIMITS,
+    TURN_STEPS,
+    Broker,
+    Routed,
+    SubscriptionRefused,
+)
+from twisted_msgproto.micromsg2.wire import LIMITS as FRAME_LIMITS
+from twisted_msgproto.micromsg2.wire import (
+    Decoder,
+    Filter,
+    Messages,
+    encode_address,
+    encode_numbered,
+    read_properties,
+)
 
 
 class Consumer:
@@ -54,7 +69,12 @@ class Consumer:
 
     @property
     def bodies(self) -> list[bytes]:
-        return [message.payload for message in self.got]
+        if not self.got:
+            return []
+        frames = encode_numbered(range(len(self.got)), [message.frames for message in self.got])
+        (run,) = Decoder(Limits.of(FRAME_LIMITS)).feed(b"".join(frames))
+        assert isinstance(run, Messages)
+        return run.payloads
 
     def subscribe(self, destination: str, expression: str = "") -> None:
         parameters = {"destination": destination}
@@ -109,7 +129,7 @@ def test_every_subscriber_of_a_topic_gets_each_message() -> None:
     assert first.bodies == second.bodies == numbered(3)
     assert other.bodies == []
     assert sender.accepted == [0]
-    assert first.got[0].address == encode_address("topic/a")
+    assert first.got[0].frames[0][1].startswith(encode_address("topic/a"))
 
 
 def test_two_subscribers_with_different_filters_see_exactly_their_messages() -> None:
@@ -434,7 +454,7 @@ def test_a_storm_of_subscriptions_looks_through_a_queue_once() -> None:
     consumer.subscribe("q", "a=N1")
     Sender(room).send("q", *numbered(5))
     dispatch = queue.dispatch
-    queue.dispatch = lambda: (looked.append(1), dispatch())[1]  # type: ignore[method-assign]
+    queue.dispatch = lambda steps: (looked.append(1), dispatch(steps))[1]  # type: ignore
     for number in range(100):
         room.obey(consumer, "subscribe", {"destination": "q", "filter": f"a=N{number % 2}"})
         room.obey(consumer, "unsubscribe", {"destination": "q"})
@@ -444,6 +464,95 @@ def test_a_storm_of_subscriptions_looks_through_a_queue_once() -> None:
     assert (looked, consumer.bodies) == ([1], numbered(5))
     room.look()
     assert looked == [1]
+
+
+# ── what takes longer than one turn (NB-07) ─────────────────────────────────────────────────────
+
+CONDITIONS = 32
+MESSAGES = 2_000
+SUBSCRIBERS = 20
+STORM = ";".join(f"p{number}=N1" for number in range(CONDITIONS))
+MATCHING = ";".join(f"p{number}:N1" for number in range(CONDITIONS)).encode()
+
+
+class CountedFilters:
+    """How many conditions were looked at, call by call of the broker."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.conditions = 0
+        matches = Filter.matches
+
+        def counted(this: Filter, properties: Any) -> bool:
+            self.conditions += len(this.conditions)
+            return matches(this, properties)
+
+        monkeypatch.setattr(Filter, "matches", counted)
+
+    def turn(self, work: Callable[[], object]) -> None:
+        """One call: it looks at no more than it may, and one lot of messages."""
+        self.conditions = 0
+        work()
+        assert self.conditions <= TURN_STEPS + COUNTED_STEPS + CONDITIONS * SUBSCRIBERS
+
+
+def test_a_storm_of_filters_on_a_topic_takes_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NB-07: it took one of 111 ms and more; what is published meanwhile waits for its turn"""
+    room, counted = broker(subscriber_messages=10 * MESSAGES), CountedFilters(monkeypatch)
+    watchers = [Consumer(room, room=10 * MESSAGES) for _ in range(SUBSCRIBERS)]
+    for watcher in watchers:
+        watcher.subscribe("topic/a", STORM)
+        watcher.subscribe("topic/b")
+    sender = Sender(room)
+    first, second = numbered(MESSAGES), numbered(3, MESSAGES)
+    counted.turn(lambda: sender.send("topic/a", *first, properties=MATCHING))
+    sender.send("topic/b", *second)
+    assert room.unfinished and sender.accepted == []
+    watchers[-1].lose()
+    room.unsubscribe(watchers[-2], "topic/a")
+    turns = 0
+    while room.unfinished:
+        counted.turn(room.go_on)
+        turns += 1
+    assert turns >= MESSAGES * SUBSCRIBERS * CONDITIONS // TURN_STEPS // 2
+    assert sender.accepted == [0, 1]
+    assert all(watcher.bodies == first + second for watcher in watchers[:-2])
+    assert watchers[-2].bodies == second
+    assert watchers[-1].bodies == []
+
+
+def test_messages_of_several_topics_keep_their_order_over_turns() -> None:
+    """NB-07, MM-26"""
+    room = broker()
+    consumer = Consumer(room, room=10_000)
+    consumer.subscribe("topic/b", "a=N1")
+    consumer.subscribe("topic/a")
+    count = 100
+    names = ["topic/a", "topic/b"] * count
+    bodies = numbered(2 * count)
+    values = [read_properties(b"a:N1;")] * (2 * count)
+    room.publish(names, values, [b"a:N1;"] * (2 * count), bodies, [], lambda: None)
+    while room.unfinished:
+        room.go_on(1)
+    assert consumer.bodies == bodies
+
+
+def test_a_storm_of_filters_on_a_queue_takes_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NB-07: what nobody wanted is looked at again with each subscription"""
+    room, counted = broker(["q"]), CountedFilters(monkeypatch)
+    consumers = [Consumer(room, room=MESSAGES) for _ in range(SUBSCRIBERS)]
+    for consumer in consumers:
+        consumer.subscribe("q", STORM.replace("p31=N1", "p31=N2"))
+    sender = Sender(room)
+    counted.turn(lambda: sender.send("q", *numbered(MESSAGES), properties=MATCHING))
+    while room.unfinished:
+        counted.turn(room.go_on)
+    assert [consumer.bodies for consumer in consumers] == [[]] * SUBSCRIBERS
+    last = Consumer(room, room=MESSAGES)
+    counted.turn(lambda: last.subscribe("q", STORM))
+    assert room.unfinished
+    while room.unfinished:
+        counted.turn(room.go_on)
+    assert last.bodies == numbered(MESSAGES)
 
 
 def test_strangers_do_no_harm() -> None:

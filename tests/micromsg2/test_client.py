@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from tests.micromsg2.cases import Case, Noting
 from tests.micromsg2.streams import ack, decode, handshake, message, offers
 from tests.tools.sinks import HeldSink, SafeSink
-from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.micromsg2 import MicroMsg2Client, MicroMsg2ClientFactory, Proposal
 from twisted_msgproto.micromsg2.wire import BadText, encode_command, encode_error
 
@@ -54,14 +54,14 @@ class ClientLife(Case):
 
     def test_a_client_which_refuses_or_is_left_says_so(self) -> None:
         """MM-05, MM-32"""
-        for octets in (handshake(major=2), b""):
+        for octets, error in ((handshake(major=2), Refused), (b"", TimedOut)):
             client, transport = self.client(extensions=None)
             waiting = client.whenEstablished()
             client.dataReceived(octets)
             self.clock.advance(0 if octets else 11)
             self.assertTrue(transport.disconnecting)
             self.lose(client)
-            self.failureResultOf(waiting, ConnectionClosed)
+            self.failureResultOf(waiting, error)
 
     def test_a_client_receives_and_acknowledges(self) -> None:
         """MM-18: the same hooks and sinks as on a server"""
@@ -89,12 +89,10 @@ class ClientLife(Case):
                 ("unsubscribe", {"destination": "q"}),
             ],
         )
-        with self.assertRaises(BadText):
-            client.subscribe("a", "n<=Tx")
+        self.failureResultOf(client.subscribe("a", "n<=Tx"), BadText)
         self.lose(client)
         other, _ = self.client()
-        with self.assertRaises(ValueError):
-            other.subscribe("a")
+        self.failureResultOf(other.subscribe("a"), ValueError)
         self.lose(other)
 
     def test_closing_waits_for_what_is_not_safe_and_leaving_does_not(self) -> None:

@@ -49,6 +49,24 @@ class Serving(Case):
         self.assertEqual(len(self.sink.messages), 3)
         self.lose(sender, first, second)
 
+    def test_who_publishes_much_to_many_is_not_read_until_that_is_done(self) -> None:
+        """NB-07: the broker goes on in the next turns, and acknowledges after them"""
+        factory = self.server_factory()
+        sender, sending = self.connect(factory, "batch-ack:max-count=1000")
+        watchers = [self.connect(factory, "pub-sub") for _ in range(120)]
+        for watcher, _ in watchers:
+            self.subscribe(watcher, "topic/a")
+        transport = sender.transport
+        sender.dataReceived(b"".join(message(n, b"x", "topic/a") for n in range(1, 1001)))
+        self.assertEqual(transport.producerState, "paused")
+        self.assertEqual(sending.value(), b"")
+        while factory.broker.unfinished:
+            self.clock.advance(0)
+        self.assertEqual(transport.producerState, "producing")
+        self.assertEqual(sending.value(), ack(1000))
+        self.assertEqual({len(self.frames(each)) for _, each in watchers}, {1000})
+        self.lose(sender, *(watcher for watcher, _ in watchers))
+
     def test_subscribers_see_only_what_is_safe(self) -> None:
         """MM-19, MM-26: in order, though the sink may finish in any"""
         self.sink = HeldSink()

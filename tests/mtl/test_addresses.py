@@ -42,4 +42,4 @@ class Addresses(MtlCase):
                 MtlClient(address)
         client = self.client("ipc:///tmp/x")
         with self.assertRaises(ConfigurationError):
-            client._control.connect("tcp://not a host:5")
+            client.wire.socket.connect("tcp://not a host:5")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import zmq
+from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, reactor, run, until
-from twisted_msgproto.core.errors import ConfigurationError, TimedOut
+from twisted_msgproto.core.errors import ConfigurationError, Refused, TimedOut
 from twisted_msgproto.mtl import MtlServerFactory
 from twisted_msgproto.mtl.zeromq.curve import CurveClient, CurveServer, zap_reply
 
@@ -20,6 +23,21 @@ class Curve(MtlCase):
             CurveServer(secret, {client_public: "robot"}),
             CurveClient(public, client_public, client_secret),
         )
+
+    @contextmanager
+    def logged(self) -> Iterator[list[str]]:
+        """Lines of who is not let in."""
+        lines: list[str] = []
+
+        def observe(event: dict[str, Any]) -> None:
+            if event.get("reason") == "hand-shake":
+                lines.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(observe)
+        try:
+            yield lines
+        finally:
+            globalLogPublisher.removeObserver(observe)
 
     @run
     async def test_the_right_key_comes_in_from_anywhere_and_names_the_client(self) -> None:
@@ -43,20 +61,33 @@ class Curve(MtlCase):
 
     @run
     async def test_wrong_keys_and_no_keys_get_nowhere(self) -> None:
-        """MT-31: and the next client is served."""
+        """MT-31, NB-13: both sides say what is wrong; and the next client is served."""
         server_keys, client_keys = self.keys()
         factory = self.server(curve=server_keys)
         public, secret = zmq.curve_keypair()
-        impatient: dict[str, object] = {"request-timeout": 0.15}
-        for keys in (
-            None,
-            client_keys._replace(public=public, secret=secret),  # not authorised
-            client_keys._replace(server=public),  # another server
-        ):
-            client = self.client(factory.addresses[0], curve=keys, limits=impatient)
-            await self.assertFailure(client.open("host"), TimedOut)
-            await client.close()
+        other = public.decode()
+        for keys, kind, ours, theirs in (
+            (None, Refused, "it wants CURVE keys", "it has no CURVE keys, and --curve-key wants"),
+            (client_keys._replace(public=public, secret=secret), Refused,
+             "it does not know our CURVE key", f"its CURVE key {other} is not in the file"),
+            (client_keys._replace(server=public), TimedOut, "the hand-shake fails",
+             "it has another public key for this server than that of --curve-key"),
+        ):  # fmt: skip
+            with self.logged() as lines:
+                limits: dict[str, object] = {"request-timeout": 0.5 if kind is TimedOut else 100.0}
+                client = self.client(factory.addresses[0], curve=keys, limits=limits)
+                failed = await self.assertFailure(client.open("host"), kind)
+                self.assertIn(ours, str(failed))
+                again = await self.assertFailure(client.open("host"), kind)
+                self.assertIn(ours, str(again))
+                await until(lambda lines=lines: lines)
+                await client.close()
+            # libzmq may have closed a connection before it told whose it was.
+            self.assertLessEqual(len(lines), 2, lines)
+            for line in lines:
+                self.assertIn(f"not let in: {theirs}", line)
         self.assertEqual(factory.counters["requests"], 0)
+        self.assertGreater(factory.counters["fault:hand-shake"], 3)
         client = self.client(factory.addresses[0], curve=client_keys)
         await client.open("host")
 
@@ -69,9 +100,9 @@ class Curve(MtlCase):
         factory = self.server(curve=server_keys)
         client = await self.ready(factory, "ingest", curve=owner)
         asked: list[Any] = []
-        client._settle = asked.extend  # type: ignore[method-assign, assignment]
+        client._follow = asked.extend  # type: ignore[method-assign, assignment]
         number = client.machine.writer(["a"], "full", reactor.seconds())
-        client._look()
+        client._settle()
         await until(lambda: asked)
         self.assertEqual(asked[0].number, number)
         thief = self.client(

@@ -84,7 +84,7 @@ class Hooks(MtlCase):
         await writer.send("a", b"3")
         await until(lambda: len(got) == 3)
         self.assertEqual(got, [b"1", b"2", b"3"])
-        reader._end(ConnectionClosed("test"))
+        reader.fail(ConnectionClosed("test"))
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 4)
         await writer.send("a", b"4")
         await factory.drain()

@@ -29,7 +29,7 @@ from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import Watch
 from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS
-from twisted_msgproto.queue.writer import ENCODED_AT_ONCE_MESSAGES
+from twisted_msgproto.queue.writer import ENCODED_AT_ONCE_MESSAGES, ROW_OCTETS
 
 DIRECTORY = "/queue"
 
@@ -159,7 +159,11 @@ def packed(first: int, count: int) -> MessageBatch:
     ids, bodies = packed_frames(numbers, [b"body %d" % number for number in numbers])
     bodies = Bodies(bodies.octets, bodies.bounds)
     return MessageBatch(
-        *("test", "json", 1), count=count, octets=10 * count, message_id=ids, body=bodies
+        *("lumberjack", "json", 1, "tcp:127.0.0.1:1"),
+        count=count,
+        octets=10 * count,
+        message_id=ids,
+        body=bodies,
     )
 
 
@@ -267,7 +271,7 @@ def test_a_packed_batch_which_cannot_be_encoded_fails_alone() -> None:
     ("limits", "groups"),
     [
         ({"group_messages": 10}, [1, 10, 10, 10]),
-        ({"group_octets": 100}, [1, 10, 10, 10]),
+        ({"group_octets": 10 * (10 + ROW_OCTETS)}, [1, 10, 10, 10]),
         ({"group_messages": 1}, [1] * 31),
         ({}, [1, 30]),
     ],
@@ -337,8 +341,9 @@ def test_a_batch_without_messages_is_called_back_in_its_turn() -> None:
 def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
     """A programmer's error fails that batch's callback only, not its neighbours'."""
     with a_busy_writer() as (disk, writer, results):
-        wrong = MessageBatch("lumberjack", "json", 0, count=1, body=[5])  # type: ignore[list-item]
-        empty = MessageBatch("lumberjack", "json", 0)
+        peer = "tcp:127.0.0.1:1"
+        wrong = MessageBatch("lumberjack", "json", 0, peer, count=1, body=[5])  # type: ignore[list-item]
+        empty = MessageBatch("lumberjack", "json", 0, peer)
         for number, one in enumerate([batch(1), wrong, empty, batch(2), wrong], start=1):
             results.submit(writer, one, number)
         disk.gated = False
@@ -660,6 +665,7 @@ def test_each_batch_is_called_back_once_and_truly_whatever_happens(seed: int) ->
         for number in range(start, start + 60_000, 1000):
             bulk = mine.random() < 0.4
             one = packed(number, mine.choice((64, 100))) if bulk else batch(number, 2)
+            one.session = f"thread {start}"
             if mine.random() < 0.03:
                 one.count += 1  # cannot be encoded
             if mine.random() < 0.03:

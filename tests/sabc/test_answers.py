@@ -123,8 +123,7 @@ class Answers(Case):
         self.failureResultOf(self.client.request(b"", headers={"a": "b::c"}), ValueError)
         self.failureResultOf(self.client.sendOnly(b"", headers={"msg-id": "1"}), ValueError)
         self.failureResultOf(self.client.request(iter([]), headers={"a": "\n"}), ValueError)
-        with self.assertRaises(ValueError):
-            self.client.sendError(1, "", headers={"a": "\0"})
+        self.failureResultOf(self.client.sendError(1, "", headers={"a": "\0"}), ValueError)
         self.assertEqual(self.client.transport.value(), b"")
         with self.assertRaises(TypeError):
             octets_of(5)
@@ -148,13 +147,11 @@ class Answers(Case):
         self.failureResultOf(self.client.request(b"x"), ConnectionClosed)
         self.failureResultOf(self.client.sendOnly(b"x"), ConnectionClosed)
         self.failureResultOf(self.client.sendOnly([b"x"]), ConnectionClosed)
-        with self.assertRaises(ConnectionClosed):
-            self.client.sendError(1)
+        self.failureResultOf(self.client.sendError(1), ConnectionClosed)
         self.pump()
         self.client.disconnect()
         self.failureResultOf(self.client.request(b"x"), ConnectionClosed)
-        with self.assertRaises(ConnectionClosed):
-            self.client.sendError(1)
+        self.failureResultOf(self.client.sendError(1), ConnectionClosed)
 
     def test_send_only_messages_reach_their_hook(self):
         """SA-17."""

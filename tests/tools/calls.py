@@ -12,6 +12,8 @@ from types import FrameType
 import twisted_msgproto
 
 PACKAGE = str(Path(twisted_msgproto.__file__).parent)
+TOOLS = f"{PACKAGE}/testing/"
+"""What moves octets in tests stands for the network, and costs our users nothing."""
 INLINED = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"})
 """Calls in some versions of Python and not in others, so they are not counted."""
 
@@ -39,7 +41,9 @@ def counting_calls(calls: Calls | None = None) -> Iterator[Calls]:
 
     def called(frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and code.co_name not in INLINED:
+        if event != "call" or not code.co_filename.startswith(PACKAGE):
+            return
+        if code.co_name not in INLINED and not code.co_filename.startswith(TOOLS):
             where[f"{code.co_filename[prefix:]}:{code.co_name}"] += 1
 
     before = sys.getprofile()

@@ -15,6 +15,10 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parent.parent.parent
 
+START_SECONDS = 300.0
+"""How long a process may take to start on a machine with far more work than processors; a test is
+told at once of one that ends."""
+
 PATIENCE_SECONDS = 60.0
 """How long a line may take on a busy machine before the test is failed."""
 

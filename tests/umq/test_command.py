@@ -8,8 +8,8 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from tests.umq.echo import Sink
-from twisted_msgproto.cli.shapes import RecvOptions, SendOptions
-from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed
+from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, PeerError
+from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.umq import (
     CallFailed,
@@ -114,10 +114,13 @@ class Commands(TestCase):
         """HO-09, UM-17."""
         options = SendOptions(endpoint=f"ws://{self.where}/")
         result = yield start(command.call(reactor, options, "mispelt", ["1"]))
-        self.assertEqual(result, ('{"stored":true}', False))
+        self.assertEqual(result, ("the server has no such method, it stored the call", False))
         self.factory.sink = None
         result = yield start(command.call(reactor, options, "mispelt", ["1"]))
-        self.assertEqual(result, ('{"stored":false}', False))
+        self.assertEqual(
+            result,
+            ("the server has no such method, it gave the call to its application", False),
+        )
 
     @inlineCallbacks
     def test_updates_of_a_destination_are_shown(self):
@@ -143,6 +146,19 @@ class Commands(TestCase):
         yield receiving  # the server ends in peace
         empty = RecvOptions(endpoint="ws://x/", destination="")
         yield self.assertFailure(start(command.recv(reactor, empty, show)), ConfigurationError)
+
+    @inlineCallbacks
+    def test_a_topic_which_the_server_ends_ends_recv_with_an_error__HO_08(self):
+        options = RecvOptions(endpoint=f"ws://{self.where}/", destination="news")
+        receiving = start(command.recv(reactor, options, lambda message: None))
+        session = yield start(connect(reactor, f"ws://{self.where}/"))
+        while not (yield call_method(session, "publish", "news", "a")):
+            pass
+        for live in list(self.factory.liveConnections):
+            for topic in list(live.topics.values()):
+                topic.close()
+        yield self.assertFailure(receiving, PeerError)
+        session.closeSession()
 
     @inlineCallbacks
     def test_a_server_which_goes_away_ends_recv_with_an_error(self):

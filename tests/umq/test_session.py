@@ -11,6 +11,7 @@ from tests.umq.echo import Echo, pair
 from tests.umq.pair import Pair
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
+    ProtocolViolation,
     Refused,
 )
 from twisted_msgproto.net.authentication import Passcode
@@ -139,7 +140,7 @@ class HandShake(TestCase):
                 self.heard = welcome.payload
 
         both = pair(Slow, client=Eager, hello="me")
-        self.assertRaises(ConnectionClosed, both.client.call, "early")
+        self.failureResultOf(both.client.call("early"), ConnectionClosed)
         self.assertNoResult(self.established(both))
         both.server.decision.callback("me myself")
         both.pump()
@@ -323,7 +324,7 @@ class Faults(TestCase):
         self.successResultOf(stream)
         self.raw(both, "nonsense")
         self.assertEqual(self.failureResultOf(ours, SessionRefused).value.code, 3)
-        self.failureResultOf(theirs, ConnectionClosed)
+        self.failureResultOf(theirs, ProtocolViolation)
         self.failureResultOf(waiting, ConnectionClosed)
         self.assertTrue(topic.ended)
         self.assertEqual(both.server.reason, ["lost"])
@@ -397,8 +398,8 @@ class Faults(TestCase):
         both.client.closeSession()
         both.pump()
         self.failureResultOf(pending, ConnectionClosed)
-        self.assertRaises(ConnectionClosed, both.client.call, "x")
-        self.assertRaises(ConnectionClosed, both.client.subscribe, str)
+        self.failureResultOf(both.client.call("x"), ConnectionClosed)
+        self.failureResultOf(both.client.subscribe(str).whenStarted(), ConnectionClosed)
         self.assertEqual(both.server.seen[-1], "lost")
         both.close()
 
@@ -470,7 +471,7 @@ class Reconnecting(TestCase):
         refused = service.subscribe(lambda id: "refuse", updates.append)
         service.setAttribute("a", "1")
         service.setAttribute("b", "2")
-        self.assertRaises(ValueError, service.setAttribute, "x=", "")
+        self.failureResultOf(service.setAttribute("x=", ""), ValueError)
         self.assertNoResult(standing)
         pairs[0].pump()
         self.assertIs((yield standing), service.session)

@@ -15,6 +15,7 @@ from twisted_msgproto.umq import (
     UmqServerFactory,
     call_method,
 )
+from twisted_msgproto.umq.application.methods import JSON_CONTAINERS_MAX
 from twisted_msgproto.umq.service import StockServerFactory
 
 
@@ -44,6 +45,20 @@ class Stock(SynchronousTestCase):
         both = self.pair()
         answer = self.successResultOf(self.called(both, '["orders",1]'))
         self.assertEqual(answer.payload, '{"stored":false}')
+
+    def test_a_call_with_too_many_objects_and_arrays_is_text__NB_07(self):
+        """Reading it as JSON would take the time of everybody else."""
+        sink = SafeSink()
+        both = self.pair(sink)
+        for item in ("[]", "{}", '{"a":1}'):
+            calls = [
+                f'["orders",{",".join([item] * (JSON_CONTAINERS_MAX + more))}]' for more in (-1, 0)
+            ]
+            read, text = [self.successResultOf(self.called(both, call)) for call in calls]
+            self.assertEqual((read.payload, text.payload), ('{"stored":true}', ""))
+            stored = [(m.destination, m.body) for m in sink.messages[-2:]]
+            bodies = [call.encode() for call in calls]
+            self.assertEqual(stored, list(zip(["orders", None], bodies, strict=True)))
 
     def test_only_what_is_named_is_taken(self):
         """HO-09, UM-17: --ingest"""

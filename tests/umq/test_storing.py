@@ -91,7 +91,7 @@ class Sinking(TestCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertEqual(both.server_factory.counters["unsafe_batches"], 1)
         self.assertTrue(both.ends["server"].gone)
-        self.assertEqual(both.client._reason.code, 8)
+        self.assertEqual(both.client.ending.code, 8)
         both.close()
 
     def test_what_becomes_safe_after_the_session_is_answered_to_nobody(self):

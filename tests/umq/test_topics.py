@@ -89,12 +89,13 @@ class Topics(TestCase):
         self.failureResultOf(subscription.whenStarted(), CallFailed)
         self.failureResultOf(Deferred.fromCoroutine(subscription.__anext__()), CallFailed)
         self.assertTrue(subscription.ended)
-        self.failureResultOf(Deferred.fromCoroutine(subscription.__anext__()), StopAsyncIteration)
+        self.failureResultOf(Deferred.fromCoroutine(subscription.__anext__()), CallFailed)
         both.close()
 
     def test_a_request_which_cannot_be_sent_leaves_no_subscription(self):
         both = pair()
-        self.assertRaises(LimitExceeded, both.client.subscribe, lambda id: "x" * (1 << 21))
+        subscription = both.client.subscribe(lambda id: "x" * (1 << 21))
+        self.failureResultOf(subscription.whenStarted(), LimitExceeded)
         self.assertEqual(both.client.subscriptions, {})
         both.close()
 
@@ -192,6 +193,25 @@ class Topics(TestCase):
             answered = both.client.call("still here")
             both.pump()
             self.successResultOf(answered)
+            both.close()
+
+    def test_a_topic_which_ends_while_its_subscriber_is_slow_is_forgotten(self):
+        """Whoever ends it: the session keeps nothing of it."""
+        for end, reason in (
+            (lambda both, subscription: both.server.topic.close(), "closed"),
+            (lambda both, subscription: subscription.unsubscribe(), "unsubscribed"),
+            (lambda both, subscription: both.cut(), "lost"),
+        ):
+            both, subscription, _ = self.subscribed(full=100)
+            both.deaf.add("client")
+            for _ in range(20):
+                both.server.topic.publish("x" * 20)
+            self.assertEqual(list(both.server._slowTopics), [both.server.topic])
+            end(both, subscription)
+            both.pump()
+            self.assertEqual(both.server.reason, [reason])
+            self.assertEqual((both.server._slowTopics, both.server.topics), ({}, {}))
+            self.assertFalse(both.server.topic.paused)
             both.close()
 
     def test_an_update_above_the_limits_raises_at_once_also_when_it_would_wait(self):

@@ -1,4 +1,4 @@
-"""The command line: ``msgproto SUB-COMMAND …``, one small module per sub-command.
+"""The command line ``msgproto SUB-COMMAND …`` has one small module per sub-command.
 
 Each module has ``SUMMARY`` (one line), ``configure(parser)`` and ``run(arguments) -> int``.  Only
 the module of the sub-command asked for is imported, so ``msgproto queue ls`` starts no reactor and
@@ -6,7 +6,7 @@ the module of the sub-command asked for is imported, so ``msgproto queue ls`` st
 
 What an operator did wrong (:class:`~twisted_msgproto.core.errors.ConfigurationError`, a
 :class:`~twisted_msgproto.core.errors.QueueError`, a
-:class:`~twisted_msgproto.core.errors.TableError`, an extra which is not installed) is one line on
+:class:`~twisted_msgproto.core.errors.TableError`, an extra that is not installed) is one line on
 stderr and exit status 2, never a traceback.
 """
 
@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "check": "twisted_msgproto.cli.check",
     "demo": "twisted_msgproto.cli.demo",
 }
-"""Sub-command → its module, in the order of ``msgproto --help``."""
+"""This maps each sub-command to its module, in the order of ``msgproto --help``."""
 
 EXTRAS: Mapping[str, str] = {
     "pyarrow": "queue",
@@ -50,17 +50,19 @@ EXTRAS: Mapping[str, str] = {
     "scramp": "sasl",
     "prometheus_client": "metrics",
 }
-"""Import name → the extra of this package which brings it."""
+"""This maps an import's name to the extra of this package that installs it."""
 
 USAGE_ERROR = 2
-"""Exit status when the operator has to change something."""
+"""A command ends with this exit status when the operator has to change something."""
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C, as a shell expects it."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """The line which says what to install for this failed import; None if it is no extra's."""
+    """Return the line that says what to install for this failed import; None if it is no
+    extra's.
+    """
     package = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(package)
     if extra is None:
@@ -69,12 +71,14 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
 
 
 def available() -> list[str]:
-    """The sub-commands which this installation has."""
+    """Return the sub-commands that this installation has."""
     return [name for name, module in COMMANDS.items() if find_spec(module) is not None]
 
 
 def overview() -> str:
-    """What ``msgproto --help`` prints; imports every sub-command's module for its summary."""
+    """Return what ``msgproto --help`` prints; imports every sub-command's module for its
+    summary.
+    """
     lines = ["usage: msgproto SUB-COMMAND …", "", "sub-commands:"]
     for name in available():
         try:
@@ -89,7 +93,7 @@ def overview() -> str:
 
 
 def load(name: str) -> ModuleType:
-    """The module of this sub-command."""
+    """Return the module of this sub-command."""
     return importlib.import_module(COMMANDS[name])
 
 

@@ -1,4 +1,4 @@
-"""``msgproto bench``: the figures of docs/benchmarks.md, measured on this machine.
+"""``msgproto bench`` measures the figures of docs/benchmarks.md on this machine.
 
 Real sockets, real processes, a real queue on a real disk.  Nearly every figure is a ratio to
 something measured beside it in the same round; see :mod:`.measuring`.
@@ -33,29 +33,50 @@ from .measuring import ROUNDS, Comparison, Readings, Result, Row, measure, read
 SUMMARY = "measure the speed of the protocols, the queue and Spark, as ratios"
 
 SUBJECTS: Mapping[str, str] = {
-    name: f"twisted_msgproto.cli.benches.{name}"
-    for name in (*registry.PROTOCOLS, "queue", "spark", "growth", "idle", "scale")
+    **{name: protocol.bench for name, protocol in registry.PROTOCOLS.items()},
+    **{
+        name: f"twisted_msgproto.cli.benches.{name}"
+        for name in ("queue", "spark", "growth", "idle", "scale")
+    },
 }
-"""Subject → the module with its rows, in the order in which they are measured.
+"""This maps each subject to the module with its rows, in the order of measurement.
 
-Such a module has ``comparisons(arguments)``, which yields the rows, and may have ``REQUIRES``, the
-packages of an extra without which it has nothing to measure.
+Such a module has ``comparisons(arguments)`` that yields the rows, and may have ``REQUIRES``:
+without these packages of an extra it has nothing to measure.
 """
 
+
+def all_subjects() -> dict[str, str]:
+    """Return :data:`SUBJECTS` and those of other packages' protocols.
+
+    A broken package is left out, with a line on stderr.
+    """
+
+    def complain(text: str) -> None:
+        print(f"msgproto bench: {text}", file=sys.stderr)
+
+    subjects = dict(SUBJECTS)
+    for protocol in registry.usable(complain):
+        if protocol.bench:
+            subjects.setdefault(protocol.name, protocol.bench)
+    return subjects
+
+
 AGAINST = frozenset({"lumberjack"})
-"""Subjects which can be measured beside another program (``--against``)."""
+"""Subjects that can be measured beside another program (``--against``)."""
 
 BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark", "growth")}
-"""Subject → the subjects which are measured with it."""
+"""This maps a subject to the subjects that are measured with it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The options of ``msgproto bench``."""
+    """Declare the options of ``msgproto bench``."""
     parser.add_argument(
         "subjects",
         nargs="*",
         metavar="SUBJECT",
-        help=f"default: all of {', '.join(SUBJECTS)}",
+        help=f"default: all of {', '.join(SUBJECTS)}, and protocols of other packages which have"
+        " rows",
     )
     parser.add_argument("--only", metavar="TEXT", help="only rows whose name has this text")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="pairs each (default 5)")
@@ -111,7 +132,7 @@ def _said(line: str) -> None:
 
 
 def _rows(arguments: argparse.Namespace) -> Generator[Row]:
-    """The rows of the subjects asked for, each subject once."""
+    """Yield the rows of the subjects asked for, each subject once."""
     subjects = chosen(arguments.subjects)
     if arguments.against is not None and not AGAINST & set(subjects):
         raise ConfigurationError(f"--against is for {', '.join(AGAINST)} only")
@@ -129,20 +150,23 @@ def _rows(arguments: argparse.Namespace) -> Generator[Row]:
 
 
 def chosen(asked: Sequence[str]) -> dict[str, bool]:
-    """The subjects to measure → whether they were asked for by name; ConfigurationError."""
-    unknown = [name for name in asked if name not in SUBJECTS]
+    """Return the subjects to measure → whether they were asked for by name; ConfigurationError."""
+    ours_alone = bool(asked) and SUBJECTS.keys() >= set(asked)
+    subjects = SUBJECTS if ours_alone else all_subjects()
+    unknown = [name for name in asked if name not in subjects]
     if unknown:
-        raise ConfigurationError(f"unknown subject {unknown[0]!r}; known: {', '.join(SUBJECTS)}")
-    wanted = set(asked or SUBJECTS)
+        raise ConfigurationError(f"unknown subject {unknown[0]!r}; known: {', '.join(subjects)}")
+    wanted = set(asked or subjects)
     wanted |= {brought for name in asked for brought in BRINGS.get(name, ())}
-    return {name: name in asked for name in SUBJECTS if name in wanted}
+    return {name: name in asked for name in subjects if name in wanted}
 
 
 def _module(name: str) -> ModuleType:
-    """A subject's module; ModuleNotFoundError if it or what it needs is not installed."""
-    if find_spec(SUBJECTS[name]) is None:
-        raise ConfigurationError(f"{name} has nothing to measure yet")
-    module = importlib.import_module(SUBJECTS[name])
+    """Return a subject's module; ModuleNotFoundError if it or what it needs is not installed."""
+    if name in SUBJECTS:
+        module = importlib.import_module(SUBJECTS[name])
+    else:
+        module = registry.load_module(name, registry.registered(name).bench)
     for package in getattr(module, "REQUIRES", ()):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
@@ -150,7 +174,7 @@ def _module(name: str) -> ModuleType:
 
 
 def describe(result: Result | Readings) -> str:
-    """A result for people, in two lines."""
+    """Return a result for people, in two lines."""
     return _compared(result) if isinstance(result, Result) else _shown(result)
 
 
@@ -210,7 +234,7 @@ def _number(value: float) -> str:
 def plot(results: Sequence[Result | Readings], file: Path) -> None:
     """Draw each figure with its rounds and its mark.
 
-    Ratios stand as they are; a value which stands alone is drawn in parts of its mark, and not at
+    Ratios stand as they are; a value that stands alone is drawn in parts of its mark, and not at
     all if it has none.
     """
     import matplotlib

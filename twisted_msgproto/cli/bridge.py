@@ -16,7 +16,7 @@ SUMMARY = "land queues in a Delta table, with Spark"
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
 
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-"""A unit, by its first letter but for milliseconds, → its seconds."""
+"""This maps a unit, by its first letter but for milliseconds, to its seconds."""
 
 GONE = {
     "--format": "a table is a Delta table now, which every Delta reader knows",
@@ -24,11 +24,11 @@ GONE = {
     "--accept-loss": "a gateway which the table does not know begins with --start begin",
     "--retired": "a gateway which is gone is no longer named with --queue, and that is all",
 }
-"""Options of the first design, and what to do instead."""
+"""These were options of the first design; the text says what to do instead."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The options of ``msgproto bridge``."""
+    """Declare the options of ``msgproto bridge``."""
     add = parser.add_argument
     add(
         "--queue",
@@ -123,7 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_duration(text: str) -> float:
-    """Seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is seconds.
+    """Return seconds of a duration like ``500ms``, ``10s``, ``2 minutes``; a bare number is
+    seconds.
 
     Raises ConfigurationError for anything else.
     """
@@ -137,7 +138,7 @@ def read_duration(text: str) -> float:
 
 
 def read_settings(words: list[str]) -> dict[str, str]:
-    """Settings of Spark; ConfigurationError for a word that is none."""
+    """Return settings of Spark; raise ConfigurationError for a word that is none."""
     for word in words:
         if not word.startswith("spark.") or "=" not in word:
             raise ConfigurationError(f"--conf takes spark.KEY=VALUE, not {word!r}")
@@ -145,7 +146,9 @@ def read_settings(words: list[str]) -> dict[str, str]:
 
 
 def read_pairs(option: str, words: list[str]) -> dict[str, str]:
-    """``KEY=VALUE`` words as a dictionary; ConfigurationError for a word that is none."""
+    """Return ``KEY=VALUE`` words as a dictionary; raise ConfigurationError for a word that is
+    none.
+    """
     pairs = {}
     for word in words:
         key, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""Processes which a sub-command starts and never leaves behind.
+"""Processes that a sub-command starts and never leaves behind.
 
 Each child leads a process group of its own: Ctrl-C on the terminal reaches only the parent, which
 ends its children in the right order; what a child has started ends with it.
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 END_SECONDS = 20.0
-"""How long a child may take over its last work after SIGTERM; then it is killed."""
+"""A child may need this long for its last work after SIGTERM; then it is killed."""
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -52,7 +52,7 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Return its exit status; None while it runs."""
         return self.process.poll()
 
     def lines(self) -> list[str]:
@@ -61,7 +61,7 @@ class Child:
         return text[: text.rfind("\n") + 1].splitlines()
 
     def send_signal(self, number: int) -> None:
-        """Signal the whole group; nothing if it is gone."""
+        """Signal the whole group; do nothing if it is gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -71,14 +71,14 @@ class Child:
             self.process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status, or None if it still runs after ``seconds``."""
+        """Return its exit status, or None if it still runs after ``seconds``."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
         return None
 
 
 class Children:
-    """The children of one sub-command; as a context manager it ends those which still run.
+    """Holds the children of one sub-command; as a context manager it ends those that still run.
 
     While they are being ended, further signals wait: an impatient second Ctrl-C leaves nothing
     behind either.
@@ -91,7 +91,7 @@ class Children:
 
     def start(self, name: str, *words: str) -> Child:
         """Start ``msgproto WORDS``."""
-        with signals_held():  # or an interrupt might leave a child which nobody knows
+        with signals_held():  # or an interrupt might leave a child that nobody knows
             child = Child(name, words, self.logs / f"{name}.log")
             self.all.append(child)
         return child
@@ -128,7 +128,7 @@ class Children:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Signals that come during the block take effect at its end, as KeyboardInterrupt.
+    """Delay signals that come during the block to its end, as KeyboardInterrupt.
 
     They are noted, not blocked: a child would inherit a mask.
     """

@@ -4,31 +4,59 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Final
 
-from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError
+from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.registry import PROTOCOLS, load, registered
-
-T = TypeVar("T")
 
 FAILED = 1
 """Exit status when the peer or the network is the cause."""
 
+FLAGS: Final[Mapping[str, str]] = {
+    "destination": "--destination",
+    "user": "--user",
+    "password": "--password-file",
+    "tls_ca": "--tls-ca",
+    "tls_cert": "--tls-cert",
+    "tls_key": "--tls-key",
+    "extensions": "--extension",
+    "window": "--window",
+    "compress": "--compress",
+    "properties": "--property",
+    "protocol_version": "--protocol-version",
+    "hosts": "--host",
+    "ttl": "--ttl",
+    "pipelining": "--pipelining",
+    "replace_invalid": "--replace-invalid",
+    "filter": "--filter",
+}
+"""A field of the options → what an operator types for it.  Not every protocol has each."""
+
 
 def positive(text: str) -> int:
-    """An option's value of at least 1."""
+    """Return an option's value of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"at least 1, not {text}")
     return number
 
 
+def seconds(text: str) -> float:
+    """Return an option's value in seconds, more than 0."""
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"more than 0 seconds, not {text}")
+    return number
+
+
 def add_connect_options(parser: argparse.ArgumentParser) -> None:
-    """PROTOCOL, ENDPOINT and the options which say who connects."""
-    parser.add_argument("protocol", metavar="PROTOCOL", help=" | ".join(PROTOCOLS))
+    """PROTOCOL, ENDPOINT and the options that say who connects."""
+    parser.add_argument(
+        "protocol", metavar="PROTOCOL", help=f"{' | '.join(PROTOCOLS)}, or one of another package"
+    )
     parser.add_argument(
         "endpoint",
         metavar="ENDPOINT",
@@ -48,10 +76,18 @@ def add_connect_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="PEM of our certificate")
     parser.add_argument("--tls-key", metavar="FILE", type=Path, help="PEM of its private key")
+    parser.add_argument(
+        "--extension",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="micromsg2: require this extension, like batch-ack:max-count=50 or json; none requires"
+        " nothing.  Repeatable; by default batch-ack, then ack, is tried",
+    )
 
 
 def command_of(protocol: str, verb: str) -> ModuleType:
-    """The protocol's command module; ConfigurationError if it has no such verb."""
+    """Return the protocol's command module; ConfigurationError if it has no such verb."""
     registered(protocol)
     module = load(protocol, "command")
     if not hasattr(module, verb):
@@ -59,8 +95,23 @@ def command_of(protocol: str, verb: str) -> ModuleType:
     return module
 
 
+def check_options(
+    protocol: str, command: ModuleType, verb: str, fields: Mapping[str, object]
+) -> None:
+    """ConfigurationError for the first option that was given and which this protocol has not."""
+    known = getattr(command, f"{verb.upper()}_OPTIONS", None)
+    if known is None:
+        return
+    for name, flag in FLAGS.items():
+        value = fields.get(name)
+        if name not in known and value is not None and value not in ((), {}, False):
+            raise ConfigurationError(f"{verb} {protocol} has no {flag}")
+
+
 def connect_options(arguments: argparse.Namespace, command: ModuleType) -> dict[str, Any]:
-    """The fields of ConnectOptions; ConfigurationError if the password file cannot be read."""
+    """Return the fields of ConnectOptions; ConfigurationError if the password file cannot be
+    read.
+    """
     password = None
     if arguments.password_file is not None:
         try:
@@ -76,21 +127,44 @@ def connect_options(arguments: argparse.Namespace, command: ModuleType) -> dict[
         "tls_ca": arguments.tls_ca,
         "tls_cert": arguments.tls_cert,
         "tls_key": arguments.tls_key,
+        "extensions": tuple(arguments.extension),
     }
 
 
-def run_client(name: str, work: Callable[[Any], Coroutine[Any, Any, object]]) -> bool:
-    """Run ``work`` in the reactor; False if the peer or the network ended it (a line says why)."""
-    from twisted.internet.error import ConnectError, ConnectionClosed, DNSLookupError
+def why_not(
+    work: Callable[[Any], Coroutine[Any, Any, object]], endpoint: str = "the server"
+) -> str | None:
+    """Run ``work`` in the reactor; None if it ended well, else why it did not, in words.
 
+    Raises ConfigurationError, KeyboardInterrupt, and BrokenPipeError when nobody reads our output.
+    ``python -X dev`` lets every other error through, with its traceback.
+    """
+    from .reasons import reason
     from .running import run_in_reactor
 
+    _begin_logging()
     try:
         run_in_reactor(work)
-    except ConfigurationError:
+    except (ConfigurationError, BrokenPipeError):
         raise
-    except (MsgprotoError, ConnectError, ConnectionClosed, DNSLookupError, OSError) as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        print(f"msgproto {name}: {text}", file=sys.stderr)
-        return False
-    return True
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        return reason(error, endpoint)
+    return None
+
+
+def _begin_logging() -> None:
+    """What is logged goes nowhere: one line says how it ended.  ``python -X dev`` shows all of it.
+
+    Without an observer Twisted prints the traceback of whatever is logged as a failure.
+    """
+    from twisted.logger import globalLogBeginner, textFileLogObserver
+
+    observers = [textFileLogObserver(sys.stderr)] if sys.flags.dev_mode else []
+    globalLogBeginner.beginLoggingTo(observers, redirectStandardIO=False, discardBuffer=True)
+
+
+def tell(name: str, text: str) -> None:
+    """Say in one line why ``msgproto NAME`` did not end well."""
+    print(f"msgproto {name}: {' '.join(text.split())}", file=sys.stderr)

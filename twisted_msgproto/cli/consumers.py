@@ -1,6 +1,6 @@
-"""``msgproto queue consumers``: who reads a queue, how far, since when; and forgetting them.
+"""``msgproto queue consumers`` lists who reads a queue, how far, since when; and forgets them.
 
-Works beside a running gateway, in its directory or over Arrow Flight: the gateway looks at what its
+Works beside a running gateway, in its directory or over Arrow Flight: the gateway reads what its
 consumers need each time it trims.
 """
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
 
 CALL_SECONDS_MAX = 10.0
-"""How long a gateway elsewhere may take for one answer."""
+"""A gateway elsewhere may need this long for one answer."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The options of ``msgproto queue consumers``."""
+    """Declare the options of ``msgproto queue consumers``."""
     add = parser.add_argument
     add(
         "directory",
@@ -81,19 +81,19 @@ def _opened(arguments: argparse.Namespace) -> Queue:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One consumer: its committed offset, and how long it has left rows unread."""
+    """Describes one consumer: its committed offset, and how long it has left rows unread."""
 
     name: str
     offset: int
     behind: int
-    """Rows which it has not committed."""
+    """It has not committed this many rows."""
     moved: int | None
-    """When its offset last changed, µs since 1970 UTC; None when that is not known."""
+    """Its offset last changed at this time, µs since 1970 UTC; None when that is not known."""
     waits_seconds: float
     """How long it has had rows to commit and has not moved; 0.0 when nothing waits."""
 
     def line(self) -> str:
-        """It, as one line."""
+        """Return it as one line."""
         moved = "at an unknown time" if self.moved is None else _shown(self.moved)
         line = f"consumer {self.name} has committed {self.offset}, {self.behind} behind"
         line += f", last moved {moved}"
@@ -105,7 +105,7 @@ class Standing:
 
 
 def standings(queue: Queue, now: float) -> list[Standing]:
-    """Every consumer of ``queue`` by name; ``now`` is in seconds since 1970 UTC."""
+    """Return every consumer of ``queue`` by name; ``now`` is in seconds since 1970 UTC."""
     from twisted_msgproto.queue.lineage import Landed
 
     described = queue.describe()
@@ -122,7 +122,7 @@ def standings(queue: Queue, now: float) -> list[Standing]:
 
 
 def reset(queue: Queue, name: str, offset: str) -> None:
-    """Set a known consumer to an offset which the queue has, and go on having what it needs.
+    """Set a known consumer to an offset that the queue has, and keep what it needs.
 
     Raises QueueError for a consumer or number that is none, QueueMismatch for an offset that was
     trimmed (also meanwhile) or is beyond the end.

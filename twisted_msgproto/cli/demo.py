@@ -1,9 +1,9 @@
-"""The main job, end to end, on this machine.
+"""Run the main job, end to end, on this machine.
 
-One gateway process with a server of every protocol, one Spark bridge process, and a real client
-process for each protocol.  Every message is acknowledged when it is on disk; the demo waits until
-the table holds them all, reads the table back and compares.  The exit status is 0 only if
-sent = acknowledged = landed for every protocol.
+One gateway process with a server of every protocol (those of other packages, too), one Spark bridge
+process, and a real client process for each protocol.  Every message is acknowledged when it is on
+disk; the demo waits until the table holds them all, reads the table back and compares.  The exit
+status is 0 only if sent = acknowledged = landed for every protocol.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError
 from twisted_msgproto.gateway import toml_value
-from twisted_msgproto.registry import PROTOCOLS
+from twisted_msgproto.registry import Registered, usable
 
 from .children import Child, Children, signals_as_interrupts
 from .clients import FAILED, positive
@@ -37,49 +37,51 @@ if TYPE_CHECKING:
 SUMMARY = "one gateway, one Spark bridge, real clients: sent = acknowledged = landed"
 
 MESSAGES = 1_000
-"""Messages per protocol when nobody says."""
+"""Each protocol has this many messages by default."""
 
 START_SECONDS = 120.0
-"""How long the gateway may take until it listens, and the bridge until it runs."""
+"""The gateway may need this long until it listens, and the bridge until it runs."""
 
 STILL_SECONDS = 600.0
-"""The demo gives up when nothing has moved for so long.
+"""The demo ends in failure when nothing has moved for this long.
 
-A process which ends is seen at once; this is for one which hangs, and a machine with far more work
+A process that ends is seen at once; this is for one that hangs, and a machine with far more work
 than processors may keep Spark from its first batch for minutes.
 """
 
 LOOK_SECONDS = 0.2
-"""How often the demo looks at its processes, its queue and its table."""
+"""The demo checks its processes, its queue and its table this often."""
 
 QUIET_SECONDS = 10.0
-"""While nothing moves, a line of progress this often (Spark takes some seconds to start)."""
+"""While nothing moves, a line of progress is printed this often (Spark needs some seconds to
+start).
+"""
 
 BAR_WIDTH = 30
-"""Characters of the bar on a terminal."""
+"""The bar on a terminal has this many characters."""
 
 TAIL_LINES = 8
 """How much of a failed process's log is shown."""
 
 
 class DemoFailed(MsgprotoError):
-    """The demo cannot go on; the text says why."""
+    """The demo cannot continue; the text says why."""
 
 
 @dataclass(slots=True)
 class Count:
-    """What became of one protocol's messages."""
+    """Counts what became of one protocol's messages."""
 
     sent: int = 0
     acknowledged: int = 0
     landed: int = 0
-    """As Spark reads the table."""
+    """Spark reads this many in the table."""
     read_again: int | None = None
-    """As pyarrow reads the table; None when nobody asked it."""
+    """pyarrow reads this many in the table; None when nobody counted."""
 
     @property
     def agrees(self) -> bool:
-        """All were acknowledged and all landed, whoever reads the table."""
+        """Return all were acknowledged and all landed, whoever reads the table."""
         everywhere = self.read_again is None or self.read_again == self.landed
         return everywhere and self.sent == self.acknowledged == self.landed > 0
 
@@ -115,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def working_directory(keep: Path | None) -> Iterator[Path]:
-    """A directory of this demo alone; ConfigurationError if it cannot be had."""
+    """Make a directory of this demo alone; raise ConfigurationError if that is not possible."""
     if keep is None:
         keep = temporary_directory()
     try:
@@ -141,7 +143,9 @@ def lock_directory(directory: Path) -> IO[bytes] | None:
 
 
 def temporary_directory() -> Path:
-    """A new directory under the system's temporary one; what earlier demos left there goes."""
+    """Return a new directory under the system's temporary one; what earlier demos left there
+    goes.
+    """
     prefix = f"msgproto-demo-{os.getuid()}-"
     for old in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         if old.is_symlink() or old.stat().st_uid != os.getuid():
@@ -154,10 +158,20 @@ def temporary_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix=prefix))
 
 
-def gateway_file(queue: Path) -> str:
-    """A gateway.toml with a server of every protocol, on ports which the system chooses."""
+def shown_protocols() -> dict[str, Registered]:
+    """Return what the demo runs: every protocol with a table for it; a line for each broken one."""
+
+    def complain(text: str) -> None:
+        print(f"msgproto demo: {text}", file=sys.stderr)
+
+    found = usable(complain, [("service", "serve"), ("command", "send")])
+    return {protocol.name: protocol for protocol in found if protocol.demo}
+
+
+def gateway_file(queue: Path, protocols: Iterable[Registered]) -> str:
+    """Return a gateway.toml with a server of every protocol, on ports that the system chooses."""
     lines = ["[queue]", f"directory = {toml_value(str(queue))}"]
-    for protocol in PROTOCOLS.values():
+    for protocol in protocols:
         lines += ["", f"[{protocol.name}]"]
         lines += [f"{key} = {toml_value(value)}" for key, value in protocol.demo.items()]
     return "\n".join([*lines, ""])
@@ -175,12 +189,12 @@ class Progress:
         self._open = False  # a line without an end stands on the terminal
 
     def say(self, text: str) -> None:
-        """A line which stays."""
+        """Print a line that stays."""
         self.end_line()
         print(text, flush=True)
 
     def show(self, on_disk: int, landed: int) -> None:
-        """How many messages are on disk and in the table by now."""
+        """Show how many messages are on disk and in the table by now."""
         now = time.monotonic()
         if now < self._due and self._shown == (on_disk, landed):
             return
@@ -206,7 +220,7 @@ class Progress:
 
 
 class Demo:
-    """One run: start the processes, send, wait until all has landed, count."""
+    """Is one run: it starts the processes, sends, waits until all has landed, and counts."""
 
     def __init__(self, directory: Path, messages: int) -> None:
         """``messages`` is per protocol."""
@@ -215,20 +229,21 @@ class Demo:
         self.table = directory / "table"
         self.file = directory / "gateway.toml"
         self.logs = directory / "logs"
-        self.progress = Progress(messages * len(PROTOCOLS))
+        self.protocols = shown_protocols()
+        self.progress = Progress(messages * len(self.protocols))
         self._moved = (0.0, (0, 0))  # when something moved last, and where it stood
 
     def run(self) -> tuple[dict[str, Count], int]:
-        """The counts per protocol, and how many offsets stand in the table more than once.
+        """Return the counts per protocol, and how many offsets stand in the table more than once.
 
         Raises DemoFailed when a process ends or nothing moves any more.
         """
         self.logs.mkdir(exist_ok=True)
-        self.file.write_text(gateway_file(self.queue))
+        self.file.write_text(gateway_file(self.queue, self.protocols.values()))
         say = self.progress.say
         try:
             with Children(self.logs) as children:
-                say(f"gateway: a server each for {', '.join(PROTOCOLS)}, one queue")
+                say(f"gateway: a server each for {', '.join(self.protocols)}, one queue")
                 gateway = children.start("gateway", "gateway", "--config", str(self.file))
                 addresses = self._addresses(gateway)
                 for name, found in addresses.items():
@@ -252,7 +267,7 @@ class Demo:
     def _start_clients(
         self, children: Children, addresses: dict[str, list[str]]
     ) -> dict[str, Child]:
-        """A client process for each address; those of one protocol share its messages.
+        """Return a client process for each address; those of one protocol share its messages.
 
         The first client of a protocol has its name, the others a number behind it (``sabc-2``).
         """
@@ -265,15 +280,16 @@ class Demo:
                     clients[label] = children.start(
                         f"send-{label}",
                         *("send", name, address, "--count", str(count), "--json"),
-                        *PROTOCOLS[name].demo_send,
+                        *self.protocols[name].demo_send,
                     )
         return clients
 
     def _addresses(self, gateway: Child) -> dict[str, list[str]]:
         """Where each protocol listens, as the gateway's log says it."""
         deadline = time.monotonic() + START_SECONDS
-        addresses: dict[str, list[str]] = {name: [] for name in PROTOCOLS}
-        while any(len(found) < PROTOCOLS[name].demo_addresses for name, found in addresses.items()):
+        wanted = {name: protocol.demo_addresses for name, protocol in self.protocols.items()}
+        addresses: dict[str, list[str]] = {name: [] for name in wanted}
+        while any(len(found) < wanted[name] for name, found in addresses.items()):
             self._must_run(gateway)
             if time.monotonic() > deadline:
                 raise failed(gateway, f"does not listen after {START_SECONDS:.0f} s")
@@ -282,7 +298,7 @@ class Demo:
                 match = re.search(r"(\w+) listening on (\S+)$", line)
                 if match and match[2] not in addresses.get(match[1], [match[2]]):
                     addresses[match[1]].append(match[2])
-        return {name: found[: PROTOCOLS[name].demo_addresses] for name, found in addresses.items()}
+        return {name: found[: wanted[name]] for name, found in addresses.items()}
 
     def _open_queue(self) -> tuple[QueueReader, int]:
         from twisted_msgproto.queue import QueueReader
@@ -333,7 +349,7 @@ class Demo:
     def _counted(
         self, queue_id: str, first: int, clients: dict[str, Child]
     ) -> tuple[dict[str, Count], int]:
-        """What the clients say and what the table says about this run."""
+        """Compare what the clients say and what the table says about this run."""
         from twisted_msgproto.spark.table import LandedTable
 
         counts: dict[str, Count] = {}
@@ -356,7 +372,7 @@ class Demo:
 
 
 def landed_since(table: LandedTable, gateway: str, first: int) -> dict[str, int]:
-    """Rows per protocol in the table which this gateway wrote from offset ``first`` on."""
+    """Return rows per protocol in the table that this gateway wrote from offset ``first`` on."""
     import pyarrow.compute as pc
 
     rows = table.read(["gateway", "offset", "protocol"])
@@ -384,7 +400,7 @@ def landed_by_spark(table: Path, scratch: Path, gateway: str, first: int) -> dic
 
 
 def failed(child: Child, what: str) -> DemoFailed:
-    """Why the demo ends, with the last lines of the process that is the cause."""
+    """Return why the demo ends, with the last lines of the process that is the cause."""
     tail = "".join(f"\n  {line[:300]}" for line in child.lines()[-TAIL_LINES:])
     return DemoFailed(f"the {child.name} process {what}; its log {child.log} ends:{tail}")
 

@@ -1,7 +1,7 @@
 """Serve a queue over the network (Arrow Flight), for a bridge on another machine.
 
-Reads the queue's directory beside the gateway which writes it.  On an address which other machines
-can reach it needs TLS and a token; the bridge takes them as --tls-ca and --token-file.
+Reads the queue's directory beside the gateway that writes it.  On an address that other machines
+can reach it needs TLS and a token; the bridge has --tls-ca and --token-file for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The options of ``msgproto flight``."""
+    """Declare the options of ``msgproto flight``."""
     add = parser.add_argument
     add("--queue", metavar="DIR", required=True, help="the queue's directory")
     add(

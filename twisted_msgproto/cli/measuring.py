@@ -1,8 +1,8 @@
-"""How the benchmarks measure: ratios in one run, in interleaved pairs, never a figure alone.
+"""The benchmarks measure ratios in one run, in interleaved pairs, never a figure alone.
 
 The speed of a shared machine drifts by more than what is to be measured.  So every piece of work
-stands beside another one which is done in the same round, and what counts is the median of the
-rounds' ratios.  A protocol lists its rows in ``bench.py``, as :class:`Comparison`; the few which
+stands beside another one that is done in the same round, and what counts is the median of the
+rounds' ratios.  A protocol lists its rows in ``bench.py``, as :class:`Comparison`; the few that
 nothing can stand beside (how long until a message is in the table, what idle connections weigh)
 are a :class:`Gauge`.
 """
@@ -27,12 +27,12 @@ from typing import Any, Literal
 from twisted_msgproto.core.errors import ConfigurationError
 
 ROUNDS = 5
-"""Pairs in one comparison; the median of their ratios is what counts."""
+"""One comparison has this many pairs; the median of their ratios is what counts."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """What one piece of work cost.
+    """Holds what one piece of work cost.
 
     ``wall`` and ``cpu`` are in seconds (0: the CPU time was not measured), ``rss`` is the largest
     resident size in octets (0: not measured), ``latencies`` are seconds from sending to the
@@ -49,21 +49,21 @@ class Figures:
 
     @property
     def cpu_per_million(self) -> float:
-        """CPU seconds per million messages."""
+        """Return the CPU seconds per million messages."""
         return self.cpu / self.messages * 1e6
 
     @property
     def per_second(self) -> float:
-        """Messages per second of wall time."""
+        """Return the messages per second of wall time."""
         return self.messages / self.wall
 
     @property
     def messages_per_group(self) -> float | None:
-        """How many messages shared a sync; None if nothing was made durable."""
+        """Return how many messages shared a sync; None if nothing was made durable."""
         return self.messages / self.groups if self.groups else None
 
     def __add__(self, more: Figures) -> Figures:
-        """Two pieces of work as one."""
+        """Return two pieces of work as one."""
         return Figures(
             self.messages + more.messages,
             self.wall + more.wall,
@@ -74,7 +74,9 @@ class Figures:
         )
 
     def percentile(self, share: float) -> float | None:
-        """The latency which ``share`` of the messages keep, in seconds; None if not measured."""
+        """Return the latency that ``share`` of the messages keep, in seconds; None if not
+        measured.
+        """
         if not self.latencies:
             return None
         ordered = sorted(self.latencies)
@@ -83,15 +85,16 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One row of the table of figures to reach: our work beside another's.
+    """Describes one row of the table of figures to reach: our work beside another's.
 
-    ``figure`` says which of the two is compared: CPU seconds per million messages (less is better),
-    or messages per second (more is better); the ratio is always ours / beside.  ``mark`` and
-    ``goal`` bound the ratio; None where the row only informs.
+    ``figure`` names what is compared: CPU seconds per million messages (less is better), or
+    messages per second (more is better); the ratio is always ours / beside.  ``mark`` and ``goal``
+    bound the ratio; None where the row only informs.
 
-    ``follows``: the work beside takes its shape (its number of groups, say) from what ours just
-    did, so ours comes first in every round; otherwise they take turns in going first.  ``slices``:
-    a round is so many pairs whose figures are added up, for work which a disk's whims would rule.
+    ``follows``: the work beside adopts its shape (its number of groups, say) from what ours just
+    did, so ours comes first in every round; otherwise they alternate in going first.  ``slices``: a
+    round has this many pairs whose figures are added up, for work that depends much on the disk's
+    mood.
     """
 
     name: str
@@ -107,7 +110,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a gauge shows: the value which counts, and what else is worth telling, by name."""
+    """Holds what a gauge shows: the value that counts, and what else is worth telling, by name."""
 
     value: float
     notes: Mapping[str, float] = field(default_factory=dict)
@@ -115,7 +118,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One row which stands alone: a value in a ``unit``, less is better.
+    """Describes one row that stands alone: a value in a ``unit``, less is better.
 
     ``mark`` and ``goal`` bound the median; None where the row only informs.  Read once in a run
     unless it ``repeats``: a percentile of a long load, say, has its repetitions in it.
@@ -130,12 +133,12 @@ class Gauge:
 
 
 Row = Comparison | Gauge
-"""What a subject consists of."""
+"""A subject consists of these."""
 
 
 @dataclass(slots=True)
 class Result:
-    """A measured comparison: every round's figures, and the ratio which counts."""
+    """Holds a measured comparison: every round's figures, and the ratio that counts."""
 
     row: Comparison
     ours: list[Figures]
@@ -143,7 +146,7 @@ class Result:
 
     @property
     def ratios(self) -> list[float]:
-        """Each round's ratio, ours / beside.
+        """Return each round's ratio, ours / beside.
 
         Raises ConfigurationError where the work beside was too little for its clock.
         """
@@ -156,17 +159,17 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """The median ratio."""
+        """Return the median ratio."""
         return median(self.ratios)
 
     def keeps(self, bound: float | None) -> bool | None:
-        """Whether the ratio keeps ``bound``; None if there is none."""
+        """Return whether the ratio keeps ``bound``; None if there is none."""
         if bound is None:
             return None
         return self.ratio <= bound if self.row.figure == "cpu" else self.ratio >= bound
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain values, for ``--json``."""
+        """Return the result as plain values, for ``--json``."""
         latencies = [latency for figures in self.ours for latency in figures.latencies]
         merged = Figures(1, 1.0, 0.0, latencies=latencies)
         return {
@@ -192,22 +195,24 @@ class Result:
 
 @dataclass(slots=True)
 class Readings:
-    """What a gauge showed, round by round."""
+    """Holds what a gauge showed, round by round."""
 
     row: Gauge
     readings: list[Reading]
 
     @property
     def value(self) -> float:
-        """The median value."""
+        """Return the median value."""
         return median(reading.value for reading in self.readings)
 
     def keeps(self, bound: float | None) -> bool | None:
-        """Whether the value keeps ``bound``; None if there is none."""
+        """Return whether the value keeps ``bound``; None if there is none."""
         return None if bound is None else self.value <= bound
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain values, for ``--json``; the notes are those of the last round."""
+        """Return the result as plain values, for ``--json``; the notes are those of the last
+        round.
+        """
         return {
             "name": self.row.name,
             "unit": self.row.unit,
@@ -276,7 +281,7 @@ def timed(messages: int) -> Iterator[Figures]:
 
 
 class Measured(ABC):
-    """A server in a process of its own, which listens on ``port`` and is measured from outside."""
+    """Is a server in a process of its own; it listens on ``port`` and is measured from outside."""
 
     port: int
 
@@ -302,7 +307,7 @@ class Measured(ABC):
 
 
 class Subject(Measured):
-    """A server process of ours: ``python -m MODULE ARGUMENTS``.
+    """Runs a server process of ours: ``python -m MODULE ARGUMENTS``.
 
     The process prints its port as its first line (``{"port": N}``) and answers each line on its
     standard input with what it has used so far (see :func:`answer_usage`).
@@ -344,7 +349,7 @@ class Subject(Measured):
 
 
 def usage() -> dict[str, Any]:
-    """What this process (all its threads) has used so far."""
+    """Return what this process (all its threads) has used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     with open(f"/proc/{os.getpid()}/statm") as file:
         resident = int(file.read().split()[1]) * resource.getpagesize()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
+from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
@@ -20,30 +21,66 @@ from twisted_msgproto.core.errors import ConfigurationError
 READ_OCTETS = 256 * 1024
 
 LINE_OCTETS_MAX = 64 * 1024 * 1024
-"""A line which grows beyond this is no message of any protocol here."""
+"""A line that grows beyond this is no message of any protocol here."""
 
 
 @implementer(IReadDescriptor)
 class Lines:
-    """The lines of a file descriptor, without their ends; empty lines are no messages."""
+    """The lines of a file descriptor, without their ends; empty lines are no messages.
 
-    def __init__(self, reactor: IReactorFDSet, descriptor: int) -> None:
+    Attributes:
+        refused: why a line ended it before its end, or None.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorFDSet,
+        descriptor: int,
+        encode: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        """``encode`` makes a message of a line; ValueError says why the line cannot be sent."""
+        self.refused: ConfigurationError | None = None
+        self._encode = encode
+        self._number = 0  # of the line that was given out last
         self._reactor = reactor
         self._descriptor = descriptor
         self._ready: deque[bytes] = deque()
         self._tail: list[bytes] = []  # pieces of a line whose end has not come yet
         self._tail_octets = 0
         self._ended = False
+        self._fault: str | None = None  # why the input ends where it does
         self._waiting: Deferred[None] | None = None
 
     async def some(self, most: int) -> list[bytes]:
-        """1 … ``most`` lines as soon as any is there; an empty list at the end."""
-        while not self._ready and not self._ended:
-            self._waiting = Deferred(self._cancelled)
-            self._reactor.addReader(self)
-            await self._waiting
-        ready = self._ready
-        return [ready.popleft() for _ in range(min(most, len(ready)))]
+        """1 … ``most`` messages as soon as any is there; an empty list at the end.
+
+        A line that cannot be sent is the end: those before it are sent, and ``refused`` says why.
+        """
+        found: list[bytes] = []
+        while not found and self.refused is None:
+            while not self._ready and not self._ended:
+                self._waiting = Deferred(self._cancelled)
+                self._reactor.addReader(self)
+                await self._waiting
+            if not self._ready:
+                if self._fault is not None:
+                    self.refused = ConfigurationError(self._fault)
+                break
+            self._take(most, found)
+        return found
+
+    def _take(self, most: int, found: list[bytes]) -> None:
+        ready, encode = self._ready, self._encode
+        while ready and len(found) < most:
+            line = ready.popleft()
+            self._number += 1
+            if not line:
+                continue
+            try:
+                found.append(line if encode is None else encode(line))
+            except ValueError as error:
+                self.refused = ConfigurationError(f"line {self._number} cannot be sent: {error}")
+                return
 
     def fileno(self) -> int:
         """For the reactor."""
@@ -59,40 +96,42 @@ class Lines:
             octets = os.read(self._descriptor, READ_OCTETS)
         except BlockingIOError:  # somebody else made this terminal or pipe non-blocking
             return
+        except OSError as error:
+            self._fault = f"the input cannot be read: {error.strerror}"
+            octets = b""
         self._fed(octets)
         if self._tail_octets > LINE_OCTETS_MAX:
             self._ended = True
-            self._wake(ConfigurationError(f"a line of more than {LINE_OCTETS_MAX} octets"))
-        elif self._ready or self._ended:
-            self._wake(None)
+            number = self._number + len(self._ready) + 1
+            self._fault = f"line {number} is longer than {LINE_OCTETS_MAX} octets"
+        if self._ready or self._ended:
+            self._wake()
 
     def connectionLost(self, reason: Failure) -> None:
         """For the reactor: the other end of the pipe is closed, or the reactor ends."""
         self._fed(b"")
-        self._wake(None)
+        self._wake()
 
     def _cancelled(self, waiting: Deferred[None]) -> None:
         self._waiting = None
         self._reactor.removeReader(self)
 
-    def _wake(self, result: Exception | None) -> None:
+    def _wake(self) -> None:
         self._reactor.removeReader(self)
         waiting, self._waiting = self._waiting, None
-        if waiting is not None and result is None:
+        if waiting is not None:
             waiting.callback(None)
-        elif waiting is not None:
-            waiting.errback(result)
 
     def _fed(self, octets: bytes) -> None:
         if not octets:
             self._ended = True
-            octets = b"\n"
+            octets = b"\n" if self._tail else b""
         *lines, rest = octets.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._tail, lines[0]])
             self._tail.clear()
             self._tail_octets = 0
-            self._ready.extend(line for raw in lines if (line := raw.removesuffix(b"\r")))
+            self._ready.extend(line.removesuffix(b"\r") for line in lines)
         if rest:
             self._tail.append(rest)
             self._tail_octets += len(rest)

@@ -1,4 +1,4 @@
-"""A server which is measured from outside: another program's (``msgproto bench --against COMMAND``)
+"""A server that is measured from outside: another program's (``msgproto bench --against COMMAND``)
 or our own as users start it.
 
 Nothing is asked of it but that it listens on the port it is told; what it costs is read from
@@ -33,7 +33,7 @@ UTIME = 14 - 3
 
 
 class Peer(Measured):
-    """A server which is started as a shell would start it, and ended with all it started.
+    """A server that is started as a shell would start it, and ended with all it started.
 
     Raises ConfigurationError, in one line, if it does not begin to listen.
     """
@@ -127,23 +127,23 @@ def _words(command: str, port: int) -> list[str]:
 
 
 def free_port() -> int:
-    """A port which nobody listens on just now."""
+    """Return a port that nobody listens on just now."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process and its children that have ended took so far; 0 if it is gone."""
+    """Return what a process and its children that have ended took so far; 0 if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    # utime, stime, and the same of children which were waited for
+    # utime, stime, and the same of children that were waited for
     return sum(map(int, fields[UTIME : UTIME + 4])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_octets(pid: int) -> int:
-    """The memory of a process which is in use; 0 if it is gone."""
+    """Return the memory of a process that is in use; 0 if it is gone."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:

@@ -1,4 +1,4 @@
-"""How far a ``msgproto send`` is: a bar on a terminal, plain lines elsewhere."""
+"""Show how far a ``msgproto send`` is: with a bar on a terminal, with plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 PLAIN_SECONDS = 2.0
-"""Without a terminal: at most one line in this time."""
+"""Without a terminal, at most one line is printed in this time."""
 
 
 class Counted:
@@ -17,11 +17,13 @@ class Counted:
     Attributes:
         messages_sent: how many are on their way or beyond.
         messages_acknowledged: how many of them the peer has acknowledged.
+        messages_written: how many were written to a peer that was not asked to acknowledge.
     """
 
     def __init__(self) -> None:
         self.messages_sent = 0
         self.messages_acknowledged = 0
+        self.messages_written = 0
 
     def sent(self, count: int) -> None:
         """``count`` more messages are on their way."""
@@ -32,6 +34,14 @@ class Counted:
         """``count`` more messages are acknowledged."""
         self.messages_acknowledged += count
         self.show()
+
+    def written(self, count: int) -> None:
+        """``count`` more messages are written to a peer that acknowledges none."""
+        self.messages_written += count
+        self.show()
+
+    def alive(self) -> None:
+        """The peer is at work."""
 
     def show(self) -> None:
         """Show the counts, if it is time to."""
@@ -49,7 +59,7 @@ class Counted:
 
 
 class PlainLines(Counted):
-    """A line now and then; work which ends at once prints none."""
+    """Prints a line from time to time; work that ends at once prints none."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -69,7 +79,9 @@ class PlainLines(Counted):
 
 
 class Bar(Counted):
-    """rich's progress bar: acknowledged of all (or of those sent, where the total is not known)."""
+    """Shows rich's progress bar: acknowledged of all (or of those sent, where the total is not
+    known).
+    """
 
     def __init__(self, stream: TextIO, total: int | None) -> None:
         from rich.console import Console
@@ -116,7 +128,7 @@ class Bar(Counted):
 
 
 def progress_for(total: int | None, *, quiet: bool = False) -> Counted:
-    """What suits stderr: a bar on a terminal (with rich installed), plain lines elsewhere.
+    """Return what suits stderr: a bar on a terminal (with rich installed), plain lines elsewhere.
 
     ``total`` is how many messages there will be, None if nobody knows; ``quiet`` shows nothing.
     """

@@ -1,6 +1,6 @@
-"""Look into a durable queue: list it, check it, print its messages, its consumers, trim it.
+"""Inspect a durable queue: list it, check it, print its messages, its consumers, trim it.
 
-Reading a queue never needs its lock; only ``trim`` takes it, and refuses while a gateway writes.
+Reading a queue never needs its lock; only ``trim`` acquires it, and refuses while a gateway writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .rows import row
 SUMMARY = "look into a queue: ls, verify, dump, consumers, trim"
 
 DAMAGED = 1
-"""Exit status of ``verify`` when something is damaged."""
+"""``verify`` ends with this exit status when something is damaged."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -122,9 +122,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, Any]]:
-    """The queue's messages lo ≤ offset < hi (default: all) as rows of JSON values.
+    """Yield the queue's messages lo ≤ offset < hi (default: all) as rows of JSON values.
 
-    Where messages are damaged a line on stderr gives their range.
+    Where messages are damaged a line on stderr names their range.
     """
     import pyarrow as pa
 
@@ -188,4 +188,4 @@ ACTIONS = {
     "consumers": consumers.run,
     "trim": _trim,
 }
-"""What each action does."""
+"""Each action is one of these functions."""

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.core.message import Message
 
+from ..net.clients.shapes import RecvOptions
 from .clients import (
     FAILED,
     add_connect_options,
+    check_options,
     command_of,
     connect_options,
     positive,
-    run_client,
+    seconds,
+    tell,
+    why_not,
 )
 from .rows import row
-from .shapes import RecvOptions
 
 SUMMARY = "print what arrives: topics, published messages, summoned content"
 
@@ -25,49 +31,142 @@ SUMMARY = "print what arrives: topics, published messages, summoned content"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_connect_options(parser)
-    parser.add_argument("--count", metavar="N", type=positive, help="end after N messages")
-    parser.add_argument("--json", action="store_true", help="a message a line as JSON")
+    option = parser.add_argument
+    option("--count", metavar="N", type=positive, help="end after N messages")
+    option(
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        help="end when nothing has come for S seconds; the exit status is 1 if too little came",
+    )
+    option("--json", action="store_true", help="a message a line as JSON")
+    option("--properties", action="store_true", help="show each message's properties, too")
+    option(
+        "--filter",
+        metavar="EXPRESSION",
+        help="micromsg2: messages with these properties alone, like 'market=Teu;amount>=N100'",
+    )
 
 
-def as_line(message: Message, *, as_json: bool) -> str:
-    """One message for the terminal: the table's columns as JSON, or destination and body."""
+def escaped(text: str) -> str:
+    """``text`` for a terminal: what a peer sent must not move the cursor or end the line."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def as_line(message: Message, *, as_json: bool, properties: bool = False) -> str:
+    """Return one message for the terminal: the table's columns as JSON, or destination and body.
+
+    With ``properties`` these stand between the two, as a JSON object.
+    """
     if as_json:
         return json.dumps(row(message), ensure_ascii=False)
-    body = (message.body or b"").decode("utf-8", "backslashreplace")
-    # Escaped: what a peer sent must not move the cursor or end the line.
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in body)
-    return f"{message.destination}\t{shown}" if message.destination else shown
+    columns = [message.destination] if message.destination else []
+    if properties:
+        columns.append(json.dumps(dict(message.fields or {}), ensure_ascii=False))
+    columns.append((message.body or b"").decode("utf-8", "backslashreplace"))
+    return "\t".join(map(escaped, columns))
+
+
+async def receive(
+    reactor: Any,
+    command: ModuleType,
+    options: RecvOptions,
+    show: Callable[[Message], None],
+    timeout: float | None = None,
+    output: int | None = None,
+) -> None:
+    """Call ``show`` with what comes, until there is enough of it or nobody wants it any more.
+
+    It returns when ``options.count`` messages came, when none came for ``timeout`` seconds, or
+    when the peer ends in peace.  What comes after that, or cannot be shown, is refused, so that
+    nobody takes it for received.  Raises BrokenPipeError as soon as nobody reads the pipe
+    ``output`` any more (HO-21), or when ``show`` raises it.
+    """
+    from .waiting import LEAVE_SECONDS, Attempt, Reader
+
+    came = 0
+    over = False  # nothing more is shown
+    broken: BrokenPipeError | None = None
+    timer: Any = None  # ends the wait for a message; once that is over, the protocol's leaving
+
+    def end(error: BrokenPipeError | None = None) -> None:
+        nonlocal over, broken, timer
+        if not over:
+            over, broken = True, error
+            if timer is not None and timer.active():
+                timer.cancel()
+            # Later: not while the protocol is in the middle of handing a batch on.
+            timer = reactor.callLater(0, lambda: receiving.give_up())
+
+    def refuse(text: str) -> None:
+        """Raise Refused, so that the message is not acknowledged."""
+        if work.cr_running and timer.active():
+            timer.reset(LEAVE_SECONDS)  # this ends the protocol, which may tidy up by itself
+        raise Refused(text)
+
+    def received(message: Message) -> None:
+        nonlocal came
+        if over:
+            refuse("the receiver has ended")
+        try:
+            show(message)
+        except BrokenPipeError as error:
+            end(error)
+            refuse("nobody reads the receiver's output")
+        came += 1
+        if timer is not None and timeout is not None:
+            timer.reset(timeout)
+        if came == options.count:
+            end()
+
+    watched = Reader(reactor, output, lambda: end(BrokenPipeError()))
+    if timeout is not None:
+        timer = reactor.callLater(timeout, end)
+    work = command.recv(reactor, options, received)
+    receiving = Attempt(reactor, work)
+    try:
+        await receiving.result()
+    except Exception:
+        if not over:  # else whatever comes of leaving does not matter
+            raise
+    finally:
+        watched.stop()
+        if timer is not None and timer.active():
+            timer.cancel()
+    if broken is not None:
+        raise broken
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Receive; 0 once ``--count`` messages came, or when the peer ends in peace without one."""
+    """Receive; 0 once ``--count`` messages came, or when the peer ends in peace without one.
+
+    With ``--timeout`` and without ``--count``: 0 if any message came.
+    """
+    import sys
+
     command = command_of(arguments.protocol, "recv")
-    options = RecvOptions(**connect_options(arguments, command), count=arguments.count)
+    fields = {**connect_options(arguments, command), "filter": arguments.filter}
+    check_options(arguments.protocol, command, "recv", fields)
+    options = RecvOptions(**fields, count=arguments.count)
     came = 0
 
+    def show(message: Message) -> None:
+        nonlocal came
+        line = as_line(message, as_json=arguments.json, properties=arguments.properties)
+        print(line, flush=True)
+        came += 1
+
     async def work(reactor: Any) -> None:
-        from twisted.internet.defer import CancelledError, Deferred
+        await receive(reactor, command, options, show, arguments.timeout, sys.stdout.fileno())
 
-        enough = False
-
-        def show(message: Message) -> None:
-            nonlocal came, enough
-            if enough:
-                return
-            print(as_line(message, as_json=arguments.json), flush=True)
-            came += 1
-            if came == arguments.count:
-                enough = True
-                # Later: not while the protocol is in the middle of handing a batch on.
-                reactor.callLater(0, lambda: receiving.cancel())
-
-        receiving: Deferred[Any] = Deferred.fromCoroutine(command.recv(reactor, options, show))
-        try:
-            await receiving
-        except CancelledError:
-            if not enough:
-                raise
-
-    ended_well = run_client("recv", work)
-    complete = arguments.count is None or came >= arguments.count
-    return 0 if ended_well and complete else FAILED
+    why = why_not(work, options.endpoint)
+    wanted = arguments.count or (1 if arguments.timeout is not None else 0)
+    if why is None and came < wanted:
+        why = "the server ended it"
+        if arguments.timeout is not None:
+            why = f"no more came within {arguments.timeout:g} s"
+        why = f"{came} of {wanted} messages came: {why}"
+    if why is None:
+        return 0
+    tell("recv", why)
+    return FAILED

@@ -16,13 +16,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def iso_time(microseconds: int) -> str:
-    """Microseconds since the epoch as ISO 8601 in UTC, always with six places."""
+    """Return microseconds since the epoch as ISO 8601 in UTC, always with six places."""
     moment = EPOCH + timedelta(microseconds=microseconds)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def text_of(octets: bytes) -> str | None:
-    """The text which these octets are as UTF-8; None if they are none."""
+    """Return the text that these octets are as UTF-8; None if they are none."""
     try:
         return octets.decode()
     except UnicodeDecodeError:
@@ -30,12 +30,12 @@ def text_of(octets: bytes) -> str | None:
 
 
 def base64_of(octets: bytes) -> str:
-    """The octets in base64."""
+    """Return the octets in base64."""
     return base64.b64encode(octets).decode()
 
 
 def row(message: Message) -> dict[str, Any]:
-    """The row of this message, without the columns which only a queue gives."""
+    """Return the row of this message, without the columns that only a queue adds."""
     body = None if message.body is None else text_of(message.body)
     if message.body is not None and body is None:
         body_column: dict[str, Any] = {"body_base64": base64_of(message.body)}

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
+from twisted_msgproto.net.monotonic import count_monotonically
+
 T = TypeVar("T")
+
+STOP_SECONDS: Final = 12.0
+"""After a signal, work may end its connections in order for this long: longer than any protocol's
+limit ``drain``.  Then the process ends all the same."""
 
 
 def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
@@ -22,6 +28,7 @@ def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
     from twisted.internet import reactor as installed  # late: importing it installs it
 
     reactor: Any = installed
+    count_monotonically(reactor)
     outcome: list[T | Failure] = []
     interrupted = False
 
@@ -33,8 +40,22 @@ def run_in_reactor(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
     def stopping(running: Deferred[Any]) -> Deferred[Any]:
         nonlocal interrupted
         interrupted = not outcome
+        left: Deferred[Any] = Deferred()
+
+        def leave(_: object = None) -> None:
+            if not left.called:
+                left.callback(None)
+
+        def abandon() -> None:
+            running.cancel()
+            leave()
+
+        # Before the cancelling: it may end at once.
+        running.addBoth(leave)
+        abandoned = reactor.callLater(STOP_SECONDS, abandon)
+        left.addCallback(lambda _: abandoned.active() and abandoned.cancel())
         running.cancel()
-        return running
+        return left
 
     def ended(result: T | Failure) -> None:
         outcome.append(result)

@@ -1,7 +1,7 @@
 """Send messages and wait until every one is acknowledged.
 
 One message per line of stdin, or --count made-up ones.  The exit status is 0 only if every message
-was acknowledged.
+was acknowledged.  Otherwise one line on stderr says how many of how many were, and why not all.
 """
 
 from __future__ import annotations
@@ -10,94 +10,215 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from twisted_msgproto.core.errors import ConfigurationError
 
+from ..net.clients.shapes import SIZE_OCTETS, Messages, SendOptions
+from . import INTERRUPTED, USAGE_ERROR
 from .clients import (
     FAILED,
     add_connect_options,
+    check_options,
     command_of,
     connect_options,
     positive,
-    run_client,
+    seconds,
+    tell,
+    why_not,
 )
-from .progress import progress_for
-from .shapes import SIZE_OCTETS, SendOptions
+from .progress import Counted, progress_for
 
 NO_SUCH_METHOD = 3
-"""Exit status of ``--call`` for a method which the server has not: it stored the call."""
+"""Exit status of ``--call`` for a method that the server has not: it stored the call."""
 
 SUMMARY = "send the lines of stdin, or made-up messages, and wait for the acknowledgements"
+
+
+def named(text: str) -> tuple[str, str]:
+    """``NAME=VALUE`` in its parts."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"NAME=VALUE expected, not {text!r}")
+    return name, value
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_connect_options(parser)
-    parser.add_argument("--window", metavar="N", type=positive, help="messages in flight")
-    parser.add_argument(
+    option = parser.add_argument
+    option("--window", metavar="N", type=positive, help="messages in flight")
+    option(
         "--compress", metavar="LEVEL", type=int, choices=range(10), help="zlib level, 0 for none"
     )
-    parser.add_argument(
-        "--count", metavar="N", type=positive, help="send N made-up messages instead of stdin"
-    )
-    parser.add_argument(
+    option("--count", metavar="N", type=positive, help="send N made-up messages instead of stdin")
+    option(
         "--size",
         metavar="B",
         type=positive,
         default=SIZE_OCTETS,
         help=f"octets of a made-up message (default {SIZE_OCTETS})",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="end with one line of JSON; show no progress"
+    option(
+        "--property",
+        metavar="NAME=VALUE",
+        type=named,
+        action="append",
+        default=[],
+        help="micromsg2, sabc: a property (header) of every message; repeatable",
     )
-    parser.add_argument(
-        "--call", metavar="METHOD", help="umq: call this method once, and print its result"
+    option("--protocol-version", metavar="1|2", type=int, choices=(1, 2), help="lumberjack: which")
+    option(
+        "--host",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help="lumberjack: one more server, tried when the one before is away; repeatable",
     )
-    parser.add_argument(
+    option(
+        "--ttl", metavar="S", type=seconds, help="lumberjack: replace a connection after S seconds"
+    )
+    option("--pipelining", metavar="N", type=positive, help="lumberjack: windows in flight")
+    option(
+        "--replace-invalid",
+        action="store_true",
+        help="lumberjack, umq: send U+FFFD for what is not UTF-8",
+    )
+    option(
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        help="give up when the server answers nothing for S seconds (default 30)",
+    )
+    option("--json", action="store_true", help="end with one line of JSON; show no progress")
+    option("--call", metavar="METHOD", help="umq: call this method once, and print its result")
+    option(
         "--args", metavar="VALUE", nargs="*", default=[], help="its arguments, JSON or plain text"
     )
 
 
+def options_of(arguments: argparse.Namespace, command: ModuleType) -> SendOptions:
+    """Return what the operator asked for; ConfigurationError for what this protocol has not."""
+    fields = {
+        **connect_options(arguments, command),
+        "window": arguments.window,
+        "compress": arguments.compress,
+        "properties": dict(arguments.property),
+        "protocol_version": arguments.protocol_version,
+        "hosts": tuple(arguments.host),
+        "ttl": arguments.ttl,
+        "pipelining": arguments.pipelining,
+        "replace_invalid": arguments.replace_invalid,
+    }
+    check_options(arguments.protocol, command, "send", fields)
+    return SendOptions(
+        **fields,
+        count=arguments.count,
+        size=None if arguments.count is None else arguments.size,
+    )
+
+
+def encoder(command: ModuleType, options: SendOptions) -> Callable[[bytes], bytes] | None:
+    """What makes a message of a line, where the protocol does not take lines as they are."""
+    encode = getattr(command, "encode", None)
+    return None if encode is None else lambda line: encode(line, options)
+
+
+async def deliver(
+    reactor: Any,
+    command: ModuleType,
+    options: SendOptions,
+    messages: Messages,
+    progress: Counted,
+    timeout: float | None = None,
+) -> None:
+    """Send all ``messages``; returns when all are acknowledged.
+
+    Raises what ended it before that: TimedOut when the server owes an answer and gives none for
+    ``timeout`` seconds, ConfigurationError for a line that cannot be sent (those before it are).
+    """
+    from .waiting import PATIENCE_SECONDS, Patience
+
+    patience = Patience(reactor, timeout or PATIENCE_SECONDS, messages, progress)
+    await patience.run(command.send(reactor, options, patience, patience))
+    refused = getattr(messages, "refused", None)
+    if refused is not None:
+        raise refused
+
+
+def incomplete(progress: Counted, count: int | None, why: str | None) -> str | None:
+    """Return the line that says what is missing; None if every message is acknowledged.
+
+    ``count`` is how many there should be, where that is known; ``why`` is what ended it.
+    """
+    sent = progress.messages_sent
+    done = progress.messages_acknowledged + progress.messages_written
+    total = sent if count is None else max(count, sent)
+    if why is None and done == total:
+        return None
+    if why is None:
+        why = f"the command ended before the rest was (it has sent {sent})"
+    if not total or not sent:
+        return f"nothing was sent: {why}"
+    verb = "written" if progress.messages_written else "acknowledged"
+    return f"{done} of {total} messages were {verb}: {why}"
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Send; 0 if all was acknowledged, 1 if not."""
+    """Send; 0 if all was acknowledged, 1 if not, 2 for what the operator has to change."""
     if arguments.call is not None:
         return call(arguments)
     if arguments.args:
         raise ConfigurationError("--args go with --call METHOD")
     command = command_of(arguments.protocol, "send")
-    options = SendOptions(
-        **connect_options(arguments, command),
-        window=arguments.window,
-        compress=arguments.compress,
-        count=arguments.count,
-        size=None if arguments.count is None else arguments.size,
-    )
+    options = options_of(arguments, command)
     progress = progress_for(arguments.count, quiet=arguments.json)
 
     async def work(reactor: Any) -> None:
         from .messages import Lines, MadeUp
 
-        messages = (
-            Lines(reactor, sys.stdin.fileno())
-            if arguments.count is None
-            else MadeUp(arguments.count, arguments.size)
-        )
-        await command.send(reactor, options, messages, progress)
+        messages: Messages
+        if arguments.count is not None:
+            messages = MadeUp(arguments.count, arguments.size)
+        elif sys.stdin is None:
+            raise ConfigurationError("there is no input to send; --count N makes messages up")
+        else:
+            messages = Lines(reactor, sys.stdin.fileno(), encoder(command, options))
+        await deliver(reactor, command, options, messages, progress, arguments.timeout)
 
     began = time.monotonic()
+    status = FAILED
+    why: str | None
     with progress:
-        ended_well = run_client("send", work)
-    seconds = time.monotonic() - began
+        try:
+            why = why_not(work, options.endpoint)
+        except ConfigurationError as error:
+            if not progress.messages_sent and not arguments.json:
+                raise
+            status, why = USAGE_ERROR, str(error)
+        except KeyboardInterrupt:
+            status, why = INTERRUPTED, "interrupted"
+    summarise(progress, time.monotonic() - began, as_json=arguments.json)
+    text = incomplete(progress, arguments.count, why)
+    if text is None:
+        return 0
+    tell("send", text)
+    return status
+
+
+def summarise(progress: Counted, took: float, *, as_json: bool) -> None:
+    """Print the counts, after ``took`` seconds."""
     sent, acknowledged = progress.messages_sent, progress.messages_acknowledged
-    if arguments.json:
-        counts = {"sent": sent, "acknowledged": acknowledged, "seconds": round(seconds, 6)}
+    if as_json:
+        counts = {"sent": sent, "acknowledged": acknowledged, "seconds": round(took, 6)}
         print(json.dumps(counts), flush=True)
-    else:
-        rate = acknowledged / seconds if seconds else 0.0
-        print(f"sent {sent}, acknowledged {acknowledged} in {seconds:.2f} s ({rate:,.0f}/s)")
-    complete = sent == acknowledged and arguments.count in (None, sent)
-    return 0 if ended_well and complete else FAILED
+        return
+    rate = acknowledged / took if took else 0.0
+    print(f"sent {sent}, acknowledged {acknowledged} in {took:.2f} s ({rate:,.0f}/s)", flush=True)
+    if progress.messages_written:
+        print("the server was not asked to acknowledge: nobody knows what arrived", flush=True)
 
 
 def call(arguments: argparse.Namespace) -> int:
@@ -106,14 +227,19 @@ def call(arguments: argparse.Namespace) -> int:
     1 if it fails, 3 if the server has no such method: then it stored the call, and says so.
     """
     command = command_of(arguments.protocol, "call")
-    options = SendOptions(**connect_options(arguments, command))
+    options = options_of(arguments, command)
     carried_out = True
 
     async def work(reactor: Any) -> None:
         nonlocal carried_out
         text, carried_out = await command.call(reactor, options, arguments.call, arguments.args)
-        print(text, flush=True)
+        if carried_out:
+            print(text, flush=True)
+        else:
+            tell("send", text)
 
-    if not run_client("send", work):
+    why = why_not(work, options.endpoint)
+    if why is not None:
+        tell("send", why)
         return FAILED
     return 0 if carried_out else NO_SUCH_METHOD

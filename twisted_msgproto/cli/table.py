@@ -1,4 +1,4 @@
-"""Look after a landed table: count it, prove it, compact it, take old days out, set it back.
+"""Maintain a landed table: count it, prove it, compact it, remove old days, set it back.
 
 Every action is safe beside a running bridge and beside the others; each says in plain lines what
 it did.  ``--dry-run`` says what it would do.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SUMMARY = "look after a table: counts, verify, compact, vacuum, expire, rewind"
 
 WRONG = 1
-"""Exit status of ``verify`` when something is missing or twice."""
+"""``verify`` ends with this exit status when something is missing or twice."""
 
 AGE = re.compile(r"(\d{1,6})\s*(h|d|hours?|days?)")
 
@@ -118,7 +118,7 @@ def _open(arguments: argparse.Namespace, *, writing: bool = False) -> Table:
 
 
 def read_pairs(words: Sequence[str]) -> dict[str, str]:
-    """Options of delta-rs; ConfigurationError for a word which is none."""
+    """Return options of delta-rs; raise ConfigurationError for a word that is none."""
     pairs = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -129,7 +129,7 @@ def read_pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def read_age(option: str, text: str) -> timedelta:
-    """How long ``30d`` or ``48h`` is; ConfigurationError for anything else."""
+    """Return how long ``30d`` or ``48h`` is; ConfigurationError for anything else."""
     match = AGE.fullmatch(text.strip())
     if match is None:
         raise ConfigurationError(f"{option} is a time like 48h or 30d, not {text!r}")
@@ -137,7 +137,7 @@ def read_age(option: str, text: str) -> timedelta:
 
 
 def read_before(arguments: argparse.Namespace, today: date) -> date:
-    """The first day which stays, as ``--before`` or ``--keep`` says."""
+    """The first day that stays, as ``--before`` or ``--keep`` says."""
     if arguments.keep is not None:
         age = read_age("--keep", arguments.keep)
         if age.seconds:
@@ -155,7 +155,7 @@ def read_before(arguments: argparse.Namespace, today: date) -> date:
 
 
 def open_queues(arguments: argparse.Namespace) -> dict[str, Queue]:
-    """The queues which were named, by queue id; QueueError for one which cannot be opened."""
+    """Return the queues that were named, by queue id; QueueError for one that cannot be opened."""
     from twisted_msgproto.spark.opening import open_queue
     from twisted_msgproto.spark.options import Access
 
@@ -325,4 +325,4 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "expire": _expire,
     "rewind": _rewind,
 }
-"""What each action does."""
+"""Each action is one of these functions."""

@@ -1,1 +1,3 @@
-"""Floor 0: the pure machinery which every protocol shares. Imports the standard library only."""
+"""Pure building blocks shared by every protocol (floor 0).  They import the standard library
+only.
+"""

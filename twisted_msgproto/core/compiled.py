@@ -1,4 +1,4 @@
-"""Loops which are also there in a compiled form: finds it, if it was built for this version."""
+"""Find the compiled form of a loop, if it was built for this version."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 
 def compiled(module: str, form: int) -> Any:
-    """The compiled ``module`` (by its whole name), or None: Python's form does the work then.
+    """Return the compiled ``module`` (by its whole name), or None if Python's form has to do the
+    work.
 
-    Each has a number ``FORM``, raised with every change of what its functions take and give.  One
-    which was left behind by another version, in a tree where the new one could not be built, has
-    another number than ``form`` and must not be used.
+    Each has a number ``FORM``, raised whenever the arguments or results of its functions change.  A
+    module left behind by another version, in a tree where the new one could not be built, has a
+    different number from ``form`` and must not be used.
     """
     try:
         found = import_module(module)

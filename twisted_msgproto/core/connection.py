@@ -1,29 +1,30 @@
-"""What every machine is: one side of one connection, without I/O and without a clock.
+"""A machine is one side of one connection, without I/O and without a clock.
 
-All machines of this package have this one shape, whatever their protocol::
+All machines have these methods, whatever their protocol::
 
-    events = machine.receive(inputs, now)     # what the transport gave
+    events = machine.receive(inputs, now)     # what the transport read
     …                                         # deal with the events, in order
     write(machine.outputs())                  # after every call
     arm(machine.deadline)                     # after every call: when to call advance()
 
 Duties of the caller, in this order:
 
-1. ``connection_made(now)`` when the connection stands; then ``receive(inputs, now)`` with what
-   came, and deal with its events in order; call it again with nothing while the machine is
-   ``unfinished``, between other work.  ``ended(now)`` says that the peer will send no more.
-2. ``made_safe(place, now)`` when the sink has made safe what an event with this ``place`` brought,
-   ``not_safe(place, now)`` when it never will.  Places may become safe in any order.
+1. ``connection_made(now)`` when the connection stands; then ``receive(inputs, now)`` with what was
+   read, and deal with its events in order; call it again with nothing while the machine is
+   ``unfinished``, between other work.  Call ``ended(now)`` when the peer will send no more.
+2. Call ``made_safe(place, now)`` when the sink has made safe what an event with this ``place``
+   brought, and ``not_safe(place, now)`` when it never will.  Places may become safe in any order.
 3. After every call write ``outputs()``; when the machine is ``finished`` close the connection after
    that.
-4. Call ``advance(now)`` when the time ``deadline`` comes.  It may come before there is anything to
-   do: then the deadline has moved afterwards.
-5. ``paused(now)`` and ``resumed(now)`` around times in which the peer's silence means nothing,
-   because it is not read.
-6. ``drain(now)`` to end in order: what is owed is given out, then the machine is ``finished``.
-7. ``lost(now)`` when the connection is gone.  After it there are no outputs and no deadline.
+4. Call ``advance(now)`` when the time ``deadline`` comes.  If there is nothing to do yet, the
+   deadline moves to a later time.
+5. Call ``paused(now)`` when reading from the peer stops and ``resumed(now)`` when it starts again:
+   the peer's silence means nothing in between.
+6. Call ``drain(now)`` to end in order: everything owed to the peer is sent, then the machine is
+   ``finished``.
+7. Call ``lost(now)`` when the connection is gone.  After it there are no outputs and no deadline.
 
-``now`` is in seconds, by any clock which does not run backwards.  Each of these calls returns
+``now`` is in seconds, by any clock that does not run backwards.  Each of these calls returns
 events.  A peer's fault is the last event of all, a :class:`~.errors.Fault`.
 """
 
@@ -46,29 +47,31 @@ Event = TypeVar("Event")
 class WorkLost:
     """The connection is gone: ``work`` of ours will not be answered on it, oldest first.
 
-    What stands in ``work`` is the protocol's: the waiters, parcels or numbers which its verbs took
-    or gave.  Nobody knows whether the peer has done it.
+    The protocol decides what ``work`` contains: the waiters, parcels or numbers that its verbs
+    accepted or returned.  Nobody knows whether the peer has done it.
     """
 
     work: list[Any]
 
 
 class Connection(ABC, Generic[Inputs, Outputs, Event]):
-    """One side of a connection; the module says how to use it.
+    """Base class of one side of a connection; the module's documentation says how to use it.
 
-    A protocol's machine sets its deadlines by name, and says in ``timely`` which of its methods
-    does what is due then::
+    A protocol's machine sets its deadlines by name, and maps each name to the method for it in
+    ``timely``::
 
         timely = {"handshake": Session._handshake_expired, …}
 
-    Such a method takes ``now`` and the list to which it adds events.  It sets its deadline again if
-    it finds that there is nothing to do yet.
+    The method is called with ``now`` and with the list to append events to.  It sets its deadline
+    again if there is nothing to do yet.
 
     Attributes:
         deadlines: what is to be done when; ``deadlines.next`` is the same as ``deadline``.
         counters: plain integers for metrics.
         fault: what the peer did wrong, or None.
     """
+
+    __slots__ = ("_ticked",)  # a machine of which there are very many has slots alone
 
     timely: ClassVar[Mapping[Any, Callable[[Any, float, list[Any]], None]]] = {}
 
@@ -79,12 +82,12 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, now: float) -> list[Event]:
-        """The connection stands: the time in which the peer has to begin runs from ``now``."""
+        """Note that the connection is established: the peer's time to begin runs from ``now``."""
         return []
 
     @abstractmethod
     def receive(self, inputs: Inputs, now: float) -> list[Event]:
-        """Read what arrived at ``now``: octets, or the list of frames which one read brought.
+        """Read what arrived at ``now``: octets, or the list of frames of one read.
 
         However the peer's octets are cut, the events say the same in the same order.
         """
@@ -94,9 +97,10 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         return self.drain(now)
 
     def made_safe(self, place: Any, now: float) -> list[Event]:
-        """What the event with this ``place`` brought is safe; acknowledgements may be due.
+        """Note that what the event with this ``place`` brought is safe; acknowledgements may be
+        due.
 
-        ValueError for a place which no event had, or which was answered already.
+        Raises ValueError for a place that no event had, and for one that was answered already.
         """
         raise ValueError(f"no event had the place {place!r}")
 
@@ -111,7 +115,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     @property
     def deadline(self) -> float | None:
-        """When to call ``advance``; None: not before another call was made."""
+        """Return when to call ``advance``; None: not before another call was made."""
         return None if self.finished else self.deadlines.next
 
     def advance(self, now: float) -> list[Event]:
@@ -141,7 +145,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     @abstractmethod
     def drain(self, now: float) -> list[Event]:
-        """End in order: take no more, give out what is owed, then be ``finished``."""
+        """End in order: accept no more, send what is owed, then become ``finished``."""
 
     @abstractmethod
     def lost(self, now: float) -> list[Event | WorkLost]:
@@ -155,7 +159,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     @abstractmethod
     def outputs(self) -> Outputs:
-        """Take what is to be written now."""
+        """Return what is to be written now, and forget it."""
 
     @property
     def unfinished(self) -> bool:
@@ -169,7 +173,7 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
 
     @property
     def held(self) -> int:
-        """Octets which are held of what is not whole yet."""
+        """Return how many octets of incomplete messages are held."""
         return 0
 
     @property
@@ -180,38 +184,39 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
     @property
     @abstractmethod
     def state(self) -> Any:
-        """Where this side stands."""
+        """Return the state of this side."""
 
     @abstractmethod
     def snapshot(self) -> dict[str, object]:
-        """The state as plain values without secrets, for status pages and for people."""
+        """Return the state as plain values without secrets, for status pages and for people."""
 
     # ── as it was called before; for one release ────────────────────────────────────────────────
 
-    _ticked: list[Event] | None = None
+    _ticked: list[Event]  # there is one only where ``tick`` was called
 
     def receive_data(self, inputs: Inputs, now: float) -> list[Event]:
-        """The older name of ``receive``."""
+        """Do what ``receive`` does: this is its older name."""
         return self.receive(inputs, now)
 
     def data_to_send(self) -> Outputs:
-        """The older name of ``outputs``."""
+        """Do what ``outputs`` does: this is its older name."""
         return self.outputs()
 
     def tick(self, now: float) -> float | None:
         """As ``advance``, but it returns the deadline; the events wait for ``due_events()``."""
         events = self.advance(now)
         if events:
-            self._ticked = (self._ticked or []) + events
+            self._ticked = self.due_events() + events
         return self.deadline
 
     def due_events(self) -> list[Event]:
-        """Take the events which ``tick`` brought."""
-        events, self._ticked = self._ticked or [], None
+        """Take the events that ``tick`` brought."""
+        events: list[Event] = getattr(self, "_ticked", [])
+        self._ticked = []
         return events
 
     def connection_lost(self) -> list[Any]:
-        """As ``lost``, but it returns the work which was not answered, as plain values."""
+        """As ``lost``, but it returns the work that was not answered, as plain values."""
         return [
             work for event in self.lost(0.0) if isinstance(event, WorkLost) for work in event.work
         ]

@@ -1,13 +1,14 @@
-"""When a machine has to be called next, without a clock.
+"""Deadlines say when a machine has to be called next, without a clock.
 
 :class:`Deadlines` is for the few named deadlines of one connection, :class:`ManyDeadlines` for
-those of any number of things (MTL's flows, sessions and leases).  Both have one face: ``set`` and
-``clear`` as things happen, ``next`` for whoever arms the timer, and ``due(now)`` when it has fired.
+those of any number of things (MTL's flows, sessions and leases).  Both have the same methods:
+``set`` and ``clear`` as things happen, ``next`` for whoever arms the timer, and ``due(now)`` when
+it has fired.
 
 A deadline may be early.  What happens for each message would move a deadline each time ("nothing
-came for 120 s"), so machines note the time alone and leave the deadline where it is.  When that
-comes the machine finds that there is nothing to do yet and sets it again; this costs one look each
-120 s instead of one each message.  A deadline is never late.
+came for 120 s"), so machines note the time alone and leave the deadline where it is.  When it
+comes, the machine finds that there is nothing to do yet and sets it again.  This costs one check
+every 120 s instead of one for each message.  A deadline is never late.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Deadlines:
-    """A few named deadlines, of which the nearest is kept.
+    """Keeps a few named deadlines, and knows the nearest.
 
     Attributes:
         next: the nearest deadline, in the machine's seconds; None if none is set.  To be read only.
@@ -56,7 +57,10 @@ class Deadlines:
         """Let there be no deadline ``name``; nothing happens if there is none."""
         times = self._times
         if times.pop(name, None) == self.next:
-            self.next = min(times.values()) if times else None
+            if times:
+                self.next = min(times.values())
+            else:
+                self.clear_all()  # a dict that had something keeps the room for it, but not then
 
     def clear_all(self) -> None:
         """Let there be no deadline at all: the connection is over."""
@@ -64,9 +68,9 @@ class Deadlines:
         self.next = None
 
     def due(self, now: float) -> list[str]:
-        """Take the names of all deadlines at or before ``now``, earliest first.
+        """Remove and return the names of all deadlines at or before ``now``, earliest first.
 
-        Deadlines of one time come in the order in which they were set.
+        Deadlines of the same time come in the order of their setting.
         """
         if self.next is None or now < self.next:
             return []
@@ -79,10 +83,10 @@ class Deadlines:
 
 
 class ManyDeadlines(Generic[K]):
-    """One deadline for each of any number of keys; the cost of each call does not grow with them.
+    """Keeps a deadline for each of any number of keys; the cost of a call does not grow with them.
 
-    Moving a deadline leaves its old row in the heap until that comes to the top or the rows in vain
-    outnumber the others; so memory is bounded by the number of keys.
+    Moving a deadline leaves its old row in the heap until it comes to the top, or until outdated
+    rows outnumber the others; so memory is bounded by the number of keys.
 
     Attributes:
         next: the nearest deadline, in the machine's seconds; None if none is set.  To be read only.
@@ -92,16 +96,16 @@ class ManyDeadlines(Generic[K]):
 
     def __init__(self) -> None:
         self._rows: list[tuple[float, int, K]] = []
-        self._stamps: dict[K, int] = {}  # which row of a key is the one in force
+        self._stamps: dict[K, int] = {}  # that row of a key is the one in force
         self._stamp = 0
         self.next: float | None = None
 
     def __len__(self) -> int:
-        """How many keys have a deadline."""
+        """Return how many keys have a deadline."""
         return len(self._stamps)
 
     def __contains__(self, key: K) -> bool:
-        """Whether ``key`` has a deadline."""
+        """Return whether ``key`` has a deadline."""
         return key in self._stamps
 
     def set(self, key: K, at: float) -> None:
@@ -123,9 +127,9 @@ class ManyDeadlines(Generic[K]):
         self.next = None
 
     def due(self, now: float) -> list[K]:
-        """Take all keys whose deadlines are at or before ``now``, earliest first.
+        """Remove and return all keys whose deadlines are at or before ``now``, earliest first.
 
-        Keys with one deadline come in the order in which they were set.
+        Keys with the same deadline come in the order of their setting.
         """
         keys = []
         while self.next is not None and self.next <= now:
@@ -136,7 +140,7 @@ class ManyDeadlines(Generic[K]):
         return keys
 
     def _tidy(self) -> None:
-        """Drop rows which are not in force from the top, or everywhere once they are most."""
+        """Drop rows that are not in force from the top, or everywhere once they are most."""
         rows, stamps = self._rows, self._stamps
         if len(rows) > 2 * len(stamps) + 64:
             rows[:] = [row for row in rows if stamps.get(row[2]) == row[1]]

@@ -1,6 +1,4 @@
-"""The errors of the package, as a tree.
-
-::
+"""The errors of the package form a tree::
 
     MsgprotoError
     ├── ConfigurationError      an operator's fault: printed as one line, exit status ≠ 0
@@ -10,6 +8,7 @@
     │   └── TimedOut            the peer did not answer in time
     ├── ConnectionClosed        the connection ended before the work was done
     ├── LimitExceeded           the caller's own work is above a limit; nothing was sent
+    ├── NotStored               the sink failed, so the connection was ended
     ├── TableError              the table cannot do what was asked: one line, exit status 2
     │   ├── Overtaken           another writer has landed rows of the same gateway
     │   ├── TableChanged        schema, partitioning or protocol are not what this writer knows
@@ -32,11 +31,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ERROR_TEXT_OCTETS_MAX = 200
-"""What a log line or an error text shows of what a peer sent, in characters."""
+"""At most this many characters of what a peer sent are shown in a log line or an error text."""
 
 
 class MsgprotoError(Exception):
-    """The root of this package's errors."""
+    """All errors of this package are subclasses of this one."""
 
 
 class ConfigurationError(MsgprotoError):
@@ -52,7 +51,7 @@ class ProtocolViolation(PeerError):
 
 
 class Refused(PeerError):
-    """The peer answered no.  ``code`` is the protocol's own code, or None."""
+    """The peer refused the request.  ``code`` is the protocol's own code, or None."""
 
     def __init__(self, text: str, code: str | int | None = None) -> None:
         super().__init__(text)
@@ -64,11 +63,19 @@ class TimedOut(PeerError):
 
 
 class ConnectionClosed(MsgprotoError):
-    """The connection ended first; whether the peer has done the work is not known."""
+    """The connection ended before the answer came; the peer may or may not have done the work."""
 
 
 class LimitExceeded(MsgprotoError, ValueError):
     """The caller's message is above a limit; it was not sent."""
+
+
+class NotStored(MsgprotoError):
+    """What the peer sent could not be stored, so this side has ended the connection.
+
+    It is told to whoever waits for something of that connection.  The peer has no acknowledgement
+    for what was lost, and sends it again.
+    """
 
 
 class QueueError(MsgprotoError):
@@ -76,7 +83,9 @@ class QueueError(MsgprotoError):
 
 
 class QueueFull(QueueError):
-    """No room: ``max-bytes`` is reached or the disk is full.  Nothing was acknowledged."""
+    """The queue is full: ``max-bytes`` is reached or the disk has no space.  Nothing was
+    acknowledged.
+    """
 
 
 class QueueLocked(QueueError):
@@ -92,11 +101,11 @@ class QueueMismatch(QueueError):
 
 
 class QueueAway(QueueError):
-    """The gateway which serves a queue did not answer in time; another try may succeed."""
+    """The gateway that serves a queue did not answer in time; another try may succeed."""
 
 
 class QueueCorrupt(QueueError):
-    """Damage in the queue's files, with the range of offsets which it costs."""
+    """The queue's files are damaged; the error names the range of offsets that is lost."""
 
 
 class TableError(MsgprotoError):
@@ -142,6 +151,6 @@ class Fault:
 
 
 def shown(octets: bytes | str, limit: int = ERROR_TEXT_OCTETS_MAX) -> str:
-    """What a peer sent, escaped and cut, fit for a log line."""
+    """Return what a peer sent, escaped and cut, fit for a log line."""
     text = repr(octets[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"

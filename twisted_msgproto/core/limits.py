@@ -1,7 +1,7 @@
-"""Limits as data: each has a name, a default, a unit and a reason.
+"""Limits are data: each has a name, a default, a unit and a reason.
 
-A protocol lists its limits in one table.  The table makes the ``--limit NAME=VALUE`` options, the
-``--help`` text and the documentation, so a limit cannot be on paper only.
+A protocol lists its limits in one table.  The table is the source of the ``--limit NAME=VALUE``
+options, the ``--help`` text and the documentation, so a limit cannot be on paper only.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, LimitExceeded
 
 
 class Limit(NamedTuple):
-    """One named bound: its default, its unit ("octets", "s", "messages", …) and why it exists."""
+    """A limit has a name, a default, a unit ("octets", "s", "messages", …) and a reason to
+    exist.
+    """
 
     name: str
     default: float
@@ -27,9 +29,10 @@ class Limit(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Limits(Mapping[str, float]):
-    """The limits in force: a table of :class:`Limit` and the values which an operator changed.
+    """Holds the limits in force: a table of :class:`Limit`, and the values that an operator
+    changed.
 
-    Reading ``limits["json-octets"]`` gives the value in force.  A value keeps the type of its
+    ``limits["json-octets"]`` is the value in force.  A value keeps the type of its
     default: an integer limit stays an integer.
     """
 
@@ -38,11 +41,11 @@ class Limits(Mapping[str, float]):
 
     @classmethod
     def of(cls, *tables: Iterable[Limit]) -> Limits:
-        """All limits of ``tables`` at their defaults."""
+        """Return all limits of ``tables`` at their defaults."""
         return cls({limit.name: limit for table in tables for limit in table}, {})
 
     def replace(self, changes: Mapping[str, object]) -> Limits:
-        """A copy with ``changes`` (name → number, or text which spells one).
+        """Return a copy with ``changes`` (name → number, or text that spells one).
 
         Raises ConfigurationError for an unknown name, for what is no number, and for a value
         below the limit's minimum or above its maximum.
@@ -75,8 +78,15 @@ class Limits(Mapping[str, float]):
         return self.table[name].default
 
     def integer(self, name: str) -> int:
-        """The limit as an integer (counts and octets)."""
+        """Return the limit as an integer (counts and octets)."""
         return int(self[name])
+
+    def check(self, name: str, amount: float) -> None:
+        """Raise LimitExceeded if ``amount`` is above the limit ``name``; nothing is sent then."""
+        if amount > self[name]:
+            limit = self.table[name]
+            text = f"{amount:.0f} {limit.unit}, {name} allows {self[name]:.0f}"
+            raise LimitExceeded(f"{text}; nothing was sent")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.table)
@@ -85,7 +95,9 @@ class Limits(Mapping[str, float]):
         return len(self.table)
 
     def describe(self) -> str:
-        """A line per limit: name, value in force, unit and reason; for ``--help`` and the docs."""
+        """Return a line per limit: name, value in force, unit and reason; for ``--help`` and the
+        docs.
+        """
         return "\n".join(
             f"{limit.name}={self[limit.name]:g} {limit.unit}: {limit.reason}"
             for limit in self.table.values()

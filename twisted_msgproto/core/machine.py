@@ -23,10 +23,10 @@ from typing import Generic, TypeVar
 
 
 class State(Enum):
-    """The base of a machine's states: each is equal to itself alone.
+    """Base class of a machine's states; each state is equal to itself alone.
 
-    Enum hashes the name, in Python code; the table is looked up for every event, and a state which
-    is hashed as any other object is costs nothing there.
+    Enum hashes the name in Python code.  The transition table is consulted for every event, so
+    states are hashed by identity instead, in C.
     """
 
     __hash__ = object.__hash__
@@ -48,7 +48,7 @@ class IllegalTransition(Exception):
 
 
 class Machine(Generic[S]):
-    """A state, and the table which says where each event leads.
+    """Holds a state, and the table of where each event leads.
 
     Attributes:
         table: the transitions; shared by all machines of a kind, never changed.
@@ -77,7 +77,7 @@ class Machine(Generic[S]):
         return True
 
     def refusal(self, event: type) -> str:
-        """What to say about ``event`` when the table does not allow it here."""
+        """Return what to say about ``event`` when the table does not allow it here."""
         return str(IllegalTransition(self.state, event))
 
 
@@ -87,7 +87,7 @@ def events(table: Table[S]) -> list[type]:
 
 
 def mermaid(table: Table[S], initial: S) -> str:
-    """The table as a Mermaid state diagram, in table order.
+    """Return the table as a Mermaid state diagram, in table order.
 
     Transitions between the same two states share one arrow, so that a large table stays readable.
     """

@@ -1,7 +1,7 @@
-"""What crosses the rooms: a :class:`MessageBatch`, never a single message.
+"""Messages travel inside the package as a :class:`MessageBatch`, never one by one.
 
 A protocol makes one batch per read (per kind of message), a sink makes it safe, the queue writes
-it as columns, Spark reads it as columns.  Values which every message of a batch shares stand in
+it as columns, Spark reads it as columns.  Values that every message of a batch shares stand in
 the batch once.  :class:`Message` is only a view of one row, made when somebody asks for it.
 """
 
@@ -13,12 +13,13 @@ from itertools import islice, repeat
 from typing import Any, ClassVar
 
 Fields = Mapping[str, str]
-"""Named text values of one message: what the table's ``fields`` column holds."""
+"""The named text values of one message are what the table's ``fields`` column holds."""
 
 
 @dataclass(slots=True, frozen=True)
 class Message:
-    """One message with the table's columns as attributes (``gateway`` and ``offset`` come later).
+    """Presents one message, with the table's columns as attributes (the queue adds ``gateway`` and
+    ``offset`` later).
 
     ``received_at`` is in microseconds since 1970-01-01 UTC by the clock of the gateway.
     """
@@ -39,15 +40,15 @@ class Message:
 
 @dataclass(slots=True)
 class MessageBatch:
-    """Messages of one connection, one read and one kind, as columns.
+    """Holds the messages of one connection, one read and one kind, as columns.
 
     The first six attributes are shared by all messages of the batch.  Each column is a sequence of
     ``count`` entries, or None where no message of the batch has a value (``truncated``: None means
     False throughout).  A column is a list or packed (:mod:`.packed`): whoever wants to add to one
-    makes a list of it.  A batch is not changed any more once it was given to a sink.
+    makes a list of it.  A batch may not be changed once a sink has received it.
 
-    ``octets`` is what the batch weighs while it waits for the disk: the payload octets as they
-    came from the wire.  It is a measure for limits, not an exact size.
+    ``octets`` says how much the batch counts against memory limits while it waits for the disk: the
+    payload octets as they came from the wire.  It is a measure for limits, not an exact size.
     """
 
     protocol: str
@@ -78,7 +79,7 @@ class MessageBatch:
         return self.count
 
     def __iter__(self) -> Iterator[Message]:
-        """Each message in order of arrival, as a :class:`Message` view.
+        """Return each message in order of arrival, as a :class:`Message` view.
 
         ValueError if a column does not have ``count`` values.
         """
@@ -102,7 +103,7 @@ class MessageBatch:
         return islice(map(Message, *map(repeat, shared), *columns), self.count)
 
     def message(self, row: int) -> Message:
-        """The message at ``row`` (0 ≤ row < count); IndexError beyond."""
+        """Return the message at ``row`` (0 ≤ row < count); IndexError beyond."""
         if not 0 <= row < self.count:
             raise IndexError(f"row {row} of a batch of {self.count}")
         values = {

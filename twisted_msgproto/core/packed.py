@@ -1,7 +1,7 @@
-"""Columns in one buffer each.
+"""Packed columns keep all their values in one buffer.
 
-A peer which sends in bulk sends one frame behind another.  What stands in them is put into columns
-at once, as long as the processor has it at hand; a value becomes a Python object when somebody asks
+A peer that sends in bulk sends one frame after another.  Their contents are put into columns at
+once, while they are in the processor's cache; a value becomes a Python object when somebody asks
 for it, and the queue writes whole columns without asking.  So a message in bulk is no Python object
 at all on its way to the disk.
 
@@ -21,12 +21,14 @@ PACKED_MIN = 64
 """A shorter packed column costs more on its own than as a part of its neighbours' list."""
 
 FORM: Final = 2
-"""Of what ``_packed`` takes and gives; see :func:`~.compiled.compiled`."""
+"""This number changes with the arguments and results of ``_packed``; see
+:func:`~.compiled.compiled`.
+"""
 
 _compiled: Any = compiled("twisted_msgproto.core._packed", FORM)
 
 COMPILED: Final = _compiled is not None
-"""Whether the compiled form is in use."""
+"""True if the compiled form is in use."""
 
 V = TypeVar("V")
 
@@ -46,7 +48,7 @@ shift = shift_compiled if COMPILED else shift_python
 
 
 class Packed(Sequence[V], Generic[V]):
-    """A column of values which stand in buffers; read-only."""
+    """A read-only column whose values are kept in buffers."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -55,7 +57,7 @@ class Packed(Sequence[V], Generic[V]):
         raise NotImplementedError
 
     def value(self, row: int) -> V:
-        """The value at ``row``, 0 ≤ row < len."""
+        """Return the value at ``row``, 0 ≤ row < len."""
         raise NotImplementedError
 
     def values(self) -> list[V]:
@@ -67,7 +69,7 @@ class Packed(Sequence[V], Generic[V]):
     @overload
     def __getitem__(self, place: slice) -> list[V]: ...
     def __getitem__(self, place: int | slice) -> V | list[V]:
-        """The value at ``place``, a list for a slice; IndexError beyond."""
+        """Return the value at ``place``, a list for a slice; IndexError beyond."""
         rows = range(len(self))[place]
         return self.value(rows) if isinstance(rows, int) else [self.value(row) for row in rows]
 
@@ -84,10 +86,10 @@ class Packed(Sequence[V], Generic[V]):
 
 
 class PackedOctets(Packed[bytes]):
-    """Rows of octets which touch each other in a buffer; they are never changed.
+    """Presents rows of octets that lie side by side in a buffer; they are never changed.
 
     Row ``k`` stands in ``octets[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
-    they are signed 32-bit integers (``array("i")``), which never fall.
+    they are signed 32-bit integers (``array("i")``) that never decrease.
     """
 
     __slots__ = ("bounds", "octets")
@@ -100,7 +102,7 @@ class PackedOctets(Packed[bytes]):
         return len(self.bounds) - 1
 
     def value(self, row: int) -> bytes:
-        """The octets at ``row``, 0 ≤ row < len."""
+        """Return the octets at ``row``, 0 ≤ row < len."""
         return self.octets[self.bounds[row] : self.bounds[row + 1]]
 
     def values(self) -> list[bytes]:
@@ -109,14 +111,14 @@ class PackedOctets(Packed[bytes]):
         return [octets[start:end] for start, end in pairwise(self.bounds)]
 
     def text(self, row: int) -> str:
-        """Row ``row`` as UTF-8."""
+        """Return row ``row`` as UTF-8."""
         return self.value(row).decode()
 
 
 class PackedNumbers(Packed[int], array):  # type: ignore[misc,type-arg]
-    """Integers of 64 bits, never changed: ``PackedNumbers("q", numbers)``.
+    """Presents 64-bit integers that never change: ``PackedNumbers("q", numbers)``.
 
-    Octets are taken for the numbers as they stand in memory.
+    Octets are interpreted as numbers in the machine's own byte order.
     """
 
     __slots__ = ()
@@ -127,7 +129,7 @@ class PackedNumbers(Packed[int], array):  # type: ignore[misc,type-arg]
 
 
 class PackedMaps(Packed[dict[str, str]]):
-    """Maps of texts: map ``k`` holds the pairs ``bounds[k]`` … ``bounds[k + 1] - 1``.
+    """Presents maps of texts: map ``k`` holds the pairs ``bounds[k]`` … ``bounds[k + 1] - 1``.
 
     ``keys`` and ``items`` have a row for each pair; all are UTF-8, and no map has a key twice.
     """
@@ -144,13 +146,13 @@ class PackedMaps(Packed[dict[str, str]]):
         return len(self.bounds) - 1
 
     def value(self, row: int) -> dict[str, str]:
-        """The map at ``row``, 0 ≤ row < len."""
+        """Return the map at ``row``, 0 ≤ row < len."""
         pairs = range(self.bounds[row], self.bounds[row + 1])
         return {self.keys.text(pair): self.items.text(pair) for pair in pairs}
 
 
 def joined(parts: Sequence[PackedOctets]) -> PackedOctets:
-    """All rows of ``parts``, in one buffer which holds nothing else unless it is a part's own."""
+    """All rows of ``parts``, in one buffer that holds nothing else unless it is a part's own."""
     if len(parts) == 1:
         return parts[0]
     bounds = array("i", [0])
@@ -167,7 +169,7 @@ def kept_packed(values: object) -> bool:
 
 
 def listed(values: Sequence[V]) -> list[V]:
-    """A column as a list which may be added to: ``values`` itself if it is one."""
+    """A column as a list that may be added to: ``values`` itself if it is one."""
     return values if isinstance(values, list) else list(values)
 
 

@@ -1,13 +1,14 @@
-"""Who waits for which answer: correlation id → waiter, with a limit and a deadline for each.
+"""Correlates answers with those who wait for them: each correlation id has a waiter and a deadline,
+and their number is limited.
 
-For protocols whose messages are answered one by one and in any order (calls, requests, control
-commands).  Time comes in as an argument; nothing here has a clock.
+This serves protocols whose messages are answered one by one and in any order (calls, requests,
+control commands).  Time comes in as an argument; nothing here has a clock.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from .errors import LimitExceeded
@@ -45,33 +46,35 @@ class Pending(Generic[K, W]):
         return len(self._waiters) >= self.limit
 
     def add(self, key: K, waiter: W, deadline: float | None = None) -> None:
-        """``waiter`` waits for ``key`` until ``deadline`` (None: for ever).
+        """Let ``waiter`` wait for ``key`` until ``deadline`` (None: for ever).
 
         Raises LimitExceeded when full and ValueError when somebody waits for ``key`` already.
         """
-        if key in self._waiters:
+        waiters = self._waiters
+        if key in waiters:
             raise ValueError(f"{key!r} is pending already")
-        if self.full:
+        if len(waiters) >= self.limit:
             raise LimitExceeded(f"{self.limit} are pending already")
-        self._stamp += 1
-        self._waiters[key] = (self._stamp, waiter)
+        self._stamp = stamp = self._stamp + 1
+        waiters[key] = stamp, waiter
         if deadline is not None:
-            heapq.heappush(self._deadlines, (deadline, self._stamp, key))
+            heappush(self._deadlines, (deadline, stamp, key))
 
     def get(self, key: K) -> W | None:
-        """The waiter for ``key``, which goes on waiting; None if nobody waits."""
+        """Return the waiter for ``key`` and leave it waiting; None if nobody waits."""
         entry = self._waiters.get(key)
         return None if entry is None else entry[1]
 
     def resolve(self, key: K) -> W | None:
-        """Take the waiter for ``key``; None if nobody waits for it (any more)."""
+        """Remove and return the waiter for ``key``; None if nobody waits for it (any more)."""
         entry = self._waiters.pop(key, None)
         if entry is None:
             return None
         # Answered waiters leave their deadline behind: sweep before those outnumber the rest.
         if len(self._deadlines) > 2 * len(self._waiters) + 64:
-            self._deadlines = [row for row in self._deadlines if self._live(row)]
-            heapq.heapify(self._deadlines)
+            stamps = {stamp for stamp, _ in self._waiters.values()}
+            self._deadlines = [row for row in self._deadlines if row[1] in stamps]
+            heapify(self._deadlines)
         return entry[1]
 
     def _live(self, row: tuple[float, int, K]) -> bool:
@@ -82,23 +85,23 @@ class Pending(Generic[K, W]):
         """When ``expire`` has work next; None if no deadline is set."""
         deadlines = self._deadlines
         while deadlines and not self._live(deadlines[0]):
-            heapq.heappop(deadlines)
+            heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
     def expire(self, now: float) -> list[tuple[K, W]]:
-        """Take every waiter whose deadline is ``now`` or earlier, earliest first."""
+        """Remove and return every waiter whose deadline is ``now`` or earlier, earliest first."""
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
-            key = heapq.heappop(self._deadlines)[2]
+            key = heappop(self._deadlines)[2]
             expired.append((key, self._waiters.pop(key)[1]))
         return expired
 
     def keys(self) -> list[K]:
-        """The keys somebody waits for, oldest first."""
+        """Return the keys somebody waits for, oldest first."""
         return list(self._waiters)
 
     def drain(self) -> list[tuple[K, W]]:
-        """Take every waiter, oldest first: the connection is gone."""
+        """Remove and return every waiter, oldest first, because the connection is gone."""
         drained = [(key, waiter) for key, (_, waiter) in self._waiters.items()]
         self._waiters.clear()
         self._deadlines.clear()

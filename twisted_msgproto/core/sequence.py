@@ -1,41 +1,49 @@
-"""Spaces of sequence numbers which wrap: the numbers only name messages, they are never compared.
+"""Sequence numbers wrap: they only name messages and are never compared.
 
-Which message came first is known from its place in a window (:mod:`.window`), never from the size
-of its number.  What remains to a sequence space is to know which number follows, and how many steps
-lie between two numbers.
+The order of messages is known from their places in a window (:mod:`.window`), never from the size
+of their numbers.  A sequence space only knows the number that follows, and how many steps lie
+between two numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(slots=True, frozen=True)
 class SequenceSpace:
-    """The numbers ``first`` … ``last`` in a circle."""
+    """A sequence space has the numbers ``first`` … ``last``, in a circle."""
 
     first: int
     last: int
 
     @property
     def size(self) -> int:
-        """How many numbers the circle has."""
+        """Return how many numbers the circle has."""
         return self.last - self.first + 1
 
     def __contains__(self, number: int) -> bool:
         return self.first <= number <= self.last
 
     def after(self, number: int, steps: int = 1) -> int:
-        """The number ``steps`` further along the circle (negative: back)."""
+        """Return the number ``steps`` further along the circle (negative: back)."""
         return (number - self.first + steps) % self.size + self.first
 
+    def following(self, number: int, count: int) -> Sequence[int]:
+        """Return the ``count`` numbers that follow ``number``, in order."""
+        first = self.after(number)
+        if first + count - 1 <= self.last:
+            return range(first, first + count)
+        return [self.after(number, steps) for steps in range(1, count + 1)]
+
     def steps(self, start: int, end: int) -> int:
-        """How many steps forward lead from ``start`` to ``end``: 0 ≤ steps < size."""
+        """Return how many steps forward lead from ``start`` to ``end``: 0 ≤ steps < size."""
         return (end - start) % self.size
 
 
 SEQUENCE_16_BITS_WITHOUT_0 = SequenceSpace(1, 0xFFFF)
-"""MicroMsg2 (``MM-13``): 65535 is followed by 1."""
+"""MicroMsg2 counts from 1 to 65535 and begins again (``MM-13``)."""
 
 SEQUENCE_64_BITS = SequenceSpace(0, 0xFFFF_FFFF_FFFF_FFFF)
-"""MTL (``MT-22``)."""
+"""MTL counts in this space (``MT-22``)."""

@@ -1,9 +1,10 @@
-"""Two machines for acknowledgements, shared by all protocols which count.
+"""Windows keep account of acknowledgements for all protocols that count.
 
-:class:`SendWindow` is the sender's: which messages are in flight, and may another be sent?
-:class:`ReceiveWindow` is the receiver's: what has arrived, what of it is *safe*, and which
-acknowledgements are due?  Safe and acknowledged are two states: a message is safe when the sink
-says so, it is acknowledged when the protocol's own rule says so and everything before it is safe.
+:class:`SendWindow` is the sender's: it knows the messages in flight, and whether another may be
+sent.  :class:`ReceiveWindow` is the receiver's: it knows what has arrived, what of it is *safe*,
+and what acknowledgements are due.  Safe and acknowledged are two states: a message is safe when the
+sink says so, it is acknowledged when the protocol's own rule says so and everything before it is
+safe.
 
 Both compare by place in the order of arrival, never by the size of a number, so numbers may wrap,
 restart or run backwards as the peer likes.
@@ -11,15 +12,19 @@ restart or run backwards as the peer likes.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from typing import Generic, TypeVar
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeVar
 
 M = TypeVar("M")
 A = TypeVar("A")
 
+_NO_FLIGHTS: Final[OrderedDict[int, Any]] = OrderedDict()
+_NONE_AHEAD: Final[frozenset[int]] = frozenset()
+
 
 class SendWindow(Generic[M]):
-    """At most ``limit`` messages in flight, in the order in which they were sent.
+    """Keeps at most ``limit`` messages in flight, in the order of their sending.
 
     Invariant: the sequence numbers in flight differ from each other.
     """
@@ -31,10 +36,10 @@ class SendWindow(Generic[M]):
         if limit < 1:
             raise ValueError(f"a window holds at least 1 message, not {limit}")
         self.limit = limit
-        self._flights: OrderedDict[int, M] = OrderedDict()
+        self._flights: OrderedDict[int, M] = _NO_FLIGHTS  # till the first is sent
 
     def __len__(self) -> int:
-        """How many messages are in flight."""
+        """Return how many messages are in flight."""
         return len(self._flights)
 
     def __contains__(self, sequence: int) -> bool:
@@ -56,7 +61,21 @@ class SendWindow(Generic[M]):
             raise ValueError(f"the window of {self.limit} is full")
         if sequence in self._flights:
             raise ValueError(f"sequence {sequence} is in flight already")
+        if self._flights is _NO_FLIGHTS:
+            self._flights = OrderedDict()
         self._flights[sequence] = message
+
+    def sent_run(self, sequences: Sequence[int], messages: Sequence[M]) -> None:
+        """As :meth:`sent` for messages in a row: all of them come into the window, or none."""
+        flights = self._flights
+        if len(flights) + len(sequences) > self.limit:
+            raise ValueError(f"the window of {self.limit} is full")
+        if not flights.keys().isdisjoint(sequences):
+            known = next(number for number in sequences if number in flights)
+            raise ValueError(f"sequence {known} is in flight already")
+        if flights is _NO_FLIGHTS:
+            flights = self._flights = OrderedDict()
+        flights.update(zip(sequences, messages, strict=True))
 
     def acknowledge_up_to(self, sequence: int) -> list[M] | None:
         """Release every message up to and including ``sequence``, oldest first.
@@ -78,15 +97,17 @@ class SendWindow(Generic[M]):
         return self._flights.pop(sequence, None)
 
     def sequences(self) -> list[int]:
-        """The numbers in flight, oldest first."""
+        """Return the numbers in flight, oldest first."""
         return list(self._flights)
 
     def messages(self) -> list[M]:
-        """The messages in flight, oldest first; they stay in flight."""
+        """Return the messages in flight, oldest first; they stay in flight."""
         return list(self._flights.values())
 
     def drain(self) -> list[M]:
-        """Take every message out of the window, oldest first: the connection is gone."""
+        """Empty the window and return its messages, oldest first, because the connection is
+        gone.
+        """
         messages = self.messages()
         self._flights.clear()
         return messages
@@ -100,18 +121,18 @@ class ReceiveWindow(Generic[A]):
     1. ``receive(count)`` for what a read brought;
     2. ``mark(ack)`` wherever the protocol's rule asks for an acknowledgement of all that has
        arrived so far;
-    3. ``slice()`` when it hands what arrived to the sink: the place which ends that slice;
+    3. ``slice()`` when it hands what arrived to the sink: the place that ends that slice;
     4. ``made_safe(place)`` when the sink says that slice is safe; slices may become safe in any
-       order.  It returns the acknowledgements which are due now, in order;
+       order.  It returns the acknowledgements that are due now, in order;
     5. write them.
 
     Attributes:
-        received: messages which ever arrived.
+        received: messages that ever arrived.
         safe: messages up to this place are all safe.
         acknowledged: messages up to this place have had their acknowledgement returned.
         marked: messages up to this place are covered by a mark.
-        waiting: the acknowledgements which wait for the sink with their places, oldest first; to
-            be looked at only.
+        waiting: the acknowledgements that wait for the sink with their places, oldest first;
+            read-only.
     """
 
     __slots__ = ("_open", "_safe_ahead", "acknowledged", "marked", "received", "safe", "waiting")
@@ -121,9 +142,12 @@ class ReceiveWindow(Generic[A]):
         self.safe = 0
         self.acknowledged = 0
         self.marked = 0
-        self._open: deque[int] = deque()  # ends of slices which are not safe yet, oldest first
-        self._safe_ahead: set[int] = set()  # ends which became safe before an older slice did
-        self.waiting: deque[tuple[int, A]] = deque()
+        # Lists, although they are taken from in front: there is a window for each connection, and
+        # an empty deque is ten times as large as an empty list.
+        self._open: list[int] = []  # ends of slices that are not safe yet, oldest first
+        # Ends that became safe before an older slice did.
+        self._safe_ahead: frozenset[int] | set[int] = _NONE_AHEAD
+        self.waiting: list[tuple[int, A]] = []
 
     @property
     def unacknowledged(self) -> int:
@@ -136,7 +160,7 @@ class ReceiveWindow(Generic[A]):
         return self.received - self.safe
 
     def receive(self, count: int) -> None:
-        """``count`` more messages arrived."""
+        """Note that ``count`` more messages arrived."""
         self.received += count
 
     def mark(self, ack: A, place: int | None = None) -> None:
@@ -159,35 +183,53 @@ class ReceiveWindow(Generic[A]):
         return self.received
 
     def made_safe(self, place: int) -> list[A]:
-        """The slice which ends at ``place`` is safe: the acknowledgements which are due now.
+        """The slice that ends at ``place`` is safe: the acknowledgements that are due now.
 
-        ValueError for a place which ends no open slice: it would acknowledge too much.
+        ValueError for a place that ends no open slice: it would acknowledge too much.
         """
         opened, ahead = self._open, self._safe_ahead
         if opened and opened[0] == place:  # as nearly always: in order
-            self.safe = opened.popleft()
+            self.safe = opened.pop(0)
+            if ahead:
+                self._catch_up()
         elif place in ahead or place not in opened:
             raise ValueError(f"no open slice ends at {place}")
         else:
+            if not ahead:
+                self._safe_ahead = ahead = set()
+            assert isinstance(ahead, set)
             ahead.add(place)
-        while ahead and opened[0] in ahead:  # what is ahead is open
-            self.safe = opened.popleft()
+        return self.due() if self.waiting else []
+
+    def _catch_up(self) -> None:
+        """The oldest open slice may have become safe before."""
+        opened, ahead = self._open, self._safe_ahead
+        assert isinstance(ahead, set)
+        caught = 0
+        while ahead and opened[caught] in ahead:  # what is ahead is open
+            self.safe = opened[caught]
             ahead.discard(self.safe)
-        return self.due()
+            caught += 1
+        del opened[:caught]
+        if not ahead:
+            self._safe_ahead = _NONE_AHEAD
 
     def due(self) -> list[A]:
         """Take the acknowledgements whose messages are all safe, oldest first."""
-        marks = self.waiting
+        marks, safe = self.waiting, self.safe
         acks = []
-        while marks and marks[0][0] <= self.safe:
-            self.acknowledged, ack = marks.popleft()
+        for place, ack in marks:
+            if place > safe:
+                break
+            self.acknowledged = place
             acks.append(ack)
+        del marks[: len(acks)]  # all at once: each time the rest moves up
         return acks
 
     def never_safe(self, place: int) -> None:
-        """The slice which ends at ``place`` never will be safe: nothing from its begin on is due.
+        """The slice that ends at ``place`` never will be safe: nothing from its begin on is due.
 
-        Acknowledgements of what came before it stay.  ValueError for a place which ends no open
+        Acknowledgements of what came before it stay.  ValueError for a place that ends no open
         slice.
         """
         opened = self._open

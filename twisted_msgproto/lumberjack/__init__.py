@@ -1,4 +1,4 @@
-"""Lumberjack 1 and 2: shippers of events, and the reader which acknowledges them.
+"""Lumberjack 1 and 2 connect shippers of events with a reader that acknowledges them.
 
 Read in this order: wire, terms, machine, protocol, service, command.
 """

@@ -1,8 +1,11 @@
-"""``msgproto send lumberjack``: lines become JSON documents, sent until each is acknowledged.
+"""``msgproto send lumberjack`` makes events of lines, and sends until each is acknowledged.
 
-A line which is a JSON object is sent as it is.  Any other line (text, a number, what is not UTF-8,
-and objects which :mod:`..core.strict_json` refuses: with NaN, a key twice, deeper than 64) becomes
-the document ``{"message": LINE}``.
+A line that is a JSON object is sent as it is.  Any other line (text, a number, and objects that
+:mod:`..core.strict_json` refuses: with NaN, a key twice, deeper than 64) becomes the document
+``{"message": LINE}``.  In version 1 of the protocol every line becomes the pair ``line``.
+
+Neither carries octets that are not UTF-8: such a line is refused, or changed where the operator
+asks for that.
 """
 
 from __future__ import annotations
@@ -10,122 +13,161 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
 
-from ..cli.connecting import client_endpoint
-from ..cli.shapes import Messages, Progress, SendOptions
-from ..core.errors import ConfigurationError, TimedOut
+from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
+from ..net.clients.endpoints import client_endpoint, host_and_port
+from ..net.clients.shapes import TLS_OPTIONS, Messages, Progress, SendOptions
+from ..net.comeback import ComebackState
 from ..registry import PROTOCOLS
 from .protocol import LumberjackShipper
-from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT
+from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event
 
 DEFAULT_ENDPOINT: Final = f"tcp:127.0.0.1:{PROTOCOLS['lumberjack'].ports['tcp']}"
-"""Where ``twistd lumberjack`` listens when nobody says otherwise."""
+"""``twistd lumberjack`` listens here by default."""
 
-PATIENCE_SECONDS: Final = 30.0
-"""So long there may be no sign of life, however often the connection is made again."""
+SEND_OPTIONS: Final = TLS_OPTIONS | {
+    "window",
+    "compress",
+    "protocol_version",
+    "hosts",
+    "ttl",
+    "pipelining",
+    "replace_invalid",
+}
 
 BACKOFF_MOST_SECONDS: Final = 2.0
-"""Between two attempts: somebody sits and waits."""
+"""This is the pause between two attempts: somebody sits and waits."""
 
 WINDOWS_AHEAD: Final = 2
-"""Windows which are made while another is on its way."""
-
+"""Windows that are made while another is on its way."""
 
 UNBOUNDED: Final = 1 << 62
 
 
+def encode(line: bytes, options: SendOptions) -> bytes:
+    """Return the JSON document that stands for a line, or in version 1 the text of its pair.
+
+    ValueError for a line that is not UTF-8, unless ``options.replace_invalid``.
+    """
+    errors = "replace" if options.replace_invalid else "strict"
+    try:
+        text = line.decode("utf-8", errors)
+    except UnicodeDecodeError:
+        raise ValueError(
+            "it is not UTF-8, and Lumberjack carries nothing else;"
+            " --replace-invalid sends U+FFFD instead"
+        ) from None
+    return text.encode() if options.protocol_version == 1 else document(text.encode())
+
+
 def document(line: bytes) -> bytes:
-    """The JSON document which stands for a line."""
+    """Return the JSON document that stands for a line of UTF-8."""
     try:
         if isinstance(parse_json(line, len(line)), dict):
             return line
     except ValueError:
         pass
-    text = line.decode("utf-8", "replace")
-    return json.dumps({"message": text}, ensure_ascii=False).encode()
+    return json.dumps({"message": line.decode()}, ensure_ascii=False).encode()
+
+
+def _event(message: bytes, options: SendOptions) -> Event:
+    return {"line": message.decode()} if options.protocol_version == 1 else message
 
 
 class _Sender(LumberjackShipper):
-    """A shipper which gives up: at once when it never got an ack, later when there is no life.
+    """Is a shipper that gives up when it never got an ack.
 
-    A reader which hangs up without a single ack is hardly one; after an ack it may be restarting.
+    A reader that hangs up without a single ack is hardly one; after an ack it may be restarting.
 
     Attributes:
         error: why it gave up, or None.
     """
 
-    def __init__(self, reactor: Any, *arguments: Any, **settings: Any) -> None:
-        super().__init__(reactor, *arguments, **settings)
+    def __init__(
+        self, reactor: Any, endpoints: list[Any], progress: Progress, **settings: Any
+    ) -> None:
+        super().__init__(reactor, endpoints, **settings)
         self.error: BaseException | None = None
+        self._ended: BaseException | None = None  # why the last connection has
+        self._progress = progress
         self._gave_up: Callable[[], object] = lambda: None
+        self._tries = len(endpoints)  # that have to fail before there is an ack
         self._got_through = False
-        self._last_error: BaseException | None = None
-        self._patience: Any = None
         self._leaving: Any = None
 
     def start(self, gave_up: Callable[[], object]) -> None:
         """Connect; ``gave_up()`` is called if it comes to that."""
         self._gave_up = gave_up
-        self._patience = self.clock.callLater(PATIENCE_SECONDS, self._out_of_patience)
         self.startService()
 
     def connectionEnded(self, error: BaseException, established: bool) -> None:
         super().connectionEnded(error, established)
-        self._last_error = error
-        if not self._got_through:
-            self._give_up(error)
-
-    def progressed(self, count: int) -> None:
-        self._got_through = self._got_through or count > 0
-        if self._patience.active():
-            self._patience.reset(PATIENCE_SECONDS)
-        super().progressed(count)
-
-    def _out_of_patience(self) -> None:
-        if self.unacknowledged:
-            text = f"no sign of life for {PATIENCE_SECONDS:g} s"
-            self._give_up(self._last_error or TimedOut(text))
-        else:  # there was nothing to send
-            self._patience = self.clock.callLater(PATIENCE_SECONDS, self._out_of_patience)
-
-    def _give_up(self, error: BaseException) -> None:
-        if self.error is None:
+        self._ended = error
+        self._tries -= 1
+        if not self._got_through and self._tries <= 0 and self.error is None:
             self.error = error
             # Later: the connection may be in the middle of ending.
             self._leaving = self.clock.callLater(0, self._gave_up)
 
+    def progressed(self, count: int) -> None:
+        if count:
+            self._got_through = True
+            self._progress.acknowledged(count)
+        else:
+            self._progress.alive()
+        super().progressed(count)
+
+    def why(self) -> BaseException | None:
+        """Return what to say when it was cancelled, or has given up; None if nothing is known."""
+        if self.error is None and self._ended is not None and self.state is ComebackState.UP:
+            text = f"the server acknowledges no more; the connection before this one: {self._ended}"
+            return TimedOut(text)
+        return self.error or self._ended
+
     def end(self) -> Deferred[None]:
         """Stop, and let no timer remain."""
-        for call in (self._patience, self._leaving):
-            if call is not None and call.active():
-                call.cancel()
+        if self._leaving is not None and self._leaving.active():
+            self._leaving.cancel()
         return self.stopService()
+
+
+def _endpoints(reactor: Any, options: SendOptions) -> list[Any]:
+    """Return the endpoint, and those of ``--host``: ``HOST:PORT`` as the endpoint, or endpoints
+    alike.
+    """
+    texts = [options.endpoint]
+    kind = options.endpoint.partition(":")[0]
+    for host in options.hosts:
+        if not host.startswith(("tcp:", "tls:", "unix:")):
+            host_and_port(host)
+            host = f"{kind if kind in ('tcp', 'tls') else 'tcp'}:{host}"
+        texts.append(host)
+    return [client_endpoint(reactor, replace(options, endpoint=text)) for text in texts]
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """Send all ``messages``; returns when every one is acknowledged.
 
-    Raises ConfigurationError for options which make no sense here, and what ended the attempt when
-    it gives up: no connection in the first place, or no sign of life for a while.
+    Raises ConfigurationError for options that make no sense here, and what ended the attempt when
+    it gives up: no host takes a connection in the first place, or acknowledges anything.
     """
-    for name, value in (
-        ("--destination", options.destination),
-        ("--user", options.user),
-        ("--password-file", options.password),
-    ):
-        if value is not None:
-            raise ConfigurationError(f"lumberjack has no {name}")
     window = WINDOW_DEFAULT if options.window is None else options.window
     sender = _Sender(
         reactor,
-        [client_endpoint(reactor, options)],
+        _endpoints(reactor, options),
+        progress,
+        version=options.protocol_version or 2,
         window=window,
         compress=COMPRESS_DEFAULT if options.compress is None else options.compress,
+        pipelining=options.pipelining or 1,
         limits={
+            "ttl": options.ttl or 0,
             "backoff-most": BACKOFF_MOST_SECONDS,
             # What waits is bounded by what we read ahead, however long the lines are.
             "unsent-events": UNBOUNDED,
@@ -135,13 +177,12 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     waiting: deque[Deferred[None]] = deque()
 
     async def all_messages() -> None:
-        await sender.whenConnected(1)
+        await sender.whenConnected(1 + len(options.hosts))
+        ahead = WINDOWS_AHEAD + (options.pipelining or 1) - 1
         while batch := await messages.some(window):
-            sending = sender.sendBatch(map(document, batch))
-            sending.addCallback(_acknowledged, progress, len(batch))
-            waiting.append(sending)
             progress.sent(len(batch))
-            while len(waiting) > WINDOWS_AHEAD or (waiting and waiting[0].called):
+            waiting.append(sender.sendBatch([_event(message, options) for message in batch]))
+            while len(waiting) > ahead or (waiting and waiting[0].called):
                 await waiting.popleft()
         while waiting:
             await waiting.popleft()
@@ -150,16 +191,14 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     sender.start(work.cancel)
     try:
         await work
-    except CancelledError:
-        if sender.error is not None:
-            raise sender.error from None
+    except CancelledError as cancelled:
+        raise sender.why() or cancelled from None
+    except Exception:
+        # We may be in the middle of a connection's end, where no service can be stopped.
+        await deferLater(reactor, 0)
         raise
     finally:
         for deferred in waiting:
             deferred.addErrback(lambda _: None)
             deferred.cancel()
         await sender.end()
-
-
-def _acknowledged(result: None, progress: Progress, count: int) -> None:
-    progress.acknowledged(count)

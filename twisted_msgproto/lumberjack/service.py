@@ -1,4 +1,4 @@
-"""``twistd lumberjack``: options and the service tree."""
+"""``twistd lumberjack`` has these options and this service tree."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ class Options(ServerOptions):
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5044:interface=127.0.0.1"
     LIMITS = LumberjackServerFactory.LIMITS
+    serverFactory = LumberjackServerFactory
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """The Lumberjack server as a child of ``gateway``, which has the sink."""
-    factory = LumberjackServerFactory(
-        gateway.sink, limits=options["limits"], clock=gateway.reactor, budget=gateway.budget
-    )
-    gateway.factories.append(factory)
-    return ListeningService(gateway.reactor, factory, options["endpoints"])
+    """Return the Lumberjack server as a child of ``gateway``, which has the sink."""
+    return ListeningService(gateway.reactor, gateway.makeFactory(options), options["endpoints"])
 
 
 def makeService(options: ServerOptions) -> IService:
-    """What twistd calls."""
+    """Return what twistd calls."""
     return standalone(options, serve)

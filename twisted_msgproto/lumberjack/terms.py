@@ -1,4 +1,6 @@
-"""Lumberjack's terms: limits, events, states, tables and counters of both sides.  Data only."""
+"""Lumberjack's terms are the limits, events, states, tables and counters of both sides: data
+only.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,16 @@ from .wire import Compressed, Data, Json, Window
 
 READER_LIMITS: Final = (
     *wire.LIMITS,
-    Limit("idle-ack", 1.0, "s", "a window which stays short is acked after this; 0 = off (LJ-13)"),
-    Limit("keepalive", 3.0, "s", "an ack 0 so often while v2 writers wait; 0 = off (LJ-14)"),
+    Limit("idle-ack", 1.0, "s", "a window that stays short is acked after this; 0 = off (LJ-13)"),
+    Limit(
+        "keepalive",
+        3.0,
+        "s",
+        "while v2 writers wait they get an ack 0 at this interval; 0 = off (LJ-14)",
+    ),
     Limit("idle-close", 120.0, "s", "no octet for this long in mid-frame ends it; 0 = off (LJ-17)"),
 )
-"""What :class:`Reader` takes as limits (``LJ-13``, ``LJ-14``, ``LJ-17``)."""
+""":class:`Reader` has these limits (``LJ-13``, ``LJ-14``, ``LJ-17``)."""
 
 
 # ── Events of the reader ────────────────────────────────────────────────────────────────────────
@@ -27,7 +34,7 @@ READER_LIMITS: Final = (
 
 @dataclass(slots=True)
 class JsonReceived:
-    """Documents arrived: columns, and the place to give to ``made_safe`` (``LJ-04``)."""
+    """Documents arrived: columns, and the place for ``made_safe`` (``LJ-04``)."""
 
     sequences: Sequence[int]
     bodies: Sequence[bytes]
@@ -37,7 +44,7 @@ class JsonReceived:
 
 @dataclass(slots=True)
 class DataReceived:
-    """Mappings arrived: columns, and the place to give to ``made_safe`` (``LJ-03``)."""
+    """Mappings arrived: columns, and the place for ``made_safe`` (``LJ-03``)."""
 
     sequences: Sequence[int]
     pairs: Sequence[dict[str, str]]
@@ -46,11 +53,11 @@ class DataReceived:
 
 
 ReaderEvent = JsonReceived | DataReceived | Fault
-"""A read gives one event for each run of one kind; a Fault is always the last event of all."""
+"""A read returns one event for each run of one kind; a Fault is always the last event of all."""
 
 
 class EmptyWindow:
-    """``W`` 0: an empty batch, which changes no window (``LJ-07``)."""
+    """A ``W`` 0 arrived: an empty batch that changes no window (``LJ-07``)."""
 
 
 class WindowCompleted:
@@ -58,7 +65,7 @@ class WindowCompleted:
 
 
 class TailAcknowledged:
-    """A window stayed short, and its tail was given an ack of its own (``LJ-13``)."""
+    """A window stayed short, and its tail got an ack of its own (``LJ-13``)."""
 
 
 class HalfClosed:
@@ -74,7 +81,7 @@ class ConnectionLost:
 
 
 class Reading(State):
-    """Where a reader stands."""
+    """A reader is in one of these states."""
 
     EMPTY = auto()  # no data frame waits for the rest of its window
     FILLING = auto()  # some do
@@ -117,7 +124,7 @@ READER: Final[Table[Reading]] = {
 
 @dataclass(slots=True)
 class ReaderCounters:
-    """What a reader has seen, as plain integers."""
+    """Counts what a reader has seen, as plain integers."""
 
     events: int = 0
     windows: int = 0
@@ -128,37 +135,37 @@ class ReaderCounters:
 # ── The writer's ──
 
 WINDOW_DEFAULT: Final = 2048
-"""Events in a window, where nobody says otherwise: what Beats sends at most."""
+"""A window has this many events by default: Beats sends at most that many."""
 
 COMPRESS_DEFAULT: Final = 3
-"""zlib's level, where nobody says otherwise (``LJ-18``)."""
+"""This is zlib's level by default (``LJ-18``)."""
 
 FRAME_OCTETS: Final = 10
-"""What a data frame takes beside its document; with encoded pairs it is 4 less."""
+"""A data frame needs this many octets beside its document; with encoded pairs it is 4 less."""
 
 WRITER_LIMITS: Final = (
     *wire.LIMITS,
     Limit("window-octets", 4 << 20, "octets", "one window's frames, not compressed (LJ-18)", 1),
     Limit("timeout", 30.0, "s", "for a sign of life while windows are in flight; 0 = off (LJ-15)"),
-    Limit("unsent-events", 100_000, "events", "which wait to be written; send fails above", 1),
-    Limit("unsent-octets", 64 << 20, "octets", "which wait to be written; send fails above", 1),
+    Limit("unsent-events", 100_000, "events", "that wait to be written; send fails above", 1),
+    Limit("unsent-octets", 64 << 20, "octets", "that wait to be written; send fails above", 1),
 )
-"""What :class:`Writer` takes as limits; events above those of the reader are never written."""
+""":class:`Writer` has these limits; it never writes events above those of the reader."""
 
 Event = bytes | Mapping[str, str]
-"""What a writer sends: a JSON document (version 2), or pairs of text (version 1)."""
+"""A writer sends this: a JSON document (version 2), or pairs of text (version 1)."""
 
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """Events which were handed in together, as they will stand in frames.
+    """Holds events that were submitted together, as they will stand in frames.
 
     Attributes:
         payloads: documents, or encoded pairs; never changed.
         octets: the frames of all of them, not compressed.
         token: the caller's own; whoever waits for the acknowledgement.
-        written: so many of the first are acknowledged or in flight.
-        acknowledged: so many of the first are acknowledged.
+        written: how many of the first are acknowledged or in flight.
+        acknowledged: how many of the first are acknowledged.
     """
 
     payloads: Sequence[bytes]
@@ -169,7 +176,7 @@ class Parcel:
 
     @property
     def missing(self) -> int:
-        """How many of its events are not acknowledged."""
+        """Return how many of its events are not acknowledged."""
         return len(self.payloads) - self.acknowledged
 
 
@@ -180,7 +187,7 @@ class Parcel:
 class PartAcknowledged:
     """``count`` more events of a window are acknowledged, and not yet all of it (``LJ-06``).
 
-    ``parcels`` are those which are wholly acknowledged by now, oldest first.
+    ``parcels`` are those that are wholly acknowledged by now, oldest first.
     """
 
     count: int
@@ -197,11 +204,11 @@ class WindowAcknowledged:
 
 @dataclass(slots=True)
 class KeptAlive:
-    """An ack which covers nothing new: the reader lives and needs more time (``LJ-15``)."""
+    """An ack arrived that covers nothing new: the reader lives and needs more time (``LJ-15``)."""
 
 
 WriterEvent = PartAcknowledged | WindowAcknowledged | KeptAlive | Fault
-"""One for each ack; a Fault is always the last event of all."""
+"""Each ack is one event; a Fault is always the last event of all."""
 
 
 class EventsQueued:
@@ -225,7 +232,7 @@ class DrainBegun:
 
 
 class Writing(State):
-    """Where a writer stands."""
+    """A writer is in one of these states."""
 
     IDLE = auto()  # nothing is in flight
     FLOWING = auto()  # windows are in flight, and another may follow (pipelining)
@@ -282,7 +289,7 @@ WRITER: Final[Table[Writing]] = {
 
 @dataclass(slots=True)
 class WriterCounters:
-    """What a writer has done, as plain integers."""
+    """Counts what a writer has done, as plain integers."""
 
     events: int = 0
     windows: int = 0

@@ -1,4 +1,5 @@
-"""MicroMsg2: messages to queues and topics, with negotiated extensions, both sides and a broker.
+"""MicroMsg2 sends messages to queues and topics, with negotiated extensions; both sides and a
+broker are here.
 
 Read in this order: wire, terms, machine, application, protocol, service.
 """

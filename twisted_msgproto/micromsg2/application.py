@@ -1,17 +1,17 @@
-"""Topics and queues: who gets which message.  Pure: no sockets, no clock.
+"""Topics and queues decide who gets a message.  This is pure: no sockets, no clock.
 
-A destination which begins with ``topic/`` is a topic: each message goes to every subscriber whose
-filter matches, and to nobody else (``MM-26``).  Any other destination is a queue once it has had
-a subscriber or was named beforehand: each message goes to one of its consumers, in order, and is
+A destination that begins with ``topic/`` is a topic: each message goes to every subscriber whose
+filter matches, and to nobody else (``MM-26``).  Any other destination is a queue once it has had a
+subscriber or was named beforehand: each message goes to one of its consumers, in order, and is
 taken back to its place when that consumer is lost before it has acknowledged (``MM-27``).  A
-destination which is neither is no business of the broker.
+destination that is neither is no business of the broker.
 
 What is bounded, and what happens at the bound (``MM-32``):
 
 * a queue takes messages up to its limits; what comes above them is kept, but it is not *accepted*
   until there is room, so its ack is withheld and its sender stops;
-* a topic never waits: a subscriber which has more messages waiting than its limit is told so and
-  closed (``slow-consumer``), and the messages which waited for it are gone;
+* a topic never waits: a subscriber that has more messages waiting than its limit is told so and
+  closed (``slow-consumer``), and the messages that waited for it are gone;
 * subscriptions of one consumer, and queues in all: above the limit a subscription is refused.
 
 Everything lives in memory.  What a consumer has not seen when the process ends is gone here; it is
@@ -21,19 +21,46 @@ in the sink, and senders send again what was not acknowledged.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, repeat
+from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from ..core.limits import Limit, Limits
-from .wire import LIMIT_EXCEEDED, BadText, Filter, Properties, encode_address
+from .wire import (
+    LIMIT_EXCEEDED,
+    BadText,
+    Filter,
+    Properties,
+    Unnumbered,
+    encode_address,
+    encode_unnumbered,
+)
 
 TOPIC_PREFIX: Final = "topic/"
+
+NO_NOTES: Final[Mapping[str, str]] = {}
 
 BAD_FILTER: Final = "bad-filter"
 BAD_COMMAND: Final = "bad-command"
 SLOW_CONSUMER: Final = "slow-consumer"
+
+TURN_STEPS: Final = 100_000
+"""What the broker does in one call, in steps of about 0.1 µs: the rest waits for the next turn."""
+
+COUNTED_STEPS: Final = 2_000
+"""So much is done, or one message looked at, before steps are counted."""
+
+FILTERED_OCTETS: Final = 8
+"""So many octets of properties are a step for each condition which searches in a text."""
+
+MESSAGE_STEPS: Final = 20
+"""What it costs to encode one message, or to give it out of a queue."""
+
+PUSH_STEPS: Final = 200
+"""What it costs to write to one consumer, however little."""
 
 LIMITS: Final = (
     Limit("subscriptions", 100, "subscriptions", "of one connection (MM-32)", 1),
@@ -44,7 +71,7 @@ LIMITS: Final = (
     Limit("subscriber-octets", 16 << 20, "octets", "waiting for one topic subscriber", 1),
     Limit("filter-conditions", 32, "conditions", "in one filter (MM-32)", 1),
 )
-"""What the broker bounds."""
+"""The broker has these limits."""
 
 
 class SubscriptionRefused(Exception):
@@ -55,26 +82,35 @@ class SubscriptionRefused(Exception):
         self.code = code
 
 
-@dataclass(slots=True, order=True)
+@dataclass(slots=True, eq=False)
 class Routed:
-    """One message on its way to consumers; compares by its order of arrival.
+    """Is one message for consumers; it compares by its order of arrival.
 
-    ``address`` is destination and properties as they go out, ``notes`` are for annotating
-    extensions (the type of ``dotnet``).
+    ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
+    ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``),
+    ``weight`` is what a condition which searches in a text costs with this message, in steps.
     """
 
     order: int
-    address: bytes = field(compare=False)
-    payload: bytes = field(compare=False)
-    properties: Properties = field(compare=False)
-    notes: Mapping[str, str] = field(compare=False)
+    frames: tuple[Unnumbered, ...]
+    octets: int
+    properties: Properties
+    notes: Mapping[str, str]
+    weight: int
+
+    def __lt__(self, other: Routed) -> bool:
+        return self.order < other.order
+
+
+Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
+"""A message as it was published: destination, properties, their text, payload and notes."""
 
 
 class Consumer(Protocol):
-    """What the broker asks of a connection."""
+    """Describes what the broker needs of a connection."""
 
     def room(self) -> int:
-        """How many messages it takes now."""
+        """Return how many messages it accepts now."""
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages; their numbers, or None where nobody will acknowledge them."""
@@ -84,11 +120,11 @@ class Consumer(Protocol):
 
 
 class Subscriber:
-    """What the broker knows of one consumer.
+    """Holds what the broker knows of one consumer.
 
     Attributes:
         filters: its subscriptions: destination → filter, or None for all messages.
-        waiting: messages of topics which it has no room for yet.
+        waiting: messages of topics that it has no space for yet.
         in_flight: number → message and the queue it goes back to (None: a topic's).
     """
 
@@ -107,21 +143,43 @@ class Subscriber:
         condition = self.filters[destination]
         return condition is None or condition.matches(properties)
 
+    def choose(
+        self, destination: str, messages: list[Routed], chosen: list[Routed]
+    ) -> Iterator[int]:
+        """Add to ``chosen`` the ``messages`` to ``destination`` that its filter lets pass.
+
+        Yields now and then: how many steps it took since the last time.
+        """
+        condition = self.filters.get(destination)
+        if condition is None:
+            if destination in self.filters:
+                chosen += messages
+                yield len(messages)
+            return
+        checks, searches, steps = 1 + len(condition.conditions), condition.searches, 0
+        for message in messages:
+            if condition.matches(message.properties):
+                chosen.append(message)
+            steps += checks + message.weight * searches
+            if steps >= COUNTED_STEPS:
+                yield steps
+                steps = 0
+        yield steps
+
     def push(self, messages: Sequence[Routed], queue: BrokerQueue | None) -> None:
         """Hand messages to the consumer, and remember them until it acknowledges."""
         self._counters["broker_delivered"] += len(messages)
         numbers = self.consumer.push(messages)
         if numbers is not None:
-            for number, message in zip(numbers, messages, strict=True):
-                self.in_flight[number] = (message, queue)
+            self.in_flight.update(zip(numbers, zip(messages, repeat(queue)), strict=True))
 
 
 class BrokerQueue:
-    """One queue: messages in order, and the consumers which compete for them (``MM-27``).
+    """Is one queue: messages in order, and the consumers that compete for them (``MM-27``).
 
     Attributes:
         consumers: its subscribers; the first is the next to be asked.
-        octets: payload octets which wait here.
+        octets: payload octets that wait here.
     """
 
     def __init__(self, name: str, messages_max: int, octets_max: int) -> None:
@@ -135,7 +193,7 @@ class BrokerQueue:
         self._withheld: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
-        """How many messages wait here."""
+        """Return how many messages wait here."""
         return len(self._waiting) + len(self._unwanted)
 
     @property
@@ -143,30 +201,39 @@ class BrokerQueue:
         """Nothing more is accepted now."""
         return len(self) > self._messages_max or self.octets > self._octets_max
 
-    def put(self, message: Routed) -> None:
+    def append(self, message: Routed) -> None:
         """A message arrived, or came back: it waits at its place."""
         heapq.heappush(self._waiting, message)
-        self.octets += len(message.payload)
+        self.octets += message.octets
 
     def when_accepted(self, accepted: Callable[[], None]) -> None:
         """Call ``accepted`` once there is room."""
         self._withheld.append(accepted)
 
     def reconsider(self) -> None:
-        """The consumers or their filters changed: messages which nobody wanted may be wanted."""
-        for message in self._unwanted:
-            heapq.heappush(self._waiting, message)
-        self._unwanted.clear()
+        """The consumers or their filters changed: messages that nobody wanted may be wanted."""
+        if self._unwanted:
+            self._waiting += self._unwanted
+            self._waiting.sort(key=attrgetter("order"))  # what is sorted is a heap
+            self._unwanted.clear()
 
-    def dispatch(self) -> None:
-        """Give messages to consumers while the next message's consumers have room."""
+    def dispatch(self, steps: int = TURN_STEPS) -> int:
+        """Deliver messages to consumers while the next message's consumers have space.
+
+        Returns what is left of ``steps``; below 1 there is more to do, perhaps.
+        """
         if self.consumers and self._waiting:
             rooms = {subscriber: subscriber.consumer.room() for subscriber in self.consumers}
             given: dict[Subscriber, list[Routed]] = {}
-            while self._waiting:
+            steps -= len(rooms)
+            while self._waiting and steps > 0:
                 message = self._waiting[0]
+                steps -= MESSAGE_STEPS
                 taker, wanted = None, False
                 for subscriber in self.consumers:
+                    condition = subscriber.filters[self.name]
+                    if condition is not None:
+                        steps -= len(condition.conditions) + message.weight * condition.searches
                     if subscriber.wants(self.name, message.properties):
                         wanted = True
                         if rooms[subscriber] > 0:
@@ -178,7 +245,7 @@ class BrokerQueue:
                 if taker is None:
                     self._unwanted.append(message)
                     continue
-                self.octets -= len(message.payload)
+                self.octets -= message.octets
                 rooms[taker] -= 1
                 given.setdefault(taker, []).append(message)
                 if len(self.consumers) > 1:
@@ -186,7 +253,9 @@ class BrokerQueue:
                     self.consumers.append(taker)
             for subscriber, messages in given.items():
                 subscriber.push(messages, self)
+                steps -= PUSH_STEPS + len(messages)
         self._accept()
+        return steps
 
     def _accept(self) -> None:
         if self._withheld and not self.full:
@@ -196,7 +265,7 @@ class BrokerQueue:
 
 
 class Broker:
-    """All topics and queues of one server.
+    """Holds all topics and queues of one server.
 
     Attributes:
         queues: by destination.
@@ -204,9 +273,9 @@ class Broker:
     """
 
     def __init__(self, limits: Limits | None = None, queues: Iterable[str] = ()) -> None:
-        """``queues`` are destinations which are queues from the start.
+        """``queues`` are destinations that are queues from the start.
 
-        ValueError for one which is a topic.
+        ValueError for one that is a topic.
         """
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
@@ -214,6 +283,9 @@ class Broker:
         self._topics: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[Consumer, Subscriber] = {}
         self._changed: dict[BrokerQueue, None] = {}
+        # What is not done yet: what was published, in order, and queues.
+        self._publications: deque[Iterator[int]] = deque()
+        self._undone: dict[BrokerQueue, None] = {}
         self._order = 0
         self.counters = {
             "broker_published": 0,
@@ -236,7 +308,7 @@ class Broker:
         return self.queues[name]
 
     def snapshot(self) -> dict[str, int]:
-        """Figures for metrics: the counters, and what waits now."""
+        """Return figures for metrics: the counters, and what waits now."""
         return {
             **self.counters,
             "broker_queues": len(self.queues),
@@ -247,7 +319,7 @@ class Broker:
     # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
 
     def obey(self, consumer: Consumer, command: str, parameters: Mapping[str, str]) -> None:
-        """A ``subscribe`` or ``unsubscribe`` of ``consumer``; raises SubscriptionRefused."""
+        """Follow a ``subscribe`` or ``unsubscribe`` of ``consumer``; raises SubscriptionRefused."""
         destination = parameters.get("destination", "")
         if not destination:
             raise SubscriptionRefused(BAD_COMMAND, f"{command}: destination is missing")
@@ -255,7 +327,7 @@ class Broker:
             self.unsubscribe(consumer, destination)
             return
         try:
-            # Refuses a destination which no message could have.
+            # Refuses a destination that no message could have.
             encode_address(destination)
             text = parameters.get("filter", "")
             chosen = Filter.read(text, self._limits.integer("filter-conditions")) if text else None
@@ -264,10 +336,10 @@ class Broker:
         self.subscribe(consumer, destination, chosen)
 
     def subscribe(self, consumer: Consumer, destination: str, chosen: Filter | None = None) -> None:
-        """``consumer`` gets messages to ``destination`` which ``chosen`` lets pass (``MM-25``).
+        """Let ``consumer`` get messages to ``destination`` that ``chosen`` lets pass (``MM-25``).
 
-        A second subscription to the same destination replaces the filter.  Messages which wait in
-        a queue are given out by :meth:`look`.  Raises SubscriptionRefused above a limit.
+        A second subscription to the same destination replaces the filter.  :meth:`look` delivers
+        messages that wait in a queue.  Raises SubscriptionRefused above a limit.
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
@@ -292,19 +364,19 @@ class Broker:
         self._changed[queue] = None
 
     def look(self) -> None:
-        """Give queues whose subscriptions have changed to their consumers.
+        """Deliver queues whose subscriptions have changed to their consumers.
 
-        Call it once after the commands of a read: to look through what no filter let pass costs
-        time, and a peer may subscribe again and again.
+        Call it once after the commands of a read: searching what no filter let pass costs time, and
+        a peer may subscribe again and again.
         """
         if self._changed:
             changed, self._changed = self._changed, {}
             for queue in changed:
                 queue.reconsider()
-                queue.dispatch()
+                self._dispatch(queue)
 
     def unsubscribe(self, consumer: Consumer, destination: str) -> None:
-        """No further messages to ``destination``; what is in flight stays in flight."""
+        """Deliver no further messages to ``destination``; what is in flight stays in flight."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None or destination not in subscriber.filters:
             raise SubscriptionRefused(BAD_COMMAND, f"unsubscribe: not subscribed to {destination}")
@@ -325,7 +397,7 @@ class Broker:
     # ── messages ────────────────────────────────────────────────────────────────────────────────
 
     def concerns(self, destinations: Iterable[str]) -> bool:
-        """Is one of these a topic or queue which the broker has?"""
+        """Is one of these a topic or queue that the broker has?"""
         # Most servers have no subscriber at all, and most batches one destination.
         if not self.queues and not self._topics:
             return False
@@ -343,34 +415,60 @@ class Broker:
     ) -> None:
         """Messages of one sender arrived, in order; ``accepted()`` is called when all are accepted.
 
-        That is at once, unless one of them went to a queue which is full.
+        All columns have a value a message, but ``notes`` may be empty where there are none. That is
+        at once, unless one of them went to a queue that is full, or the broker is ``unfinished``:
+        what is published waits until what was published before is done.
         """
-        queues: dict[BrokerQueue, None] = {}
-        topics: dict[Subscriber, list[Routed]] = {}
-        for destination, values, text, payload, note in zip(
-            destinations, properties, texts, payloads, notes, strict=True
-        ):
-            queue = self.queues.get(destination)
-            subscribers = self._topics.get(destination)
-            if queue is None and subscribers is None:
+        if not notes:
+            notes = [NO_NOTES] * len(payloads)
+        rows = zip(destinations, properties, texts, payloads, notes, strict=True)
+        self._publications.append(self._publish(rows, accepted))
+        if len(self._publications) == 1:
+            self.go_on()
+
+    @property
+    def unfinished(self) -> bool:
+        """There is more to do than one turn may take: call :meth:`go_on` in the next."""
+        return bool(self._publications or self._undone)
+
+    def go_on(self, steps: int = TURN_STEPS) -> None:
+        """Do what is not done yet, as far as ``steps`` go (NB-07)."""
+        while steps > 0 and self.unfinished:
+            if self._undone:
+                queue = next(iter(self._undone))
+                del self._undone[queue]
+                steps = self._dispatch(queue, steps)
                 continue
-            self._order += 1
-            self.counters["broker_published"] += 1
-            message = Routed(self._order, encode_address(destination, text), payload, values, note)
+            taken = next(self._publications[0], None)
+            if taken is None:
+                self._publications.popleft()
+            else:
+                steps -= taken
+
+    def _dispatch(self, queue: BrokerQueue, steps: int = TURN_STEPS) -> int:
+        steps = queue.dispatch(steps)
+        if steps <= 0:
+            self._undone[queue] = None
+        return steps
+
+    def _publish(self, rows: Iterable[Row], accepted: Callable[[], None]) -> Iterator[int]:
+        """What :meth:`publish` does; yields the steps it takes."""
+        queues: dict[BrokerQueue, None] = {}
+        topics: defaultdict[str, list[Routed]] = defaultdict(list)
+        for destination, run in groupby(rows, itemgetter(0)):
+            queue = self.queues.get(destination)
+            if queue is None and destination not in self._topics:
+                yield MESSAGE_STEPS
+                continue
+            routed = topics[destination] if queue is None else queue
             if queue is not None:
-                queue.put(message)
                 queues[queue] = None
-            for subscriber in subscribers or ():
-                if subscriber.wants(destination, values):
-                    topics.setdefault(subscriber, []).append(message)
-        for subscriber, messages in topics.items():
-            subscriber.waiting.extend(messages)
-            subscriber.waiting_octets += sum(len(message.payload) for message in messages)
-            self._pump(subscriber)
-        for queue in queues:
-            queue.dispatch()
+            yield from self._route(run, routed)
+        self._undone.update(queues)
+        yield 0  # they come first
+        yield from self._spread(topics)
         full = [queue for queue in queues if queue.full]
-        missing = len(full)
+        missing = len(full) + 1
 
         def one_accepted() -> None:
             nonlocal missing
@@ -380,15 +478,61 @@ class Broker:
 
         for queue in full:
             queue.when_accepted(one_accepted)
-        if not full:
-            accepted()
+        one_accepted()
+
+    def _route(self, rows: Iterable[Row], to: list[Routed] | BrokerQueue) -> Iterator[int]:
+        """Encode messages for all who will get them; yields the steps it takes."""
+        last, address, weight, steps = None, b"", 0, 0
+        for destination, properties, text, payload, notes in rows:
+            if text != last:
+                last, address = text, encode_address(destination, text)
+                weight = len(text) // FILTERED_OCTETS
+            self._order += 1
+            frames = encode_unnumbered(address, payload)
+            to.append(Routed(self._order, frames, len(payload), properties, notes, weight))
+            self.counters["broker_published"] += 1
+            steps += MESSAGE_STEPS
+            if steps >= COUNTED_STEPS:
+                yield steps
+                steps = 0
+        yield steps
+
+    def _spread(self, topics: Mapping[str, list[Routed]]) -> Iterator[int]:
+        """Hand messages to the subscribers of their topics; yields the steps it takes."""
+        subscribers = chain.from_iterable(self._topics.get(name, ()) for name in topics)
+        concerned = dict.fromkeys(subscribers)
+        yield len(concerned)
+        for subscriber in concerned:
+            chosen: list[Routed] = []
+            names = [name for name in subscriber.filters if name in topics]
+            for name in names:
+                yield from subscriber.choose(name, topics[name], chosen)
+            if len(names) > 1:
+                chosen.sort(key=attrgetter("order"))
+            if chosen and subscriber.filters:  # else it is lost
+                self._hand_on(subscriber, chosen)
+            yield PUSH_STEPS + len(chosen)
+
+    def _hand_on(self, subscriber: Subscriber, messages: list[Routed]) -> None:
+        """Messages of topics for one subscriber, as far as it has room; the rest waits."""
+        given = 0
+        if not subscriber.waiting:
+            consumer = subscriber.consumer
+            while given < len(messages) and (room := consumer.room()) > 0:
+                subscriber.push(messages[given : given + room], None)
+                given += room
+        if given < len(messages):
+            rest = messages[given:]
+            subscriber.waiting.extend(rest)
+            subscriber.waiting_octets += sum([message.octets for message in rest])
+            self._pump(subscriber)
 
     def _pump(self, subscriber: Subscriber) -> None:
-        """Hand on what waits of topics, as far as the consumer has room."""
+        """Deliver what waits of topics, as far as the consumer has space."""
         waiting = subscriber.waiting
         while waiting and (room := subscriber.consumer.room()) > 0:
             messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
-            subscriber.waiting_octets -= sum(len(message.payload) for message in messages)
+            subscriber.waiting_octets -= sum([message.octets for message in messages])
             subscriber.push(messages, None)
         if (
             len(waiting) > self._limits["subscriber-messages"]
@@ -402,7 +546,7 @@ class Broker:
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
     def acknowledged(self, consumer: Consumer, numbers: Iterable[int]) -> None:
-        """``consumer`` acknowledged these: they are done, and it has room again."""
+        """Note that ``consumer`` acknowledged these: they are done, and it has space again."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             return
@@ -412,7 +556,7 @@ class Broker:
         self.ready(consumer)
 
     def ready(self, consumer: Consumer) -> None:
-        """``consumer`` may have room: give it what waits."""
+        """Deliver what waits, because ``consumer`` may have space."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             return
@@ -420,7 +564,7 @@ class Broker:
         for destination in list(subscriber.filters):
             queue = self.queues.get(destination)
             if queue is not None:
-                queue.dispatch()
+                self._dispatch(queue)
 
     def lost(self, consumer: Consumer) -> None:
         """``consumer`` is gone: what it had of queues, unacknowledged, goes back (``MM-27``)."""
@@ -432,7 +576,7 @@ class Broker:
             if queue is None:
                 self.counters["broker_lost"] += 1
             else:
-                queue.put(message)
+                queue.append(message)
                 returned[queue] = None
                 self.counters["broker_returned"] += 1
         self.counters["broker_lost"] += len(subscriber.waiting)

@@ -1,58 +1,180 @@
-"""``msgproto send|recv micromsg2``: one connection, no reconnecting."""
+"""``msgproto send|recv micromsg2`` uses one connection and does not reconnect.
+
+Which extensions are used depends on what the server offers (HO-16): ``batch-ack`` is required
+first, then ``ack``, each on a connection of its own, because servers are known that agree to
+options that they do not have.  ``--extension`` says otherwise: what it names is required, and
+``none`` requires nothing.  ``send`` does without acknowledgements only where it was told so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, cast
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import CancelledError, Deferred, DeferredList
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from ..cli.connecting import client_endpoint
-from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
-from ..core.errors import ConfigurationError, ConnectionClosed, Refused
+from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused
 from ..core.message import Message, MessageBatch
+from ..core.strict_json import NotJson, parse_json
+from ..net.clients.endpoints import client_endpoint
+from ..net.clients.shapes import (
+    TLS_OPTIONS,
+    ConnectOptions,
+    Messages,
+    Progress,
+    RecvOptions,
+    SendOptions,
+)
 from ..registry import PROTOCOLS
-from .machine import Proposal
+from .machine import MessagesAcknowledged, Proposal
 from .protocol import MicroMsg2Client, MicroMsg2ClientFactory
+from .protocol.sending import SETTLED_BY_REFUSAL
 from .terms import NUMBER_OF_ACKS_MAX
-from .wire import BadText, Offer, encode_address
+from .wire import (
+    BadText,
+    Filter,
+    Offer,
+    Writable,
+    encode_address,
+    read_extensions,
+    write_properties,
+)
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS['micromsg2'].ports['tcp']}"
 
+SEND_OPTIONS: Final = TLS_OPTIONS | {"destination", "window", "properties", "extensions"}
+RECV_OPTIONS: Final = TLS_OPTIONS | {"destination", "filter", "extensions"}
+
 DESTINATION = "messages"
-"""Where messages go, and come from, when nobody says."""
+"""Messages go to this destination, and come from it, by default."""
 
 WINDOW = 100
-"""Messages in flight when nobody says."""
+"""This many messages are in flight by default."""
+
+PUB_SUB = "pub-sub"
+
+NO_EXTENSIONS = "none"
+"""``--extension`` has this word to require nothing."""
+
+EXTENSIONS_MAX: Final = 64
+"""More than these in one ``--extension`` are no choice but a mistake."""
+
+Choice = tuple[Offer, ...]
+"""One attempt requires these extensions."""
+
+
+def _choices(options: ConnectOptions, window: int, *also: str) -> list[Choice]:
+    """Return what to require of the server, in the order in which it is tried.
+
+    ``also`` is required beside the acknowledgements.  Raises ConfigurationError for what cannot be.
+    """
+    if window > NUMBER_OF_ACKS_MAX:
+        raise ConfigurationError(f"--window is at most {NUMBER_OF_ACKS_MAX}, not {window}")
+    beside = tuple(map(Offer, also))
+    if not options.extensions:
+        batched = Offer("batch-ack", {"max-count": str(window)})
+        return [(batched, *beside), (Offer("ack"), *beside)]
+    chosen: Choice = ()
+    for text in options.extensions:
+        if text != NO_EXTENSIONS:
+            try:
+                chosen += read_extensions(text.encode(), EXTENSIONS_MAX)
+            except BadText as error:
+                raise ConfigurationError(f"--extension {text}: {error}") from None
+    try:
+        Proposal(required=chosen)
+    except ValueError as error:
+        raise ConfigurationError(f"--extension: {error}") from None
+    return [chosen]
 
 
 async def _connect(
-    reactor: Any, options: ConnectOptions, window: int, *required: str, **factory: Any
+    reactor: Any, options: ConnectOptions, choices: Sequence[Choice], protocol: type[Any]
 ) -> MicroMsg2Client:
-    """A client in a session with ``batch-ack``; Refused or ConnectionClosed if there is none."""
-    if window > NUMBER_OF_ACKS_MAX:
-        raise ConfigurationError(f"--window is at most {NUMBER_OF_ACKS_MAX}, not {window}")
-    offers = [Offer("batch-ack", {"max-count": str(window)}), *map(Offer, required)]
-    made = MicroMsg2ClientFactory(
-        proposal=Proposal(required=tuple(offers)),
-        limits={"ack-count": NUMBER_OF_ACKS_MAX},
-        clock=reactor,
-    )
-    if factory:
-        made.protocol = cast(Any, type("Receiver", (_Receiver,), factory))
-    client = cast(MicroMsg2Client, await client_endpoint(reactor, options).connect(made))
-    return await client.whenEstablished()
+    """Return a client in a session with the first choice that the server agrees to.
+
+    Raises what the endpoint raises, and Refused or ConnectionClosed if it agrees to none.
+    """
+    for number, choice in enumerate(choices, start=1):
+        made = MicroMsg2ClientFactory(
+            proposal=Proposal(required=choice),
+            limits={"ack-count": NUMBER_OF_ACKS_MAX},
+            clock=reactor,
+        )
+        made.protocol = protocol
+        client = cast(MicroMsg2Client, await client_endpoint(reactor, options).connect(made))
+        try:
+            return await client.whenEstablished()
+        except CancelledError:
+            client.abort()
+            raise
+        except (Refused, ConnectionClosed) as error:
+            if number == len(choices):
+                raise _no_session(error, choices) from None
+    raise AssertionError("unreachable")
 
 
-def _destination(options: ConnectOptions) -> str:
+def _no_session(error: Refused | ConnectionClosed, choices: Sequence[Choice]) -> Exception:
+    """Return what to say when the server accepted none of ``choices``; ``error`` came of the
+    last.
+    """
+    if len(choices) == 1 or not isinstance(error, Refused):
+        return error
+    names = " nor ".join(choice[0].name for choice in choices if choice)
+    text = f"the server takes neither {names} ({error}); see --extension"
+    return Refused(text, error.code)
+
+
+def _destination(options: ConnectOptions, properties: Mapping[str, Writable]) -> str:
     destination = options.destination or DESTINATION
     try:
-        encode_address(destination)
+        octets = write_properties(properties)
+    except (BadText, LimitExceeded) as error:
+        raise ConfigurationError(f"--property: {error}") from None
+    try:
+        encode_address(destination, octets)
     except BadText as error:
         raise ConfigurationError(f"--destination: {error}") from None
     return destination
+
+
+def _writable(text: str) -> Writable:
+    """Return a property's value as it was typed: a number, or text with or without quotes."""
+    try:
+        value = parse_json(text, len(text))
+    except NotJson:
+        return text
+    return value if isinstance(value, int | float | str) and value not in (True, False) else text
+
+
+class _Sender(MicroMsg2Client):
+    """Tells the progress of each message: one of a batch may be refused."""
+
+    progress: Progress
+
+    def connectionMade(self) -> None:
+        """Begin."""
+        self._refusals: set[int] = set()
+        super().connectionMade()
+
+    def errorReceived(self, code: str, text: str) -> None:
+        """Note that the server refuses a message: the acknowledgement that follows is none."""
+        if code in SETTLED_BY_REFUSAL:
+            number = text.partition(":")[2].partition(":")[0].strip()
+            if number.isascii() and number.isdigit() and len(number) < 6:
+                self._refusals.add(int(number))
+
+    def _count(self, event: MessagesAcknowledged) -> None:
+        super()._acknowledge(event)
+        refused = self._refusals.intersection(event.sequences)
+        self._refusals -= refused
+        count = len(event.sequences) - len(refused)
+        if count:
+            self.progress.acknowledged(count)
+
+    actions: ClassVar = {**MicroMsg2Client.actions, MessagesAcknowledged: _count}
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
@@ -61,27 +183,29 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     Raises ConnectionClosed or Refused when the server leaves one unacknowledged.
     """
     window = options.window or WINDOW
-    destination = _destination(options)
-    client = await _connect(reactor, options, window)
-
-    def acknowledged(_: None, count: int) -> None:
-        progress.acknowledged(count)
-
+    properties = {name: _writable(text) for name, text in options.properties.items()}
+    destination = _destination(options, properties)
+    choices = _choices(options, window)
+    kind = type("Sender", (_Sender,), {"progress": progress})
+    client = await _connect(reactor, options, choices, kind)
+    acknowledges = client.machine.has("batch-ack") or client.machine.has("ack")
+    in_flight: list[Deferred[None]] = []
     try:
-        in_flight: list[Deferred[None]] = []
         while lines := await messages.some(window):
             # One batch waits for room while the one before is in flight: the window never idles.
             if len(in_flight) > 1:
                 await in_flight.pop(0)
-            sent = client.sendMany(destination, lines)
             progress.sent(len(lines))
-            sent.addCallback(acknowledged, len(lines))
+            sent = client.sendMany(destination, lines, properties)
+            if not acknowledges:
+                sent.addCallback(lambda _, count: progress.written(count), len(lines))
             in_flight.append(sent)
-        for good, failure in await DeferredList(in_flight, consumeErrors=True):
-            if not good:
-                cast(Failure, failure).raiseException()
+        while in_flight:
+            await in_flight.pop(0)
     except BaseException:
-        await client.leave()  # nothing of this is worth waiting for
+        # What is in flight beside that which failed may still be acknowledged.
+        await DeferredList(in_flight, consumeErrors=True)
+        await client.leave()
         raise
     await client.close()
 
@@ -112,28 +236,40 @@ class _Receiver(MicroMsg2Client):
         """The end, before enough has come."""
         super().connectionLost(reason)
         if not self.ended.called:
-            self.ended.errback(ConnectionClosed("the connection ended"))
+            self.ended.errback(self.whyLost(reason))
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
     """Subscribe to the destination and ``show`` what comes, until this is cancelled.
 
-    With a count, messages come one by one, so that none is taken out of a queue in vain.  Raises
+    With a count, messages come one by one, so that none is taken out of a queue in vain.  Where
+    ``--extension`` leaves ``pub-sub`` out, what the server sends by itself is shown.  Raises
     ConnectionClosed or Refused when the server ends it.
     """
     ended: Deferred[None] = Deferred()
-    destination = _destination(options)
-    client = await _connect(
-        reactor,
-        options,
-        WINDOW if options.count is None else 1,
-        "pub-sub",
-        show=staticmethod(show),
-        ended=ended,
-        left=options.count,
-    )
+    destination = _destination(options, {})
+    wanted = _filter(options)
+    choices = _choices(options, WINDOW if options.count is None else 1, PUB_SUB)
+    if not options.extensions:
+        choices.append((Offer(PUB_SUB),))
+    members = {"show": staticmethod(show), "ended": ended, "left": options.count}
+    kind = type("Receiver", (_Receiver,), members)
+    client = await _connect(reactor, options, choices, kind)
     try:
-        client.subscribe(destination)
+        if client.machine.has(PUB_SUB):
+            await client.subscribe(destination, wanted)
+        elif options.destination is not None or wanted is not None:
+            raise ConfigurationError("--destination and --filter need --extension pub-sub")
         await ended
     finally:
         await client.leave()
+
+
+def _filter(options: RecvOptions) -> Filter | None:
+    """Return what ``--filter`` says; ConfigurationError if it cannot be."""
+    if options.filter is None:
+        return None
+    try:
+        return Filter.read(options.filter)
+    except BadText as error:
+        raise ConfigurationError(f"--filter: {error}") from None

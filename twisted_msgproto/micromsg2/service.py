@@ -1,4 +1,4 @@
-"""``twistd micromsg2``: options and the service tree."""
+"""``twistd micromsg2`` has these options and this service tree."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class Options(ServerOptions):
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5045:interface=127.0.0.1"
     LIMITS = LIMITS
+    serverFactory = MicroMsg2ServerFactory
 
     def __init__(self) -> None:
         super().__init__()
         self["broker-queues"] = []
 
     def opt_broker_queue(self, name: str) -> None:
-        """A destination which is a broker queue from the start; may be given more than once.
+        """A destination that is a broker queue from the start; may be given more than once.
 
         Without it a destination becomes one with its first subscriber.
         """
@@ -38,18 +39,11 @@ class Options(ServerOptions):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """The MicroMsg2 server as a child of ``gateway``, which has the sink."""
-    factory = MicroMsg2ServerFactory(
-        gateway.sink,
-        brokerQueues=options["broker-queues"],
-        limits=options["limits"],
-        clock=gateway.reactor,
-        budget=gateway.budget,
-    )
-    gateway.factories.append(factory)
+    """Return the MicroMsg2 server as a child of ``gateway``, which has the sink."""
+    factory = gateway.makeFactory(options, brokerQueues=options["broker-queues"])
     return ListeningService(gateway.reactor, factory, options["endpoints"])
 
 
 def makeService(options: ServerOptions) -> IService:
-    """What twistd calls."""
+    """Return what twistd calls."""
     return standalone(options, serve)

@@ -1,4 +1,6 @@
-"""The terms of MicroMsg2: limits, error codes, events, states, tables, counters.  Data only."""
+"""These are the terms of MicroMsg2: limits, error codes, events, states, tables, counters; they
+are data only.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from . import wire
 from .wire import Command, Error, ExtensionFrame, Handshake, Messages, Part, Properties
 
 NUMBER_OF_ACKS_DEFAULT: Final = 10
-"""``batch-ack`` without a number (``MM-20``)."""
+"""``batch-ack`` without a number means this (``MM-20``)."""
 
 NUMBER_OF_ACKS_MAX: Final = 32767
 """No number above this may be agreed (``MM-20``): half of the sequence space."""
@@ -25,15 +27,15 @@ TYPE_NAME_OCTETS_MAX: Final = 512
 LIMITS: Final = (
     *wire.LIMITS,
     Limit("ack-count", 1024, "messages", "the largest window a peer may ask for (MM-20)", 1),
-    Limit("json-octets", 16 << 20, "octets", "a body which the json extension checks (MM-28)"),
+    Limit("json-octets", 16 << 20, "octets", "a body that the json extension checks (MM-28)"),
     Limit("handshake", 10.0, "s", "until the three handshake messages are through (MM-32)"),
     Limit("idle-ack", 0.5, "s", "what is safe is acked after this, though N are not full (MM-19)"),
     Limit("idle-close", 120.0, "s", "no octet for this long in mid-payload ends it; 0 = off"),
-    Limit("ack-wait", 0.0, "s", "a peer which acks nothing for this long is left; 0 = off"),
+    Limit("ack-wait", 0.0, "s", "a peer that acks nothing for this long is left; 0 = off"),
     Limit("payload-octets", 16 << 20, "octets", "a payload of several parts (MM-31)", 1),
     Limit("payload-parts", 64, "parts", "a payload of several parts (MM-31)", 1),
 )
-"""What the machines of both sides take as limits (``MM-19``, ``MM-31``, ``MM-32``)."""
+"""The machines of both sides have these limits (``MM-19``, ``MM-31``, ``MM-32``)."""
 
 HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
 IDLE_TIMEOUT: Final = "idle-timeout"
@@ -46,7 +48,7 @@ REFUSED: Final = "refused"
 FAILED: Final = "failed"
 
 ERROR_CHARACTERS_MAX: Final = 200
-"""Errors which we send are not longer."""
+"""Errors that we send are not longer."""
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -61,7 +63,7 @@ class SessionEstablished:
 
 @dataclass(slots=True)
 class MessagesReceived:
-    """Messages arrived: columns, and the place to give to ``made_safe``.
+    """Messages arrived: columns, and the place for ``made_safe``.
 
     ``fields`` are what the table shows: properties as text, and what extensions add.
     ``properties`` are the same with their types, for filters; ``texts`` as they came.  ``notes``
@@ -88,7 +90,7 @@ class MessagesAcknowledged:
 
 @dataclass(slots=True, frozen=True)
 class CommandReceived:
-    """A command which one of the agreed extensions brings along (``MM-15``)."""
+    """A command of one of the agreed extensions arrived (``MM-15``)."""
 
     name: str
     parameters: Mapping[str, str]
@@ -96,7 +98,7 @@ class CommandReceived:
 
 @dataclass(slots=True, frozen=True)
 class ExtensionReceived:
-    """A frame of an extension, as the extension read it (``MM-16``)."""
+    """A frame of an extension arrived; this is what the extension read (``MM-16``)."""
 
     name: str
     content: Any
@@ -132,7 +134,7 @@ class ConnectionLost:
 
 
 class Side(State):
-    """Where one side of a connection stands."""
+    """A side of a connection is in one of these states."""
 
     IDLE = auto()  # client: nothing sent yet
     OPENING = auto()  # server: waits for the first handshake; client: for the answer to its own
@@ -190,11 +192,11 @@ SERVER: Final[Table[Side]] = {
 
 @dataclass(slots=True)
 class Counters:
-    """What one side has seen, as plain integers.
+    """Counts what one side has seen, as plain integers.
 
     ``untyped`` counts properties without a type (``MM-22``), ``stray_acks`` acks for what is not
     in flight (``MM-21``), ``over_window`` messages beyond the agreed number (``MM-13``),
-    ``ignored_frames`` frames of extensions which have none (``MM-33``).
+    ``ignored_frames`` frames of extensions that have none (``MM-33``).
     """
 
     received: int = 0

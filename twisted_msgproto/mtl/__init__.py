@@ -1,12 +1,20 @@
-"""MTL, broker-based messaging on ZeroMQ: a control flow of JSON requests, data flows of content.
+"""MTL is broker-based messaging on ZeroMQ: it has a control flow of JSON requests, and data flows
+of content.
 
 Read in this order: wire, terms, machine, protocol, application, service.
 """
 
 from .application import IngestProfile, QueueProfile, TestProfile
 from .machine import Client, ClientFlow, Profile, Server
-from .protocol import MtlClient, MtlReader, MtlServer, MtlServerFactory, MtlWriter
-from .protocol.comeback import MtlClientFactory, MtlClientService
+from .protocol import (
+    MtlClient,
+    MtlClientFactory,
+    MtlReader,
+    MtlServer,
+    MtlServerFactory,
+    MtlWriter,
+)
+from .protocol.comeback import MtlClientService
 
 __all__ = [
     "Client",

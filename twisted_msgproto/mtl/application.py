@@ -1,4 +1,4 @@
-"""The stock profiles: what a server does with content (``MT-25``, ``MT-26``)."""
+"""The stock profiles say what a server does with content (``MT-25``, ``MT-26``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wire.fields import with_field
 
 TEST_RESOURCE: Final = "resource"
 REDELIVERIES: Final = "mtl-redeliveries"
-"""The property which says how often a content was delivered before."""
+"""This property says how often a content was delivered before."""
 
 DEAD_LETTERS: Final = ".dead"
 """What is put to a queue's name for the queue of its dead letters."""
@@ -28,10 +28,10 @@ class IngestProfile(Profile):
 
 
 class TestProfile(Profile):
-    """One resource, never confirmed, fanned out from all writers to all readers (``MT-25``).
+    """Has one resource, never confirmed, fanned out from all writers to all readers (``MT-25``).
 
-    Readers and writers meet within a virtual host.  A reader whose socket takes no more misses
-    what comes meanwhile, and that is counted.
+    Readers and writers meet within a virtual host.  A reader whose socket is full misses what comes
+    meanwhile, and that is counted.
     """
 
     __test__ = False  # for pytest: this is no class of tests
@@ -46,7 +46,7 @@ class TestProfile(Profile):
         self._readers: dict[str, dict[ReadingFlow, None]] = {}
 
     def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
-        """Give the contents to all readers."""
+        """Deliver the contents to all readers."""
         for reader in self._readers.get(flow.session.virtual_host, ()):
             if reader.blocked:
                 self.counters["missed"] += len(contents)
@@ -56,12 +56,12 @@ class TestProfile(Profile):
         return True
 
     def summon(self, flow: ReadingFlow, resource: str) -> bool:
-        """One more reader."""
+        """Return one more reader."""
         self._readers.setdefault(flow.session.virtual_host, {})[flow] = None
         return True
 
     def dismiss(self, flow: ReadingFlow, resource: str) -> None:
-        """One reader less."""
+        """Remove a reader."""
         readers = self._readers.get(flow.session.virtual_host, {})
         readers.pop(flow, None)
         if not readers:
@@ -69,7 +69,7 @@ class TestProfile(Profile):
 
 
 class _Queue:
-    """One named queue: what waits, and who reads, the next reader in turn first."""
+    """Is one named queue: what waits, and who reads, the next reader in turn first."""
 
     __slots__ = ("readers", "resource", "waiting")
 
@@ -80,10 +80,10 @@ class _Queue:
 
 
 class QueueProfile(Profile):
-    """Named queues in memory with competing readers (``MT-26``, ``MT-27``).
+    """Has named queues in memory with competing readers (``MT-26``, ``MT-27``).
 
     A queue is made when somebody writes to it or summons it.  Each content goes to one reader, in
-    turn, as far as readers have room.  A confirmed content is done with; a rejected one is gone,
+    turn, as far as readers have space.  A confirmed content is done with; a rejected one is gone,
     unless it is recycled: then it goes back to the head, with the property ``mtl-redeliveries``,
     and after the limit ``deliveries`` to the queue of dead letters, ``NAME.dead``.  What a reader
     has not confirmed when it is gone is recycled.
@@ -127,7 +127,7 @@ class QueueProfile(Profile):
         return len(queue.waiting) + on_the_way < 2 * self._contents_max
 
     def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
-        """Put the contents to the queue's tail, and give out what readers have room for."""
+        """Put the contents to the queue's tail, and deliver what readers have space for."""
         host = flow.session.virtual_host
         queue = self._queue(host, resource)
         if queue is None:
@@ -142,14 +142,14 @@ class QueueProfile(Profile):
         return True
 
     def congested(self, flow: WritingFlow) -> bool:
-        """A queue which the flow may write to is above its limit."""
+        """A queue that the flow may write to is above its limit."""
         host = flow.session.virtual_host
         return any(
             vhost == host and flow.grant.covers(resource) for vhost, resource in self._congested
         )
 
     def summon(self, flow: ReadingFlow, resource: str) -> bool:
-        """One more competing reader; False if that would be one queue too many."""
+        """Return one more competing reader; False if that would be one queue too many."""
         queue = self._queue(flow.session.virtual_host, resource)
         if queue is None:
             return False
@@ -157,14 +157,14 @@ class QueueProfile(Profile):
         return True
 
     def dismiss(self, flow: ReadingFlow, resource: str) -> None:
-        """One reader less."""
+        """Remove a reader."""
         host = flow.session.virtual_host
         queue = self._queues[host, resource]
         queue.readers.remove(flow)
         self._forget_if_empty(host, queue)
 
     def ready(self, flow: ReadingFlow) -> None:
-        """Give out from all queues which the flow has summoned, as far as it has room."""
+        """Deliver from all queues that the flow has summoned, as far as it has space."""
         host = flow.session.virtual_host
         for resource in list(flow.summoned):
             self._pump(host, self._queues[host, resource])
@@ -201,7 +201,7 @@ class QueueProfile(Profile):
             self._pump(host, queue)
 
     def _pump(self, host: str, queue: _Queue) -> None:
-        """Give out what waits, one reader after the other, as far as they have room."""
+        """Deliver what waits, one reader after the other, as far as they have space."""
         waiting, readers = queue.waiting, queue.readers
         full = 0
         while waiting and full < len(readers):
@@ -226,7 +226,7 @@ class QueueProfile(Profile):
             self._queues.pop((host, queue.resource), None)
 
     def snapshot(self) -> dict[str, object]:
-        """The profile's figures as plain values."""
+        """Return the profile's figures as plain values."""
         return {
             **self.counters,
             "queues": len(self._queues),

@@ -10,13 +10,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
 from ..core.errors import ConfigurationError
 from ..core.message import Message
+from ..net.clients.shapes import (
+    LOG_IN_OPTIONS,
+    ConnectOptions,
+    Messages,
+    Progress,
+    RecvOptions,
+    SendOptions,
+)
 from ..net.sasl import credentials
 from ..registry import PROTOCOLS
 from .protocol.client import MtlClient
@@ -30,11 +37,14 @@ DEFAULT_ENDPOINT = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
 DEFAULT_VIRTUAL_HOST = "msgproto"
 DEFAULT_RESOURCE = "messages"
 
+SEND_OPTIONS: Final = LOG_IN_OPTIONS | {"destination", "window", "tls_ca", "tls_key"}
+RECV_OPTIONS: Final = SEND_OPTIONS - {"window"}
+
 WINDOW = 1000
 """Contents in flight when nobody says."""
 
 SLICE = 256
-"""Contents which are handed over together."""
+"""Contents that are handed over together."""
 
 
 class Destination(NamedTuple):
@@ -54,7 +64,7 @@ def destination(text: str | None, profile: str) -> Destination:
 async def _connect(
     reactor: Any, options: ConnectOptions, target: Destination, window: int
 ) -> MtlClient:
-    """A client which has opened, authenticated if it must, and selected the profile."""
+    """Return a client that has opened, authenticated if it must, and selected the profile."""
     curve = None
     if options.tls_ca is not None:
         if options.tls_key is None:

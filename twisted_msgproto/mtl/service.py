@@ -10,7 +10,6 @@ from twisted.internet.defer import Deferred
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
-from ..core.limits import Limits
 from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
@@ -32,6 +31,7 @@ class Options(AuthenticationOptions):
     protocolName = PROTOCOL
     defaultEndpoint = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
     LIMITS = MtlServerFactory.LIMITS
+    serverFactory = MtlServerFactory
 
     optParameters: ClassVar[list[list[Any]]] = [
         ["data-endpoint", None, None, "The ZeroMQ address for data."],
@@ -78,7 +78,7 @@ class Options(AuthenticationOptions):
             raise usage.UsageError("--curve-key and --curve-authorized belong together")
 
     def curve(self) -> CurveServer | None:
-        """The keys; ConfigurationError if a file holds none."""
+        """Return the keys; ConfigurationError if a file holds none."""
         if self["curve-key"] is None:
             return None
         authorized = read_authorized_keys(self["curve-authorized"])
@@ -86,7 +86,7 @@ class Options(AuthenticationOptions):
 
 
 def data_endpoint(control: Sequence[str]) -> str | None:
-    """Where data goes when nobody says: to the next port; None: to the control endpoints."""
+    """Return where data goes when nobody says: to the next port; None: to the control endpoints."""
     if not all(address.startswith("tcp://") for address in control):
         return None
     first, ports = control[0], {port_of(address) for address in control}
@@ -129,23 +129,19 @@ class MtlService(Service):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """The MTL server as a child of ``gateway``, which has the sink."""
+    """Return the MTL server as a child of ``gateway``, which has the sink."""
     options = cast(Options, options)
-    factory = MtlServerFactory(
-        gateway.sink,
-        limits=cast(Limits, options["limits"]),
-        clock=gateway.reactor,
-        budget=gateway.budget,
+    factory = gateway.makeFactory(
+        options,
         portal=options.portal(),
         virtualHosts=frozenset(options["virtual-host"]) or None,
         curve=options.curve(),
         insecure=bool(options["insecure"]),
         forcePlain=bool(options["force-plain"]),
     )
-    gateway.factories.append(factory)
     return MtlService(gateway.reactor, factory, options["endpoints"], options["data-endpoint"])
 
 
 def makeService(options: ServerOptions) -> IService:
-    """What twistd calls."""
+    """Return what twistd calls."""
     return standalone(options, serve)

@@ -1,4 +1,4 @@
-"""Floor 2: what the Twisted adapters of all protocols share."""
+"""The Twisted adapters of all protocols share these modules (floor 2)."""
 
 from .backpressure import OctetBudget, ReadControl
 from .counters import Counters
@@ -10,7 +10,7 @@ from .sink import DurableSink, IMessageSink
 from .timer import MachineTimer
 
 IngestHooks = SessionHooks
-"""The older name."""
+"""This is the older name."""
 
 __all__ = [
     "Counters",

@@ -1,15 +1,19 @@
-"""Who must not read now: pause reasons of one connection, and the octets of all which wait.
+"""Backpressure pauses the reading of a connection while too much waits.
 
-Nothing is dropped for want of room.  A connection is not read while there is a reason: it or all
-connections together have too many octets which are not safe yet, its peer does not read what we
-write, or more of what it sent must be decoded first.
+Nothing is dropped for lack of space.  A connection is not read while one of these reasons holds: it
+or all connections together have too many octets that are not safe yet, its peer does not read what
+we write, or more of its octets must be decoded first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Final
+
+from .ledger import Clock, Ledger
+
+_NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 octets
 
 
 class ReadControl:
@@ -21,7 +25,7 @@ class ReadControl:
         """``changed(paused)`` is called whenever a reason comes or goes."""
         self._transport = transport
         self._changed = changed
-        self._reasons: set[str] = set()
+        self._reasons = _NO_REASON
 
     @property
     def paused(self) -> bool:
@@ -30,13 +34,13 @@ class ReadControl:
 
     @property
     def reasons(self) -> frozenset[str]:
-        """Why not."""
-        return frozenset(self._reasons)
+        """Return why not."""
+        return self._reasons
 
     def pause(self, reason: str) -> None:
         """Do not read while ``reason`` stands."""
         if reason not in self._reasons:
-            self._reasons.add(reason)
+            self._reasons |= {reason}
             if len(self._reasons) == 1:
                 self._transport.pauseProducing()
             self._changed(True)
@@ -44,79 +48,58 @@ class ReadControl:
     def resume(self, reason: str) -> None:
         """``reason`` stands no longer: read again unless there is another."""
         if reason in self._reasons:
-            self._reasons.discard(reason)
+            self._reasons = (self._reasons - {reason}) or _NO_REASON
             if not self._reasons:
                 self._transport.resumeProducing()
             self._changed(bool(self._reasons))
 
 
-class Holder(Protocol):
-    """A connection which holds octets of what is not whole yet."""
-
-    def cutOff(self, octets: int, limit: float) -> None:
-        """End at once: ``octets`` are held, the most of all, who together may hold ``limit``."""
-
-
-class HeldOctets:
-    """Octets of frames and messages which are not whole yet, of all connections of a process.
-
-    They cannot wait for better times, because what they lack would not come then.  Above the limit
-    the connection which holds most is cut off: a usual one, with a little in the works, never is.
-
-    Attributes:
-        limit: octets.
-        held: octets which are held now.
-    """
-
-    def __init__(self) -> None:
-        self.limit = inf
-        self.held = 0
-        self._holders: dict[Holder, int] = {}
-
-    def hold(self, holder: Holder, octets: int) -> None:
-        """``holder`` holds so many octets now, in all; it or others may be cut off before this
-        returns."""
-        self.held += octets - self._holders.pop(holder, 0)
-        if octets:
-            self._holders[holder] = octets
-        while self.held > self.limit:
-            most = max(self._holders, key=self._holders.__getitem__)
-            held = self._holders.pop(most)
-            self.held -= held
-            most.cutOff(held, self.limit)
-
-
 class OctetBudget:
-    """Octets which wait for the sink, of all connections of a process; above the limit none reads.
+    """Bounds the octets that wait for the sink, over all connections of a process.
+
+    Above the limit connections with more than their share of it are not read; a connection with
+    little waiting is never paused for the others (NB-01, NB-03).
 
     Attributes:
-        limit: octets; reading stops above it and goes on at half of it.
-        waiting: octets which wait now.
-        held: octets of what is not whole yet, and so cannot wait for the sink.
+        limit: octets; above it reading pauses, at half of it reading resumes.
+        waiting: octets that wait now.
+        senders: connections of which something waits now; each one's share is limit / senders.
+        held: what peers make the process hold, and what cannot wait for the sink.
     """
 
     def __init__(self, limit: float = inf, reason: str = "process-octets") -> None:
         """``reason`` is what connections are paused for; two budgets have two reasons."""
         self.limit = limit
-        self.held = HeldOctets()
+        self.held = Ledger()
         self._reason = reason
         self.waiting = 0
+        self.senders = 0
         self._paused: dict[ReadControl, None] = {}
 
-    def bound(self, waiting: float, held: float) -> None:
-        """One of the servers of this process has these limits; the smallest of all hold."""
-        self.limit = min(self.limit, waiting)
-        self.held.limit = min(self.held.limit, held)
+    def bound(self, waiting: float, held: float, min_rate: float, clock: Clock) -> None:
+        """One of the servers of this process has these limits; the smallest of all hold.
 
-    def add(self, octets: int, control: ReadControl) -> None:
-        """``octets`` of the connection behind ``control`` wait from now on."""
+        ``clock`` is the servers' own.
+        """
+        self.limit = min(self.limit, waiting)
+        ledger = self.held
+        ledger.limit = min(ledger.limit, held)
+        ledger.min_rate = min_rate if ledger.clock is None else min(ledger.min_rate, min_rate)
+        ledger.clock = clock
+
+    def add(self, octets: int, control: ReadControl, own: float = inf) -> None:
+        """Note that ``octets`` of the connection behind ``control`` wait from now on.
+
+        ``own`` is what waits of that connection with them.  Without it the connection is paused
+        whenever all together are above the limit.
+        """
         self.waiting += octets
-        if self.waiting > self.limit:
+        if self.waiting > self.limit and own > self.limit / max(self.senders, 1):
             self._paused[control] = None
             control.pause(self._reason)
 
     def remove(self, octets: int) -> None:
-        """``octets`` wait no longer."""
+        """Note that ``octets`` wait no longer."""
         self.waiting -= octets
         if self._paused and self.waiting <= self.limit // 2:
             paused, self._paused = self._paused, {}
@@ -124,5 +107,7 @@ class OctetBudget:
                 control.resume(self._reason)
 
     def forget(self, control: ReadControl) -> None:
-        """The connection behind ``control`` is gone (what waits of it goes on waiting)."""
+        """Note that the connection behind ``control`` is gone; its octets still wait for the
+        sink.
+        """
         self._paused.pop(control, None)

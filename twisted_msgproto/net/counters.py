@@ -1,4 +1,4 @@
-"""Counters of a factory, in which those of its live connections can be seen (FC-03)."""
+"""The counters of a factory include those of its live connections (FC-03)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMappi
 
 
 class Counters(MutableMapping[str, int]):
-    """Plain integers by name; a name which was never counted has 0.
+    """Maps names to plain integers; a name that was never counted has 0.
 
-    A connection joins with a function that returns its own figures.  They are added whenever
-    somebody reads, and kept when it leaves.
+    A connection joins with a function that returns its own counters.  They are added whenever
+    somebody reads, and kept when the connection leaves.
 
     Attributes:
-        settled: what was counted here and by connections which have left.  What counts with each
-            message counts there: a name which connections have as well must not stand in both.
+        settled: what was counted here and by connections that have left.  What counts with each
+            message counts there: a name that connections have as well must not stand in both.
     """
 
     __slots__ = ("_live", "_names", "settled")
@@ -63,7 +63,7 @@ class Counters(MutableMapping[str, int]):
         return len(self.as_dict())
 
     def items(self) -> ItemsView[str, int]:
-        """As a dict's."""
+        """Behave as a dict's method does."""
         return self.as_dict().items()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Batches on their way to a sink, and what of one connection is not safe yet."""
+"""Deliver batches to a sink, and count what of one connection is not safe yet."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ..core.message import MessageBatch
 from .backpressure import OctetBudget, ReadControl
 
 BATCH_WEIGHT_OCTETS: Final = 2000
-"""What a batch which waits for the sink weighs beside its octets.  A peer whose tiny messages are
-each of another kind than the one before makes millions of batches out of 64 MiB."""
+"""A batch that waits for the sink counts as this many octets beside its own.  Otherwise a peer
+whose tiny messages alternate in kind could make millions of batches out of 64 MiB.
+"""
 
 Hook = Callable[[MessageBatch], Deferred[Any] | None]
 
@@ -35,11 +36,11 @@ def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> No
 
 
 class Delivery:
-    """Hands batches of one connection to hooks and counts what is not safe yet.
+    """Delivers batches of one connection to hooks and counts what is not safe yet.
 
     Attributes:
-        unsafe_octets: octets of this connection which are not safe yet, with the weight of batches.
-        unsafe_batches: batches of this connection which are not safe yet.
+        unsafe_octets: octets of this connection that are not safe yet, with the weight of batches.
+        unsafe_batches: batches of this connection that are not safe yet.
     """
 
     __slots__ = (
@@ -60,7 +61,7 @@ class Delivery:
         safe: Callable[[Any], None],
         failed: Callable[[Any, Failure], None],
     ) -> None:
-        """``limit`` bounds the unsafe octets: above it the connection is not read.
+        """Make a delivery; above ``limit`` unsafe octets the connection is not read.
 
         For each batch ``safe(place)`` is called when it is safe, or ``failed(place, failure)`` when
         it never will be.
@@ -74,7 +75,7 @@ class Delivery:
         self.unsafe_batches = 0
 
     def deliver(self, hook: Hook, batch: MessageBatch, place: Any) -> None:
-        """Give ``batch`` to ``hook``; ``place`` is where it stands in what the peer sent."""
+        """Deliver ``batch`` to ``hook``; ``place`` is where it stands in what the peer sent."""
         try:
             result = hook(batch)
             if result is not None and not isinstance(result, Deferred):
@@ -86,9 +87,11 @@ class Delivery:
             self._safe(place)  # at once, without a callback
             return
         octets = batch.octets + BATCH_WEIGHT_OCTETS
+        if not self.unsafe_batches:
+            self._budget.senders += 1
         self.unsafe_octets += octets
         self.unsafe_batches += 1
-        self._budget.add(octets, self._control)
+        self._budget.add(octets, self._control, self.unsafe_octets)
         if self.unsafe_octets > self._limit:
             self._control.pause("connection-octets")
         result.addBoth(self._finished, octets, place)
@@ -96,6 +99,8 @@ class Delivery:
     def _finished(self, result: Any, octets: int, place: Any) -> None:
         self.unsafe_octets -= octets
         self.unsafe_batches -= 1
+        if not self.unsafe_batches:
+            self._budget.senders -= 1
         self._budget.remove(octets)
         if self.unsafe_octets <= self._limit // 2:
             self._control.resume("connection-octets")

@@ -1,4 +1,6 @@
-"""What all factories share: sink, limits, counters, session names; servers: their connections."""
+"""All factories share a sink, limits, counters and session names; servers' also count
+connections.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +9,37 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from OpenSSL.SSL import Error as TLSError
+from OpenSSL.SSL import SysCallError, ZeroReturnError
+from service_identity import VerificationError
 from twisted.internet.address import UNIXAddress
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import shown
+from ..core.errors import ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
 from .backpressure import OctetBudget
 from .counters import Counters
+from .ledger import MIN_RATE, Ledger
 from .sink import IMessageSink
+
+T = TypeVar("T")
 
 COMMON_LIMITS: Final = (
     Limit("connections", 10_000, "connections", "of one server at a time", 1),
     Limit("connections-per-address", 0, "connections", "of one peer address; 0 = unlimited"),
     Limit("handshake", 10.0, "s", "for the hand-shake (TLS and the protocol's own)"),
-    Limit("unread-seconds", 30.0, "s", "a peer which does not read our output so long is cut off"),
+    Limit(
+        "unread-seconds",
+        30.0,
+        "s",
+        "a peer that reads nothing of our output for this long is cut off",
+    ),
     Limit(
         "unsafe-octets", 64 << 20, "octets", "of one connection, not safe yet: reading pauses", 1
     ),
@@ -42,16 +54,25 @@ COMMON_LIMITS: Final = (
         "process-held-octets",
         256 << 20,
         "octets",
-        "of all connections, in what is not whole yet: who holds most is cut off",
+        "of all connections, in unfinished messages and unread output: slow peers are cut off",
+        1,
+    ),
+    Limit(
+        "min-rate",
+        MIN_RATE,
+        "octets/s",
+        "of a peer's unfinished message: slower peers are cut off first when memory is short",
         1,
     ),
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
 )
-"""What every server bounds."""
+"""Every server has these limits."""
 
 
 class SessionNames:
-    """Public names of sessions: protocol, start of the server, counter; unique per gateway."""
+    """Makes public names of sessions from protocol, start of the server and a counter; they are
+    unique per gateway.
+    """
 
     def __init__(self, protocol: str, started_at: float) -> None:
         """``started_at`` is in seconds since 1970-01-01 UTC."""
@@ -60,18 +81,20 @@ class SessionNames:
         self._count = 0
 
     def next(self) -> str:
-        """The name of the next session."""
+        """Return the name of the next session."""
         self._count += 1
         return f"{self._prefix}{self._count}"
 
 
 def host_of(address: IAddress | None) -> str:
-    """A peer's host as text; "" where its transport address has none."""
+    """Return a peer's host as text; "" where its transport address has none."""
     return str(getattr(address, "host", ""))
 
 
 def peer_name(address: IAddress | None) -> str:
-    """A peer's transport address as text: ``host:port``, or what else the transport knows."""
+    """Return a peer's transport address as text: ``host:port``, or what else the transport
+    knows.
+    """
     host = getattr(address, "host", None)
     if host is not None:
         port = getattr(address, "port", "")
@@ -83,14 +106,31 @@ def peer_name(address: IAddress | None) -> str:
 
 
 def tls_text(error: BaseException | None) -> str:
-    """What OpenSSL says of an error: a list of (library, function, reason), or the system's."""
+    """Return what OpenSSL says of an error: a list of (library, function, reason), or the
+    system's.
+    """
     entries, *names = error.args if error and error.args else ((),)
     reasons = [entry[-1] for entry in entries] if isinstance(entries, list) else names
     return ", ".join(map(str, reasons)) or "the connection ended in the middle of it"
 
 
+def tls_refusal(reason: Failure) -> Refused | None:
+    """Return why TLS said no, or None if the connection ended for another reason.
+
+    Either side may have said it (a certificate that is missing, expired or not known, no TLS there
+    at all), and the next attempt will come to the same end.  A connection that was lost in the
+    middle of a hand-shake is no refusal.
+    """
+    if reason.check(VerificationError):
+        return Refused("TLS: the certificate is for another name")
+    if not reason.check(TLSError) or reason.check(SysCallError, ZeroReturnError):
+        return None
+    text = tls_text(reason.value)
+    return None if "unexpected eof" in text or "middle" in text else Refused(f"TLS: {text}")
+
+
 class SessionFactory:
-    """What the factories of servers and of clients share.
+    """Base class of the factories of servers and clients; it holds what both share.
 
     Subclasses set :attr:`protocolName`, :attr:`LIMITS` and ``protocol``.
 
@@ -100,6 +140,9 @@ class SessionFactory:
         counters: plain integers by name, for metrics, with those of live connections; faults stand
             under ``fault:REASON``.
     """
+
+    outputLedger: Ledger | None = None
+    """Output that peers do not read is entered here; a client's own output is its own affair."""
 
     protocolName: ClassVar[str]
     LIMITS: ClassVar[tuple[Limit, ...]] = ()
@@ -117,10 +160,10 @@ class SessionFactory:
         """Make a factory.
 
         ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
-        ``callLater()``; the global reactor if None.  ``wallClock`` gives ``received_at`` (seconds
+        ``callLater()``; the global reactor if None.  ``wallClock`` returns ``received_at`` (seconds
         since 1970-01-01 UTC).  ``budget`` is shared by the servers of a process.
 
-        Raises ConfigurationError for a limit which does not exist or makes no sense.
+        Raises ConfigurationError for a limit that does not exist or makes no sense.
         """
         if clock is None:
             from twisted.internet import reactor as clock
@@ -130,14 +173,17 @@ class SessionFactory:
         self.wallClock = wallClock
         self.budget = OctetBudget() if budget is None else budget
         self.budget.bound(
-            self.limits["process-octets"], self.limits.get("process-held-octets", inf)
+            self.limits["process-octets"],
+            self.limits.get("process-held-octets", inf),
+            self.limits.get("min-rate", MIN_RATE),
+            clock,
         )
         self.sessionNames = SessionNames(self.protocolName, wallClock())
         self.counters = Counters()
 
     @classmethod
     def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:
-        """The limits of this kind of factory, with ``changes``."""
+        """Return the limits of this kind of factory, with ``changes``."""
         return Limits.of(COMMON_LIMITS, cls.LIMITS).replace(changes)
 
     def receivedAt(self) -> int:
@@ -158,11 +204,15 @@ class SessionFactory:
 
 
 class MsgprotoServerFactory(SessionFactory, ServerFactory):
-    """The base of all server factories.
+    """Base class of all server factories; it keeps account of live connections.
+
+    A server names its sessions (:meth:`sessionNamed`, :meth:`sessionsOf`); in those protocols in
+    which it can, it sends to one of them with the session's own verbs, or with ``push`` to the
+    newest session of a client.
 
     Attributes as :class:`SessionFactory`'s, and:
-        liveConnections: the protocols which are connected now.
-        draining: the server stops: no more connections are taken.
+        liveConnections: the protocols that are connected now.
+        draining: whether the server stops and accepts no more connections.
     """
 
     log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.net")
@@ -176,16 +226,18 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         wallClock: Callable[[], float] = time.time,
         budget: OctetBudget | None = None,
     ) -> None:
-        """As :class:`SessionFactory`."""
+        """Make a factory as :class:`SessionFactory` does."""
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        self.outputLedger = self.budget.held
         self.liveConnections: dict[Any, str] = {}
+        self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
-        self._taken = 0  # connections: the live ones, and those which have no session yet
+        self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
-        """A protocol for a new connection; None (the connection is closed) above a limit."""
+        """Return a protocol for a new connection; None (the connection is closed) above a limit."""
         host = host_of(addr)
         per_address = self.limits.integer("connections-per-address")
         if self.draining or self._taken >= self.limits.integer("connections"):
@@ -201,25 +253,26 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.counters[f"turned_away:{limit}"] += 1
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
-        """A protocol says that its connection is made.
+        """Note that a connection is made; its protocol calls this.
 
-        On TCP the system then looks now and then whether the peer is still there: one which went
-        without a word while nothing was owed would otherwise hold its place for ever.
+        On TCP this enables keep-alive: a peer that vanished without closing the connection, while
+        nothing was due to it, would otherwise occupy a place for ever.
         """
         transport = getattr(protocol, "transport", None)
         if ITCPTransport.providedBy(transport):
             transport.setTcpKeepAlive(True)
         super().connectionOpened(protocol, host)
         self.liveConnections[protocol] = host
+        self._named[getattr(protocol, "session", "")] = protocol
         self.addressTaken(host)
 
     def addressTaken(self, host: str) -> None:
-        """One more connection from ``host``."""
+        """Count one more connection from ``host``."""
         self._taken += 1
         self._perAddress[host] += 1
 
     def addressFreed(self, host: str) -> None:
-        """One connection less from ``host``."""
+        """Count one connection less from ``host``."""
         self._taken -= 1
         self._perAddress[host] -= 1
         if not self._perAddress[host]:
@@ -233,13 +286,14 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.lookTls(getattr(protocol, "transport", None), reason)
         host = self.liveConnections.pop(protocol, None)
         if host is not None:
+            self._named.pop(getattr(protocol, "session", ""), None)
             self.addressFreed(host)
         self._lookDrained()
 
     def lookTls(self, transport: Any, reason: Failure) -> None:
         """A connection is lost: if TLS failed, that is a line and a counter.
 
-        To speak plainly to a TLS port is a usual mistake, as is a certificate which nobody knows.
+        To speak plainly to a TLS port is a usual mistake, as is a certificate that nobody knows.
         """
         if reason.check(TLSError):
             self.countFault("tls")
@@ -247,8 +301,36 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             text = shown(tls_text(reason.value))[1:-1]
             self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
 
+    # ── sessions ────────────────────────────────────────────────────────────────────────────────
+
+    def sessionNamed(self, name: str) -> Any:
+        """Return the live session of this public name (its ``session``), or None."""
+        return self._named.get(name)
+
+    def sessionsOf(self, clientId: str) -> list[Any]:
+        """Return the sessions of a client that stand, oldest first."""
+        return [
+            session
+            for session in self.liveConnections
+            if session.clientId == clientId and session.established
+        ]
+
+    def sessions(self) -> list[Mapping[str, object]]:
+        """Return every live session as plain values, for a status page; no secrets."""
+        return [session.snapshot() for session in self.liveConnections]
+
+    def toNewest(self, clientId: str, verb: Callable[[Any], Deferred[T]]) -> Deferred[T]:
+        """Call ``verb(session)`` with the newest session of a client; return its Deferred.
+
+        It fails with ConnectionClosed if the client has no session that stands.
+        """
+        sessions = self.sessionsOf(clientId)
+        if not sessions:
+            return fail(ConnectionClosed("the client has no session"))
+        return verb(sessions[-1])
+
     def drain(self) -> Deferred[None]:
-        """Take no more connections, let the live ones end well; fires when the last is gone.
+        """Accept no more connections and end the live ones in order; fires when the last is gone.
 
         Each protocol's ``drain()`` stops reading, acknowledges what it has when that is safe, and
         closes.  After the limit ``drain`` the rest is cut off.

@@ -1,4 +1,4 @@
-"""What the servers of one process share, and the services which hold them.
+"""The servers of one process share a gateway: a sink, a budget, and the services that run them.
 
 One protocol's ``makeService`` makes a gateway of one server; ``twistd msgproto`` makes one gateway
 of many.  Either way a protocol only says how its factory is made and where it listens.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from twisted.application.service import IService, MultiService, Service
 from twisted.internet import endpoints
@@ -18,36 +18,40 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
+from ..core.named import failure_text
 from .backpressure import OctetBudget
 from .factory import MsgprotoServerFactory, peer_name
 from .memory import keep_freed_memory
+from .monotonic import count_monotonically
 from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
 
 log = Logger(namespace="twisted_msgproto.gateway")
 
 STOP_SECONDS: Final = 4.0
-"""For the whole end of a process, connections and queue: supervisors begin to kill after 5 s."""
+"""The end of a whole process, connections and queue together, may last this long: supervisors
+begin to kill after 5 s.
+"""
 
 QUEUE_SECONDS_LEAST: Final = 0.5
-"""What the queue gets of it, also when the connections have used up all."""
+"""The queue gets at least this much of it, even when the connections have used up all."""
 
 
 class CannotStart(SystemExit, Exception):
     """A service cannot start, for a reason of one line.
 
-    SystemExit: no traceback is printed.  Exception: ``twistd`` tells the process which made the
+    SystemExit: no traceback is printed.  Exception: ``twistd`` tells the process that made the
     daemon, and removes its pid file; for SystemExit alone that process would wait for ever.
     """
 
 
 class Gateway(MultiService):
-    """The service at the top: it owns the sink, and its children are the servers.
+    """This service is the root: it owns the sink, and its children are the servers.
 
     Attributes:
         reactor: where all of it runs.
         sink: what all servers put their batches into, or None.
-        budget: the octets of all connections which wait for the sink.
+        budget: the octets of all connections that wait for the sink.
         factories: the server factories, for the status page.
     """
 
@@ -59,9 +63,9 @@ class Gateway(MultiService):
         title: str = "gateway",
         **queue_options: Any,
     ) -> None:
-        """``queue`` is a queue directory (opened when the service starts), or None.
+        """Make a gateway; ``queue`` is a queue directory (opened when the service starts), or None.
 
-        ``title`` stands in front of the line which says why the queue cannot be opened.
+        ``title`` stands in front of the line that says why the queue cannot be opened.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.reactor = reactor
@@ -70,15 +74,58 @@ class Gateway(MultiService):
         self.sink: IMessageSink | None = None
         self.budget = OctetBudget()
         self.factories: list[MsgprotoServerFactory] = []
+        self._sinks: dict[str, IMessageSink] = {}  # those that options name
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
+
+    def makeFactory(self, options: ServerOptions, **settings: Any) -> Any:
+        """Make the server factory for the options of one server, with its sink.
+
+        ``settings`` are the arguments of its own protocol.  Raises ConfigurationError when a class
+        or a sink of the operator's own cannot be made.
+        """
+        kind, subclass = options.serverFactory, options.subclass
+        own_factory = subclass is not None and issubclass(subclass, kind)
+        try:
+            factory = (cast(Any, subclass) if own_factory else kind)(
+                self.sinkOf(options),
+                limits=options["limits"],
+                clock=self.reactor,
+                budget=self.budget,
+                **settings,
+            )
+        except MsgprotoError:
+            raise
+        except Exception as error:
+            if not own_factory:
+                raise
+            text = f"making it failed: {failure_text(error)}"
+            raise ConfigurationError(f"class {options['class']!r}: {text}") from error
+        if subclass is not None and not own_factory:
+            factory.protocol = subclass
+        self.factories.append(factory)
+        return factory
+
+    def sinkOf(self, options: ServerOptions) -> IMessageSink | None:
+        """Return the sink that the options of one server name, or the queue's, or None.
+
+        A named sink is made once, with this gateway as its argument, for all servers that name it.
+        If it has ``open()``, that is called before the servers start; if it has ``close(seconds)``,
+        that is called after they have ended and before the queue closes, and may return a Deferred.
+        """
+        name = options["sink"]
+        if name is None:
+            return self.sink
+        if name not in self._sinks:
+            self._sinks[name] = options.makeSink(self)
+        return self._sinks[name]
 
     def startService(self) -> None:
         """Begin to serve: this process is a gateway from now on.
 
         Only here is the queue opened: ``twistd`` has become a daemon and another user by now, and
-        its log takes what there is to tell.  CannotStart with one line if that cannot be.
+        errors go to its log.  CannotStart with one line if that cannot be.
         """
         if self._unopened is not None:
             directory, sink = self._unopened
@@ -87,17 +134,24 @@ class Gateway(MultiService):
             except (MsgprotoError, OSError) as error:
                 raise CannotStart(f"{self._title}: queue {directory!r}: {error}") from None
             self._unopened = None
+        for name, own in self._sinks.items():
+            try:
+                getattr(own, "open", lambda: None)()
+            except Exception as error:
+                raise CannotStart(f"{self._title}: sink {name!r}: {error}") from error
         keep_freed_memory()
         super().startService()  # type: ignore[no-untyped-call]
 
     def stopService(self) -> Deferred[Any]:
         """Stop listening, let the connections end well, then flush and close the queue.
 
-        On a disk without room both wait in vain: together they take no longer than
-        :data:`STOP_SECONDS`, unless an operator has given the connections more than that.
+        On a full disk both would wait in vain: together they last no longer than
+        :data:`STOP_SECONDS`, unless an operator has set a longer ``drain`` for the connections.
         """
         until = self.reactor.seconds() + STOP_SECONDS
         stopped: Deferred[Any] = maybeDeferred(super().stopService)
+        for name, own in self._sinks.items():
+            stopped.addBoth(self._closeSink, name, own, until)
         if isinstance(self.sink, DurableSink) and self._unopened is None:
             sink = self.sink
 
@@ -108,9 +162,20 @@ class Gateway(MultiService):
             stopped.addBoth(close)
         return stopped
 
+    def _closeSink(self, result: Any, name: str, sink: Any, until: float) -> Deferred[Any]:
+        left = max(QUEUE_SECONDS_LEAST, until - self.reactor.seconds())
+        closed: Deferred[Any] = maybeDeferred(getattr(sink, "close", lambda seconds: None), left)
+        closed.addTimeout(left, self.reactor)
+        closed.addErrback(
+            lambda failure: log.failure("sink {name} was not closed", failure, name=name)
+        )
+        return closed.addCallback(lambda _: result)
+
 
 def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:
-    """The sink over ``directory``, not opened; ConfigurationError if a package is missing."""
+    """Return the sink over ``directory``, not opened; ConfigurationError if a package is
+    missing.
+    """
     try:
         return DurableSink.unopened(directory, reactor, **queue_options)
     except ModuleNotFoundError as error:
@@ -120,19 +185,21 @@ def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSin
 
 
 def announce(name: str, address: str) -> None:
-    """Print the one line which says that a server listens (scripts wait for it)."""
+    """Print the one line that says that a server listens (scripts wait for it)."""
     print(f"{name} listening on {address}", file=sys.stdout, flush=True)
 
 
 def address_name(address: Any) -> str:
-    """A listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``, ``unix:/run/x``."""
+    """Return a listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``,
+    ``unix:/run/x``.
+    """
     if getattr(address, "host", None) is not None:
         return f"{str(address.type).lower()}:{peer_name(address)}"
     return f"unix:{peer_name(address)}"
 
 
 class ListeningService(Service):
-    """One factory on any number of endpoints, with an end which loses nothing.
+    """Serves one factory on any number of endpoints, with an end that loses nothing.
 
     ``stopService`` stops listening first; then the factory lets its connections end well.
     """
@@ -191,9 +258,13 @@ class ListeningService(Service):
 def standalone(
     options: ServerOptions, serve: Callable[[ServerOptions, Gateway], IService], reactor: Any = None
 ) -> Gateway:
-    """The service of one protocol's twistd plugin; SystemExit with one line if it cannot be."""
+    """Return the service of one protocol's twistd plugin; SystemExit with one line if it cannot
+    be.
+    """
     if reactor is None:
         from twisted.internet import reactor
+
+        count_monotonically(reactor)
     try:
         gateway = Gateway(reactor, options["queue"], title=options.protocolName)
         serve(options, gateway).setServiceParent(gateway)

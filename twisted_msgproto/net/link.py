@@ -1,11 +1,11 @@
-"""One machine and its wire: what every adapter of this package does, written once.
+"""A link connects one machine with its wire; every protocol uses it.
 
 A machine decides everything about its protocol; a wire moves octets or frames.  The link between
 them follows the machine's events, writes once for everything that happened, keeps one timer, and
 knows how a connection ends: by a peer's fault, by a peer that does not read, by a disk that does
 not store, by a server that stops, and by the network.
 
-A protocol says in ``actions`` which method follows which event::
+A protocol maps each event to the method for it in ``actions``::
 
     class LumberjackServer(Session):
         actions = {**Session.actions, JsonReceived: _deliver, DataReceived: _deliver}
@@ -13,7 +13,7 @@ A protocol says in ``actions`` which method follows which event::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
@@ -23,10 +23,18 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ..core.connection import Connection, WorkLost
-from ..core.errors import Fault, shown
+from ..core.errors import (
+    ConnectionClosed,
+    Fault,
+    NotStored,
+    PeerError,
+    ProtocolViolation,
+    TimedOut,
+    shown,
+)
 from .backpressure import ReadControl
 from .delivery import Delivery, tell_not_stored
-from .factory import SessionFactory, peer_name
+from .factory import SessionFactory, peer_name, tls_refusal
 from .timer import MachineTimer
 from .wires import Wire
 from .wires.stream import StreamWire
@@ -35,7 +43,7 @@ Actions = Mapping[type, Callable[[Any, Any], None]]
 
 
 class SteadyLogger(Logger):
-    """A class's logger whose namespace stays, where Twisted's takes that of each subclass."""
+    """Logs with a fixed namespace; Twisted's logger would use the name of each subclass."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Logger:
         """Return this logger, whoever asks."""
@@ -44,7 +52,8 @@ class SteadyLogger(Logger):
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
 class Link(Protocol):
-    """One connection: the protocol of a byte stream, or what a WebSocket wire carries.
+    """Serves one connection: it is the protocol of a byte stream, or the session of a WebSocket
+    wire.
 
     Attributes:
         factory: sink, limits, clock and counters come from it.
@@ -54,27 +63,34 @@ class Link(Protocol):
         peer: the peer's transport address as text.
         address: the peer's host alone; empty where there is none.
         loss: what the transport said when the connection was lost; None while it lives.
+        ending: why the connection has ended, or is being ended by this side; None while it lives.
+            Those hear it who wait for something of this connection.
     """
 
     log: ClassVar[Logger]
     actions: ClassVar[Actions] = {}
-    """Event class → the method which follows it; every event of the machine stands here."""
+    """This maps an event's class to the method that follows it; every event of the machine is
+    listed.
+    """
 
     answerEvents: ClassVar[frozenset[type]] = frozenset()
-    """Events which answer our own calls: they are followed after our own end as well."""
+    """These events answer our own calls: they are followed after our own end as well."""
 
     readOctets: ClassVar[int] = 64 << 10
-    """What one read takes at the most."""
+    """One read returns at most this many octets."""
 
     faultEnds: ClassVar[str] = "closed"
     """What the line in the log says a peer's fault led to."""
 
     readsWhileDraining: ClassVar[bool] = False
-    """The peer's answers are still wanted when this side ends."""
+    """If true, the peer's answers are still wanted after this side has ended."""
 
     readsWhileUnread: ClassVar[bool] = False
     """What we write does not answer the peer: it is read although it does not read us, or both
     sides could wait for each other."""
+
+    timeFaults: ClassVar[frozenset[str]] = frozenset()
+    """These are the reasons of faults that mean that the peer did not answer in time."""
 
     factory: SessionFactory
     machine: Connection[Any, Any, Any]
@@ -83,7 +99,17 @@ class Link(Protocol):
     peer: str
     address: str
     loss: Failure | None = None
+    ending: Exception | None = None
+
+    # What most connections never change stands here: an idle one weighs less.
+    _ended = False  # the wire was asked to end, or has
     _gone = False  # the connection is lost
+    _established = False  # the session stands
+    _inputEnded = False  # the peer has shut its sending side
+    _lossTold = False  # it was logged that something is not stored
+    _held = 0  # octets of incomplete messages
+    _resumption: Any = None  # the call that goes on with what is unfinished
+    _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -124,15 +150,20 @@ class Link(Protocol):
         """The peer has read all that waited for it."""
 
     def oversized(self) -> None:
-        """On WebSocket: a message above the limit begins, and the wire closes after this."""
+        """Note that a message above the limit begins (WebSocket); the wire closes after this."""
 
     def neverConnected(self, error: Exception) -> None:
-        """On WebSocket: the connection is gone before it could be used."""
+        """Note that the connection is gone before it could be used (WebSocket)."""
+
+    def establish(self) -> None:
+        """The session stands: the wire is told."""
+        self._established = True
+        self.wire.established()
 
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
+        """Begin; a subclass that overrides this calls it."""
         factory, transport = self.factory, self.transport
         clock = factory.clock
         assert transport is not None
@@ -142,15 +173,8 @@ class Link(Protocol):
         self.session = factory.sessionNames.next()
         self._now = clock.seconds
         self._tally = factory.counters.settled
-        self._ended = False  # the wire was asked to end, or has
         self._deaf = False  # no further arrival is followed
-        self._gone = False
         self._following = False  # what happens meanwhile is settled at the end
-        self._inputEnded = False  # the peer has shut its sending side
-        self._lossTold = False  # it was logged that something is not stored
-        self._held = 0  # octets of what is not whole yet
-        self._resumption: Any = None  # the call which goes on with what is unfinished
-        self._handshake: Any = None  # the call which ends a TLS hand-shake that takes too long
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
         self._control = ReadControl(self.wire, self._readingChanged)
@@ -180,6 +204,7 @@ class Link(Protocol):
             self.readOctets,
             self.unread,
             self.outputChanged,
+            factory.outputLedger,
         )
 
     def handshakeCompleted(self) -> None:
@@ -196,6 +221,7 @@ class Link(Protocol):
 
     def _handshakeExpired(self) -> None:
         self._handshake = None
+        self.because(TimedOut("no TLS hand-shake in time"))
         if not self._ended:
             self._tell(Fault("handshake", "no TLS hand-shake in time"))
         self._abort()
@@ -224,8 +250,8 @@ class Link(Protocol):
 
     # ── events, and what they led to ────────────────────────────────────────────────────────────
 
-    def _follow(self, events: list[Any]) -> None:
-        """Follow events in order, then settle once.
+    def _follow(self, events: Iterable[Any]) -> None:
+        """Follow events in order, then write, and set timer and pause, once.
 
         After our own end, or the loss of a batch, no further arrival is followed: what is stored of
         a session has no gap.  Answers to our own calls still are.
@@ -243,9 +269,9 @@ class Link(Protocol):
             self._settle()
 
     def _followAlone(self, events: list[Any]) -> None:
-        """As ``_follow``, in a call of the clock or of the sink.
+        """Do what ``_follow`` does, in a call of the clock or of the sink.
 
-        No transport looks whether that fails, so the connection is ended here.
+        No transport catches an exception there, so the connection is ended here.
         """
         try:
             self._follow(events)
@@ -271,8 +297,12 @@ class Link(Protocol):
                 self._lookUnfinished()
         self._timer.look()
 
+    def flush(self) -> None:
+        """A verb has changed the machine: write what it has to say, and end when it has."""
+        self._settle()
+
     def _lookUnfinished(self) -> None:
-        """Go on in the next turn, unless something else stands in the way of reading.
+        """Continue in the next turn of the reactor, unless something else pauses reading.
 
         One read may hold more than one turn should decode.
         """
@@ -290,17 +320,23 @@ class Link(Protocol):
                 self._followAlone(self.machine.ended(self._now()))
 
     noInputs: ClassVar[Any] = b""
-    """What a machine receives to go on with what it has; frames come in lists."""
+    """This input makes a machine continue with what it has; frames come in lists."""
 
     def _readingChanged(self, paused: bool) -> None:
-        """Reading was paused, or goes on: the peer's silence means nothing, or something again."""
+        """Note that reading was paused or resumed; while it is paused the peer's silence means
+        nothing.
+        """
         if self._ended:
             return
         now = self._now()
         if paused:
+            if self._held:
+                self.factory.budget.held.paused(self, now)
             self._follow(self.machine.paused(now))
             self._lookUnfinished()
         else:
+            if self._held:
+                self.factory.budget.held.resumed(self, now)
             self._follow(self.machine.resumed(now))
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
@@ -315,11 +351,13 @@ class Link(Protocol):
                 self._follow(events)
 
     def _notSafe(self, place: Any, failure: Failure) -> None:
-        """What stood at ``place`` never will be safe: no acknowledgement, for it or what follows.
+        """Note that what stood at ``place`` will never be safe: neither it nor what follows is
+        acknowledged.
 
-        To go on would leave a gap in what is stored of this session, so the machine ends it.
+        Continuing would leave a gap in what is stored of this session, so the machine ends it.
         """
         tell_not_stored(self.log, self.peer, failure, self._lossTold)
+        self.because(NotStored(f"what came could not be stored: {failure.getErrorMessage()}"))
         self._lossTold = self._deaf = True
         self.factory.counters["unsafe_batches"] += 1
         if not self._gone:
@@ -330,14 +368,35 @@ class Link(Protocol):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
-        """The server stops: take no more, give out what is owed, then close."""
+        """End this connection because the server stops: accept no more, send what is owed, then
+        close.
+        """
         if not self._ended:
             if not self.readsWhileDraining:
                 self._control.pause("draining")
             self._follow(self.machine.drain(self._now()))
 
+    def because(self, error: Exception) -> None:
+        """This side ends the connection for ``error``, unless there was a reason before."""
+        if self.ending is None:
+            self.ending = error
+
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait for something of a connection that is lost."""
+        if self.ending is None and isinstance(reason.value, ProtocolViolation):
+            return reason.value
+        why = " ".join(reason.getErrorMessage().split()) or "no reason given"
+        closed = ConnectionClosed(f"the connection was lost: {why}")
+        return self.ending or tls_refusal(reason) or closed
+
+    def peerError(self, fault: Fault) -> PeerError:
+        """Return a fault of the peer as the error that callers are told."""
+        kind = TimedOut if fault.reason in self.timeFaults else ProtocolViolation
+        return kind(fault.text)
+
     def peerFaulted(self, fault: Fault) -> None:
         """The peer broke the protocol: one line, a counter, the machine's last words, the end."""
+        self.because(self.peerError(fault))
         self._tell(fault, self.faultEnds)
         outputs = self.machine.outputs()
         if outputs:
@@ -355,26 +414,45 @@ class Link(Protocol):
         )
 
     def unread(self) -> None:
-        """The peer has taken nothing of what we write for too long: a line and a counter."""
+        """Close the connection of a peer that has read nothing for too long; log and count that."""
         if not self._ended:
+            seconds = self.factory.limits["unread-seconds"]
+            self.because(TimedOut(f"the peer took no octets for {seconds:g} s"))
             self.factory.countFault("unread")
             text = "{peer}: closed: it does not read what it is sent"
             self.log.warn(text, peer=self.peer, reason="unread")
         self._abort()
 
+    # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
+
+    @property
+    def reading(self) -> bool:
+        """Whether the connection is read now."""
+        return not self._control.paused
+
+    def holdBack(self, held_back: bool) -> None:
+        """The process holds too much: do not read (True), or read again."""
+        if held_back:
+            self._control.pause("process-held-octets")
+        elif not self._gone:
+            self._control.resume("process-held-octets")
+
     def cutOff(self, octets: int, limit: float) -> None:
-        """All connections together hold too much of what is not whole, and this one the most."""
+        """All connections together hold too much, and this one's peer is the latest."""
         if not self._ended:
-            whole = "octets which are not whole yet, most of all"
-            text = f"{octets} {whole}; together at most {limit:.0f}"
+            text = (
+                f"{octets} octets of an unfinished message arrive too slowly while memory is "
+                f"short; process-held-octets is {limit:.0f}"
+            )
+            self.because(ConnectionClosed(f"cut off: {text}"))
             self._tell(Fault("process-held-octets", text), "cut off")
             self._abort()
 
     def _hold(self, octets: int) -> None:
-        """So many octets are held of what is not whole yet."""
+        """Note how many octets of unfinished messages are held."""
         if octets != self._held:
             self._held = octets
-            self.factory.budget.held.hold(self, octets)
+            self.factory.budget.held.hold(self, octets, self._now())
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
@@ -383,6 +461,7 @@ class Link(Protocol):
     def abort(self) -> None:
         """End the connection at once: what is in flight fails, and what is unwritten is lost."""
         if not self._gone:
+            self.because(ConnectionClosed("the connection was given up"))
             self._abort()
 
     def _abort(self) -> None:
@@ -390,8 +469,9 @@ class Link(Protocol):
         self.wire.abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass which overrides this calls it."""
+        """End; a subclass that overrides this calls it."""
         self.loss = reason
+        self.ending = self.whyLost(reason)
         self._ended = self._deaf = self._gone = True
         events = self.machine.lost(self._now())
         self._timer.stop()

@@ -1,8 +1,8 @@
-"""Memory which a gateway has used stays with it.
+"""A gateway keeps the memory that it has used.
 
 Every read makes a buffer as large as what has come, and some milliseconds later, when it is on
-disk, the buffer is free.  glibc gives such large ones back to the kernel at once, which clears each
-page of the next one: a sixth of a gateway's CPU time, and on a virtual machine more.
+disk, the buffer is free.  glibc returns such large buffers to the kernel at once, and the kernel
+clears each page of the next one; ``docs/benchmarks.md`` says what that costs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ import ctypes
 from typing import Final
 
 KEPT_OCTETS: Final = 64 << 20
-"""Free memory at the end of the heap which is kept: what all reads of some turns take together."""
+"""This much free memory at the end of the heap is kept: what all reads of some turns need
+together.
+"""
 
 HEAP_OCTETS_MAX: Final = 32 << 20
-"""A larger piece of memory has a mapping of its own, which ends with it; glibc allows no more."""
+"""Larger pieces of memory have mappings of their own, released with them; glibc allows no higher
+value.
+"""
 
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3

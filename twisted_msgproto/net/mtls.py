@@ -1,4 +1,4 @@
-"""Server endpoint strings with client certificates: ``mtls:PORT:…`` (``LJ-01``).
+"""The endpoint strings ``mtls:PORT:…`` ask for client certificates (``LJ-01``).
 
 Twisted's own ``ssl:`` and ``tls:`` strings cannot ask for them::
 
@@ -8,7 +8,7 @@ Twisted's own ``ssl:`` and ``tls:`` strings cannot ask for them::
 ``verify`` is, in the words Beats operators know:
 
 * ``force_peer`` (the default): a client without a good certificate is turned away;
-* ``peer``: a certificate which is shown must be good, none need be shown;
+* ``peer``: a certificate that is shown must be good, none need be shown;
 * ``none``: none is asked for (``caCerts`` is not needed then).
 
 TLS 1.2 or newer, with authenticated ciphers and forward secrecy only.
@@ -32,7 +32,9 @@ from twisted.internet.ssl import (
 from ..core.errors import ConfigurationError
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""What TLS 1.2 may use, in OpenSSL's words; TLS 1.3 has its own suites, all authenticated."""
+"""TLS 1.2 may use these ciphers, in OpenSSL's words; TLS 1.3 has its own suites, all
+authenticated.
+"""
 
 VERIFY: Final = ("none", "peer", "force_peer")
 
@@ -52,7 +54,7 @@ def mtls_endpoint(
     interface: str = "",
     backlog: str = str(BACKLOG),
 ) -> IStreamServerEndpoint:
-    """The endpoint which such a string describes; the names are those of Twisted's ``ssl:``.
+    """Return the endpoint that such a string describes; the names are those of Twisted's ``ssl:``.
 
     ``privateKey``, ``certKey`` (default: the same file), ``extraCertChain`` and ``caCerts`` are
     PEM files.  They are read now: ConfigurationError for what is missing or wrong.

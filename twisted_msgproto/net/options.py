@@ -1,4 +1,4 @@
-"""The options which every twistd plugin of the package has, checked before anything starts.
+"""Every twistd plugin of the package has these options; they are checked before anything starts.
 
 A usage error is one line: nothing an operator types ends in a traceback.
 """
@@ -15,22 +15,40 @@ from twisted.python import usage
 
 from ..core.errors import ConfigurationError
 from ..core.limits import Limit, Limits
-from .factory import COMMON_LIMITS
+from ..core.named import failure_text, load_named
+from ..registry import registered_sink
+from .factory import COMMON_LIMITS, MsgprotoServerFactory
+from .sink import IMessageSink
 
 
 class ServerOptions(usage.Options):
-    """Common options of a server; a protocol's own options are a subclass.
+    """Parses the options that all servers have; a protocol's own options are a subclass.
 
-    A subclass sets :attr:`protocolName`, :attr:`defaultEndpoint` and :attr:`LIMITS`, and adds
-    ``optParameters``, ``optFlags`` and ``opt_…`` methods as :class:`usage.Options` has them.
+    A subclass sets :attr:`protocolName`, :attr:`defaultEndpoint`, :attr:`LIMITS` and
+    :attr:`serverFactory`, and adds ``optParameters``, ``optFlags`` and ``opt_…`` methods as
+    :class:`usage.Options` has them.
 
     After parsing, ``options["endpoints"]`` is a list of endpoint strings, ``options["limits"]`` a
-    :class:`~twisted_msgproto.core.limits.Limits`, ``options["queue"]`` a directory or None.
+    :class:`~twisted_msgproto.core.limits.Limits`, ``options["queue"]`` a directory or None,
+    ``options["class"]`` and ``options["sink"]`` are what was given, or None.
+
+    Attributes:
+        subclass: the class named by ``class``, or None.
+        sinkMaker: the class or function named by ``sink``, or None; it is called with the gateway.
     """
 
     protocolName: ClassVar[str]
     defaultEndpoint: ClassVar[str]
     LIMITS: ClassVar[tuple[Limit, ...]] = ()
+
+    serverFactory: ClassVar[type[MsgprotoServerFactory]]
+    """This factory makes the connections; ``class`` may name a subclass of it."""
+
+    serverClass: ClassVar[type | None] = None
+    """``class`` may also name a subclass of this; None stands for the factory's ``protocol``."""
+
+    subclass: type | None = None
+    sinkMaker: Callable[[Any], object] | None = None
 
     optParameters: ClassVar[list[list[Any]]] = [
         [
@@ -45,11 +63,12 @@ class ServerOptions(usage.Options):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self["endpoints"] = []
+        self["class"] = self["sink"] = None
         self["limits"] = self.defaultLimits()
         self.longdesc = f"{self.getDescription()}\n\nLimits:\n{self['limits'].describe()}"
 
     def getDescription(self) -> str:
-        """What ``--help`` says above the limits."""
+        """Return what ``--help`` says above the limits."""
         return (
             f"{(type(self).__doc__ or '').strip()}\n\n"
             f"Default endpoint: {self.defaultEndpoint}\n"
@@ -57,7 +76,9 @@ class ServerOptions(usage.Options):
         )
 
     def parseOptions(self, options: Any = None) -> None:
-        """What twistd calls: a usage error is one line on stderr and exit status 1."""
+        """Parse the command line for twistd: a usage error is one line on stderr and exit status
+        1.
+        """
         parse_or_exit(self.protocolName, self.read, options)
 
     def read(self, words: Sequence[str] | None) -> None:
@@ -66,7 +87,7 @@ class ServerOptions(usage.Options):
 
     @classmethod
     def defaultLimits(cls) -> Limits:
-        """The limits of this server at their defaults."""
+        """Return the limits of this server at their defaults."""
         return Limits.of(COMMON_LIMITS, cls.LIMITS)
 
     def opt_endpoint(self, description: str) -> None:
@@ -85,8 +106,54 @@ class ServerOptions(usage.Options):
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
 
+    def opt_class(self, name: str) -> None:
+        """Run this subclass of the server or of its factory instead; it is MODULE:NAME."""
+        bases = [base for base in (self._serverClass(), self.serverFactory) if base is not None]
+        try:
+            found = load_named(name)[1]
+        except ConfigurationError as error:
+            raise usage.UsageError(f"class {name!r}: {error}") from None
+        if not isinstance(found, type) or not issubclass(found, tuple(bases)):
+            names = " or ".join(f"{base.__module__}.{base.__name__}" for base in bases)
+            raise usage.UsageError(f"class {name!r}: it has to be a subclass of {names}")
+        self.subclass = found
+        self["class"] = name
+
+    def _serverClass(self) -> type | None:
+        return self.serverClass or getattr(self.serverFactory, "protocol", None)
+
+    def opt_sink(self, name: str) -> None:
+        """Messages are made safe by this sink: a registered name, or MODULE:NAME."""
+        try:
+            found = load_named(name)[1] if ":" in name else registered_sink(name)
+        except ConfigurationError as error:
+            raise usage.UsageError(f"sink {name!r}: {error}") from None
+        if not callable(found):
+            raise usage.UsageError(f"sink {name!r}: it has to be a class or a function")
+        if isinstance(found, type) and not IMessageSink.implementedBy(found):
+            raise usage.UsageError(
+                f"sink {name!r}: the class has to be an @implementer(IMessageSink)"
+                " of twisted_msgproto"
+            )
+        self.sinkMaker = found
+        self["sink"] = name
+
+    def makeSink(self, gateway: Any) -> IMessageSink:
+        """Make what ``sink`` names; ConfigurationError if that fails, or if it is no sink."""
+        assert self.sinkMaker is not None
+        try:
+            sink = self.sinkMaker(gateway)
+        except Exception as error:
+            text = f"making it failed: {failure_text(error)}"
+            raise ConfigurationError(f"sink {self['sink']!r}: {text}") from error
+        if not IMessageSink.providedBy(sink):
+            raise ConfigurationError(
+                f"sink {self['sink']!r}: it returned a {type(sink).__name__}, no IMessageSink"
+            )
+        return sink
+
     def postOptions(self) -> None:
-        """Check what was given, as far as it can be checked without opening anything."""
+        """Check the options, as far as that is possible without opening anything."""
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
         for description in self["endpoints"]:
@@ -113,9 +180,10 @@ def parse_or_exit(
 
 
 def _look_for_certificates(description: str) -> None:
-    """ValueError for ``tls:DIRECTORY:…`` without the directory.
+    """Raise ValueError for ``tls:DIRECTORY:…`` if there is no such directory.
 
-    Twisted would listen, and refuse every hand-shake.  What is in the directory may come later.
+    Twisted would listen, and refuse every hand-shake.  The certificates may be added to the
+    directory later.
     """
     match = re.match(r"tls:((?:[^:\\]|\\.)*)", description)
     if match and not os.path.isdir(directory := re.sub(r"\\(.)", r"\1", match[1])):

@@ -1,4 +1,4 @@
-"""Answers which leave at once: a peer waits for its ack before it sends more."""
+"""Answers that leave at once: a peer waits for its ack before it sends more."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from twisted.internet.interfaces import ISSLTransport, IWriteDescriptor
 def prompt_write(
     transport: Any, waits: Callable[[bytes], None] | None = None
 ) -> Callable[[bytes], None]:
-    """A ``write`` for ``transport`` which hands the octets to the system before it returns.
+    """Return a ``write`` for ``transport`` that hands the octets to the system before it returns.
 
-    A transport keeps what it is given until the next turn of the reactor finds its socket writable,
-    as it nearly always is.  For a short answer that costs three system calls more, and a turn.
-    With the first octet which the system does not take, or an error, all is left to the transport
-    from then on: its peer reads more slowly than we write, or is gone.
+    A transport keeps octets until the next turn of the reactor finds its socket writable, as it
+    nearly always is.  For a short answer that costs three system calls more, and a turn. After the
+    first octet that the system does not accept, or an error, everything is left to the transport:
+    its peer reads more slowly than we write, or is gone.
 
-    Nobody else may write to the transport.  One which is no socket itself (TLS) writes as it is
-    used to.  ``waits`` takes what the system does not; by default that is ``transport.write``.
+    Nobody else may write to the transport.  One that is no socket itself (TLS) writes as it is used
+    to.  ``waits`` is called with what the system does not accept; by default that is
+    ``transport.write``.
     """
     plain: Callable[[bytes], None] = transport.write if waits is None else waits
     own_socket = bool(IWriteDescriptor.providedBy(transport))

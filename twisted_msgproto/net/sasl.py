@@ -1,6 +1,6 @@
-"""SASL over twisted.cred, for every protocol which carries its responses (``MT-08``).
+"""SASL over twisted.cred serves every protocol that carries its responses (``MT-08``).
 
-The server offers what its checkers can check: PLAIN for passwords, SCRAM-SHA-256 for checkers which
+The server offers what its checkers can check: PLAIN for passwords, SCRAM-SHA-256 for checkers that
 hand the stored password to the credentials (``IUsernameHashedPassword``: Twisted's memory and plain
 file checkers do), ANONYMOUS where anonymous access is allowed.  Write a :class:`SaslMechanism` for
 more.
@@ -37,51 +37,52 @@ USER_OCTETS_MAX: Final = 255
 """Of a user's name; failed attempts are remembered with it."""
 
 SCRAM_ITERATIONS: Final = 4096
-"""What RFC 7677 asks for; each attempt costs both sides that many rounds."""
+"""RFC 7677 asks for this many rounds; each attempt costs both sides that many."""
 
 Login = Callable[[ICredentials, str | None], "Deferred[LoggedIn]"]
 """Asks the checkers about credentials and the name in them; fails with UnauthorizedLogin."""
 
 
 class SaslRefused(Exception):
-    """The attempt failed; why is for the log alone."""
+    """The attempt failed; the reason is for the log alone."""
 
 
 @dataclass(slots=True)
 class Challenge:
-    """The cycle goes on."""
+    """The exchange continues with a challenge."""
 
     octets: bytes
 
 
 @dataclass(slots=True)
 class Authenticated:
-    """The cycle ended well."""
+    """The exchange has succeeded."""
 
     login: LoggedIn
 
 
 class SaslCycle:
-    """One client's attempt, on the server's side."""
+    """Conducts one client's attempt, on the server's side."""
 
     def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        """Look at a response; raises SaslRefused, or fails with it or with UnauthorizedLogin."""
+        """Check a response; raises SaslRefused, or fails with it or with UnauthorizedLogin."""
         raise NotImplementedError
 
 
 class SaslMechanism:
-    """One mechanism of a server: makes cycles.
+    """Makes the exchanges of one mechanism of a server.
 
     Attributes:
         name: in upper case.
-        reveals: the password crosses the wire: only for protected transports, unless forced.
+        reveals: whether the password crosses the wire; such mechanisms are only for protected
+            transports, unless forced.
     """
 
     name: ClassVar[str]
     reveals: ClassVar[bool] = False
 
     def begin(self, login: Login) -> SaslCycle:
-        """A new attempt of a client, whose credentials go to ``login``."""
+        """Return a new attempt of a client, whose credentials go to ``login``."""
         raise NotImplementedError
 
 
@@ -89,13 +90,13 @@ class SaslMechanism:
 
 
 class Plain(SaslMechanism):
-    """PLAIN (RFC 4616): user and password in one response."""
+    """Implements PLAIN (RFC 4616): user and password in one response."""
 
     name = "PLAIN"
     reveals = True
 
     def begin(self, login: Login) -> SaslCycle:
-        """A new attempt; ``login`` takes ``IUsernamePassword``."""
+        """Return a new attempt; ``login`` accepts ``IUsernamePassword``."""
         return _PlainCycle(login)
 
 
@@ -104,7 +105,7 @@ class _PlainCycle(SaslCycle):
         self._login = login
 
     def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        """``[authorize as] NUL user NUL password``."""
+        """Read ``[authorize as] NUL user NUL password``."""
         parts = response.split(b"\0")
         if len(parts) != 3 or not parts[1] or parts[0] not in (b"", parts[1]):
             raise SaslRefused("not a response of PLAIN")
@@ -117,12 +118,12 @@ class _PlainCycle(SaslCycle):
 
 
 class AnonymousAccess(SaslMechanism):
-    """ANONYMOUS (RFC 4505): the response is a trace which nobody looks at."""
+    """Implements ANONYMOUS (RFC 4505): the response is a trace, and it is ignored."""
 
     name = "ANONYMOUS"
 
     def begin(self, login: Login) -> SaslCycle:
-        """A new attempt; ``login`` takes ``IAnonymous``."""
+        """Return a new attempt; ``login`` accepts ``IAnonymous``."""
         return _AnonymousCycle(login)
 
 
@@ -139,10 +140,10 @@ class _AnonymousCycle(SaslCycle):
 
 
 class ScramSha256(SaslMechanism):
-    """SCRAM-SHA-256 (RFC 5802, RFC 7677) without channel binding.
+    """Implements SCRAM-SHA-256 (RFC 5802, RFC 7677) without channel binding.
 
-    The proof of the server (its last message) goes out as a challenge, which the client answers
-    with an empty response.
+    The proof of the server (its last message) goes out as a challenge; the client answers it with
+    an empty response.
     """
 
     name = "SCRAM-SHA-256"
@@ -156,7 +157,7 @@ class ScramSha256(SaslMechanism):
         self._mechanism = _scramp().ScramMechanism(self.name)
 
     def begin(self, login: Login) -> SaslCycle:
-        """A new attempt; ``login`` takes ``IUsernameHashedPassword``."""
+        """Return a new attempt; ``login`` accepts ``IUsernameHashedPassword``."""
         return _ScramCycle(login, self._secret, self._mechanism)
 
 
@@ -171,7 +172,7 @@ class _ScramCycle(SaslCycle):
         self._proven: Authenticated | None = None
 
     def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        """Client-first, client-final, and the empty answer to the server's proof."""
+        """Read client-first, client-final, and the empty answer to the server's proof."""
         if self._proven is not None:
             if response:
                 raise SaslRefused("the last response is not empty")
@@ -195,7 +196,7 @@ class _ScramCycle(SaslCycle):
         return first
 
     def _authentication(self, user: str) -> tuple[bytes, bytes, bytes, int]:
-        """Salt and iterations; the keys follow when a checker gives the password."""
+        """Choose salt and iterations; the keys follow when a checker supplies the password."""
         self._user = _name(user)
         self._salt = hmac.digest(self._secret, user.encode(), hashlib.sha256)
         return self._salt, b"", b"", SCRAM_ITERATIONS
@@ -207,7 +208,7 @@ class _ScramCycle(SaslCycle):
 
 @implementer(IUsernameHashedPassword)
 class ScramCredentials:
-    """A client's proof, which a checker compares with the password it stores."""
+    """Holds a client's proof; a checker compares it with the password it stores."""
 
     def __init__(
         self, username: bytes, mechanism: Any, server: Any, salt: bytes, final: str
@@ -259,20 +260,20 @@ def _text(octets: bytes) -> str:
 
 
 class Attempting(Hashable, Protocol):
-    """Whoever authenticates: a session of any protocol, which is the same for a whole cycle.
+    """Describes who authenticates: a session of any protocol, the same for a whole exchange.
 
     Attributes:
-        address: its network address, which failures are counted for beside the user's name.
+        address: its network address; failures are counted for it and for the user's name.
     """
 
     address: str
 
 
 class Authenticator:
-    """A server's mechanisms, and the cycles which are under way.
+    """Holds a server's mechanisms, and the exchanges that are under way.
 
     Attributes:
-        names: of the mechanisms which are offered, the strongest first.
+        names: of the mechanisms that are offered, the strongest first.
     """
 
     def __init__(
@@ -283,10 +284,10 @@ class Authenticator:
         reveal: bool,
         left: Callable[[Any], float],
     ) -> None:
-        """``authentication`` asks the checkers and counts failures.
+        """Make the mechanisms; ``authentication`` asks the checkers and counts failures.
 
-        ``left``: the seconds in which a session still has to be answered.  ``reveal``: mechanisms
-        are offered, too, which show the password to who can listen.
+        ``left`` returns the seconds in which a session still has to be answered.  With ``reveal``,
+        mechanisms that show the password to an eavesdropper are offered, too.
         """
         self._mechanisms = {
             mechanism.name: mechanism for mechanism in mechanisms if reveal or not mechanism.reveals
@@ -300,7 +301,9 @@ class Authenticator:
     def respond(
         self, session: Attempting, mechanism: str, response: bytes, first: bool
     ) -> Deferred[Challenge | Authenticated]:
-        """A client's response within its cycle; fails with SaslRefused or UnauthorizedLogin."""
+        """Process a client's response within its exchange; fails with SaslRefused or
+        UnauthorizedLogin.
+        """
         return maybeDeferred(self._respond, session, mechanism, response, first)
 
     def _respond(
@@ -327,9 +330,9 @@ class Authenticator:
 
 
 def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
-    """The mechanisms which the checkers of ``portal`` can serve, strongest first.
+    """Return the mechanisms that the checkers of ``portal`` can serve, strongest first.
 
-    ``secret`` is a random text which makes SCRAM's salts.
+    ``secret`` is a random text that makes SCRAM's salts.
     """
     interfaces = set(portal.listCredentialsInterfaces())
     found: list[SaslMechanism] = []
@@ -346,7 +349,7 @@ def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
 
 
 class PlainClient:
-    """PLAIN, as a client."""
+    """Answers as a PLAIN client."""
 
     mechanism = Plain.name
     finished = True
@@ -355,30 +358,30 @@ class PlainClient:
         self._response = b"\0%b\0%b" % (user.encode(), password.encode())
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """User and password; no challenge is expected."""
+        """Return user and password; no challenge is expected."""
         if challenge is not None:
             raise ValueError("PLAIN has no challenges")
         return self._response
 
 
 class AnonymousClient:
-    """ANONYMOUS, as a client."""
+    """Answers as an ANONYMOUS client."""
 
     mechanism = AnonymousAccess.name
     finished = True
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """Nothing; no challenge is expected."""
+        """Return nothing; no challenge is expected."""
         if challenge is not None:
             raise ValueError("ANONYMOUS has no challenges")
         return b""
 
 
 class ScramClient:
-    """SCRAM-SHA-256, as a client.
+    """Answers as a SCRAM-SHA-256 client.
 
     Attributes:
-        finished: the server has proved that it knows the password.
+        finished: whether the server has proved that it knows the password.
     """
 
     mechanism = ScramSha256.name
@@ -389,7 +392,7 @@ class ScramClient:
         self.finished = False
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """Client-first, client-final, and nothing to the server's proof."""
+        """Return client-first, client-final, and nothing to the server's proof."""
         client, error = self._client, _scramp().ScramException
         self._step += 1
         try:
@@ -408,13 +411,13 @@ class ScramClient:
 
 
 SaslClient = PlainClient | AnonymousClient | ScramClient
-"""A cycle of one of our mechanisms."""
+"""Any of our client mechanisms has this type."""
 
 
 def credentials(
     user: str | None = None, password: str | None = None, *, reveal: bool = False
 ) -> Callable[[Sequence[str]], SaslClient | None]:
-    """How a client authenticates: with a password, or anonymously without a user.
+    """Return how a client authenticates: with a password, or anonymously without a user.
 
     ``reveal`` allows PLAIN; use it where nobody can listen to the transport.
     """

@@ -1,4 +1,4 @@
-"""One peer's session: its hooks, and the way of its messages into the sink."""
+"""A session belongs to one peer: it has hooks, and delivers the peer's messages to the sink."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.python.failure import Failure
 
 from ..core.message import Message, MessageBatch
+from .ending import OrderlyLink
 from .factory import SessionFactory
-from .link import Link
 
 
 class SessionHooks:
-    """What a subclass may override, whatever the protocol.
+    """Declares what a subclass may override, whatever the protocol.
 
     Attributes:
         session: the public name of this session.
@@ -29,7 +29,9 @@ class SessionHooks:
         """The session stands: messages may come, and may be sent where the protocol can."""
 
     def sessionLost(self, reason: Failure) -> None:
-        """The session has ended; ``reason`` is what Twisted gave to ``connectionLost``."""
+        """Called when the session has ended; ``reason`` is what Twisted passed to
+        ``connectionLost``.
+        """
 
     def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
         """Messages of one read arrived.
@@ -55,7 +57,7 @@ class SessionHooks:
 
 
 def _all(waiting: list[Deferred[Any]]) -> Deferred[Any]:
-    """Return what fires when all have fired; it fails with the first failure."""
+    """Return a Deferred that fires when all have fired; it fails with the first failure."""
     gathered: Deferred[Any] = DeferredList(waiting, fireOnOneErrback=True, consumeErrors=True)
     return gathered.addErrback(_first_failure)
 
@@ -65,33 +67,37 @@ def _first_failure(failure: Failure) -> Failure:
     return first
 
 
-class Session(SessionHooks, Link):
-    """A link which is one peer's session: so it is in every protocol but MTL.
+class Session(SessionHooks, OrderlyLink):
+    """This link is one peer's session, as in every protocol but MTL.
 
     Attributes as :class:`SessionHooks` and :class:`~.link.Link` have them.
     """
 
     protocolName: ClassVar[str]
-    _established = False
 
     def establish(self) -> None:
         """The session stands: the wire and the application are told."""
-        self._established = True
-        self.wire.established()
+        super().establish()
         self._guarded(self.sessionEstablished)
 
+    @property
+    def established(self) -> bool:
+        """Return whether the session stands."""
+        return self._established and not self._ended
+
     def deliver(self, batch: MessageBatch, place: Any) -> None:
-        """Hand on a batch; the machine is told when what stood at ``place`` is safe, or lost."""
+        """Deliver a batch; the machine is told when what stood at ``place`` is safe, or lost."""
         tally = self._tally
         tally["events"] += batch.count
         tally["octets"] += batch.octets
         self._delivery.deliver(self.batchReceived, batch, place)
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: the application is told of a session which stood."""
+        """The connection is gone: the application is told of a session that stood."""
         if self._established:
             self._established = False
             self._guarded(self.sessionLost, reason)
+        super().sessionEnding(reason)
 
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
         """Return where the session stands, as plain values without secrets."""

@@ -1,4 +1,5 @@
-"""Where messages become safe: the :class:`IMessageSink` interface and the sink over the queue.
+"""Messages become safe in a sink: this is its interface, :class:`IMessageSink`, and the sink over
+the queue.
 
 A protocol hands a batch to its sink and acknowledges when the Deferred fires.  What "safe" means is
 the sink's promise; :class:`DurableSink` promises that the batch is on disk.
@@ -23,23 +24,23 @@ if TYPE_CHECKING:
 
 
 class IMessageSink(Interface):
-    """Takes batches and says when they are safe."""
+    """Accepts batches and says when they are safe."""
 
     def put(batch: MessageBatch) -> Deferred[None]:
         """Make ``batch`` safe.
 
         The Deferred fires with None when it is, and fails if it never will be; batches are made
-        safe in the order in which they were put.  The batch is not changed after this call.
+        safe in the order of these calls.  The batch is not changed after this call.
         """
 
 
 @implementer(IMessageSink)
 class DurableSink:
-    """A sink over a queue directory: its Deferreds fire after ``fdatasync``.
+    """Stores batches in a queue directory: its Deferreds fire after ``fdatasync``.
 
-    Writing and flushing happen in the queue's own thread, which also encodes what came in small
-    batches; a packed batch is encoded by ``put``.  The reactor is woken once for all batches which
-    became safe meanwhile.  While the disk is full the Deferreds wait.
+    The queue's own thread writes and flushes, and also encodes small batches; a packed batch is
+    encoded by ``put``.  The reactor is woken once for all batches that became safe meanwhile.
+    While the disk is full the Deferreds wait.
 
     Attributes:
         writer: the queue's writer; its figures are the queue's figures.
@@ -63,10 +64,11 @@ class DurableSink:
     def unopened(
         cls, directory: str | PathLike[str], reactor: Any = None, **queue_options: Any
     ) -> DurableSink:
-        """A sink whose queue nobody has touched yet: call :meth:`open` before the first ``put``.
+        """Return a sink whose queue nobody has touched yet: call :meth:`open` before the first
+        ``put``.
 
         For what is made before ``twistd`` becomes a daemon: the queue's thread would stay behind
-        in the process which ends then, and files would belong to the user who started it.
+        in the process that ends then, and files would belong to the user who started it.
         """
         sink = cls.__new__(cls)
         sink._prepare(directory, reactor, queue_options)
@@ -90,7 +92,7 @@ class DurableSink:
 
     @classmethod
     def over(cls, writer: QueueWriter, reactor: IReactorFromThreads) -> DurableSink:
-        """A sink over a writer which is open already (or over one which behaves like it)."""
+        """Return a sink over a writer that is open already (or over one that behaves like it)."""
         sink = cls.__new__(cls)
         sink._attach(writer, reactor)
         return sink
@@ -100,14 +102,14 @@ class DurableSink:
         self._reactor = reactor
         self._finished: deque[tuple[Deferred[None], BaseException | None]] = deque()
         self._woken = False  # a call of _fire is on its way
-        # Batches which the queue could not write: known to its thread, and told here.
+        # Batches that the queue could not write: known to its thread, and told here.
         self._failures_known = 0
         self._failures_told = 0
 
     def put(self, batch: MessageBatch) -> Deferred[None]:
         """Queue ``batch``; fires when it is on disk, fails if it cannot be written.
 
-        Between a failure and its telling nothing is queued: what stands behind a batch which was
+        Between a failure and its telling nothing is queued: what stands behind a batch that was
         lost must not be kept, or its session would have a gap.
         """
         if self._failures_known != self._failures_told:
@@ -139,7 +141,7 @@ class DurableSink:
     def close(self, timeout: float = 4.0) -> Deferred[bool]:
         """Flush what waits (for at most ``timeout`` seconds), stop the thread, free the lock.
 
-        Fires with whether everything which was put is safe.
+        Fires with whether everything that was put is safe.
         """
         return deferToThreadPool(
             self._reactor, self._reactor.getThreadPool(), self.writer.close, timeout

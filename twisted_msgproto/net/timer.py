@@ -1,4 +1,4 @@
-"""One timer for one machine: the only place which arms a timer from a machine's deadline."""
+"""A machine has one timer; nothing else arms a timer from a machine's deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class MachineTimer:
     """Advances a machine when its nearest deadline has come.
 
     ``look()`` after each input is cheap: nothing is asked of the machine but its nearest deadline,
-    and a timer which runs early enough is left alone.
+    and a timer that runs early enough is left alone.
     """
 
     __slots__ = ("_at", "_call", "_clock", "_deadlines", "_follow", "_machine")
@@ -24,10 +24,10 @@ class MachineTimer:
         machine: Connection[Any, Any, Any],
         follow: Callable[[list[Any]], None],
     ) -> None:
-        """``clock`` has ``seconds()`` and ``callLater()``.
+        """Make a timer; ``clock`` has ``seconds()`` and ``callLater()``.
 
-        ``follow(events)`` is called whenever ``machine`` was advanced: it follows the events, of
-        which there may be none, and writes what the machine has to say.
+        ``follow(events)`` is called whenever ``machine`` was advanced: it follows the events, if
+        there are any, and writes the machine's outputs.
         """
         self._clock = clock
         self._machine = machine
@@ -40,7 +40,7 @@ class MachineTimer:
         """Something happened: come back at the nearest deadline."""
         at = self._deadlines.next
         if at is None or at >= self._at:
-            return  # a timer which runs in vain costs less than to cancel and set it each time
+            return  # a timer that runs in vain costs less than to cancel and set it each time
         delay = max(0.0, at - self._clock.seconds())
         self._at = at
         if self._call is None:
@@ -55,7 +55,7 @@ class MachineTimer:
         at = self._deadlines.next
         if at is not None and at <= now:
             # Here and not in ``follow``, which may have no use for the events any more: a deadline
-            # which stays where it is would be due again at once.
+            # that stays where it is would be due again at once.
             self._follow(self._machine.advance(now))
         self.look()
 

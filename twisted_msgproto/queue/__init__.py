@@ -1,4 +1,4 @@
-"""The durable queue: one writer process, any number of readers, no Twisted.
+"""The durable queue has one writer process and any number of readers; it does not need Twisted.
 
 :class:`QueueWriter` makes message batches durable in a thread of its own, :class:`QueueReader`
 reads them as Arrow record batches with the columns of :data:`SCHEMA`.  The files are described in

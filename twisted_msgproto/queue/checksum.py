@@ -1,4 +1,4 @@
-"""CRC-32, by the fastest library which is installed; all of them give the same number."""
+"""Compute CRC-32 with the fastest library that is installed; all of them return the same number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32 as zlib_crc32
 
 crc32: Callable[..., int] = zlib_crc32
-"""``crc32(octets, start=0)``: the CRC-32 of ``octets``, continuing from ``start``."""
+"""``crc32(octets, start=0)`` returns the CRC-32 of ``octets``, continuing from ``start``."""
 
 try:
     # Three times as fast: it uses the processor's carry-less multiplication.

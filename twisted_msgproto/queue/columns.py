@@ -1,4 +1,4 @@
-"""From message batches to the payload of a frame, and from payloads to the table's columns.
+"""Turn message batches into the payload of a frame, and payloads into the table's columns.
 
 Writing gathers the lists of many batches and builds Arrow once for all of them; a packed column
 becomes Arrow as it stands in its buffer.  What a batch shares is written once per batch, as a run.
@@ -48,34 +48,36 @@ from .schema import (
 RUNS_HEAD = "IIII"
 RUNS = struct.Struct(f"<{RUNS_HEAD}")
 ORIGINS_REMEMBERED = 4096
-"""How many connections' origins are kept as text; more only cost time."""
+"""The origins of this many connections are kept as text; more would only cost time."""
 
 ORIGIN_VALUES = 5
 Origin = tuple[str, str, str | None, str | None, str | None]
-"""protocol, kind, peer, session, client_id: what all messages of a batch share, but the time."""
+"""All messages of a batch share these columns (protocol, kind, peer, session, client_id) and the
+time.
+"""
 
 
 @dataclass(slots=True)
 class Encoded:
-    """A frame's payload, ready but for the offset of its first message."""
+    """Holds a frame's payload, complete but for the offset of its first message."""
 
     count: int
     pieces: list[Any]
-    """Buffers; their octets together are ``octets``, a multiple of 8."""
+    """These are buffers; their octets together are ``octets``, a multiple of 8."""
     octets: int
     runs: int
     crc: int
     replaced: int = 0
-    """Texts in which octets that are not UTF-8 became U+FFFD."""
+    """This counts the texts in which octets that are not UTF-8 became U+FFFD."""
 
 
 # -- writing --------------------------------------------------------------------------------------
 
 
 def clean(text: str) -> tuple[str, int]:
-    """``text`` fit for UTF-8, and 1 if something had to become U+FFFD, else 0.
+    """Return ``text`` fit for UTF-8, and 1 if something had to become U+FFFD, else 0.
 
-    Octets from the wire which are no UTF-8 come as lone surrogates (``surrogateescape``).
+    Octets from the wire that are no UTF-8 come as lone surrogates (``surrogateescape``).
     """
     try:
         text.encode()
@@ -129,7 +131,7 @@ def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
 
 
 def _column(batch: MessageBatch, name: str) -> Sequence[Any] | None:
-    """A column of one batch, which has a value for each message or is None."""
+    """A column of one batch has a value for each message, or it is None."""
     column: Sequence[Any] | None = getattr(batch, name)
     if column is not None and len(column) != batch.count:
         raise ValueError(f"{name} has {len(column)} values for {batch.count} messages")
@@ -139,9 +141,9 @@ def _column(batch: MessageBatch, name: str) -> Sequence[Any] | None:
 def _gather(
     batches: Sequence[MessageBatch], name: str, missing: object = None
 ) -> list[Sequence[Any]] | None:
-    """A column's values over all batches, in stretches; None if no batch has any.
+    """Return a column's values over all batches, in stretches; None if no batch has any.
 
-    Packed columns which are worth it stay as they are; what stands between them is one list.
+    Packed columns that are worth it stay as they are; what stands between them is one list.
     """
     if len(batches) == 1:  # as packed ones come: there is nothing to put together
         only = _column(batches[0], name)
@@ -166,12 +168,12 @@ def _gather(
 
 
 def _merged(stretches: list[Sequence[Any]]) -> Sequence[Any]:
-    """All values in one sequence."""
+    """Return all values in one sequence."""
     return stretches[0] if len(stretches) == 1 else [one for some in stretches for one in some]
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """One stretch of a column."""
+    """Return one stretch of a column."""
     if isinstance(values, PackedOctets):
         buffers = [None, pa.py_buffer(values.bounds), pa.py_buffer(values.octets)]
         return pa.Array.from_buffers(OCTETS, len(values), buffers)
@@ -191,7 +193,9 @@ def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
 
 
 def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
-    """Which of the two columns message ids go into, the column, and texts cleaned."""
+    """Return the one of the two columns that message ids go into, its values, and how many texts
+    were cleaned.
+    """
     integer = pa.int64()
     try:
         numbers = _joined([_array(some, integer) for some in stretches], integer)
@@ -210,7 +214,7 @@ def _all_fields(stretches: list[Sequence[Any]]) -> tuple[pa.Array, int]:
 
 
 def _packed_texts(rows: PackedOctets) -> pa.Array:
-    """Packed rows of UTF-8 as a text column, without copying an octet."""
+    """Return packed rows of UTF-8 as a text column, without copying an octet."""
     return pa.StringArray.from_buffers(
         len(rows), pa.py_buffer(rows.bounds), pa.py_buffer(rows.octets)
     )
@@ -256,7 +260,7 @@ def _fields(values: Sequence[Any]) -> tuple[pa.Array, int]:
 
 
 def encode(batches: Sequence[MessageBatch]) -> Encoded:
-    """One frame's payload for all messages of ``batches``, in their order.
+    """Return one frame's payload for all messages of ``batches``, in their order.
 
     Every batch holds at least one message.  Raises TypeError, ValueError or pyarrow's errors
     (which are both) for a batch whose columns are not what :class:`MessageBatch` says, and
@@ -310,7 +314,7 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
 
 
 class _Pieces:
-    """A file, as Arrow sees it, which keeps what is written to it: not a copy, but the buffers."""
+    """Is a file to Arrow, and keeps the buffers that are written to it, without a copy."""
 
     closed = False
 
@@ -326,7 +330,7 @@ class _Pieces:
         """Arrow asks for it."""
 
     def taken(self) -> list[Any]:
-        """What was kept so far."""
+        """Return what was kept so far."""
         pieces, self.pieces = self.pieces, []
         return pieces
 
@@ -338,7 +342,7 @@ class _Writers(threading.local):
         self._known: dict[int, tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]] = {}
 
     def of(self, columns: int) -> tuple[pa.ipc.RecordBatchStreamWriter, _Pieces]:
-        """A writer for these columns, and where its octets come out."""
+        """Return a writer for these columns, and where its octets come out."""
         if columns not in self._known:
             schema, pieces = stored_schema(columns), _Pieces()
             writer = pa.ipc.new_stream(pieces, schema)
@@ -352,7 +356,9 @@ _writers = _Writers()
 
 
 def _message(columns: int, arrays: list[pa.Array]) -> list[Any]:
-    """The columns as Arrow's message of a record batch, in pieces: what is large is not copied."""
+    """Return the columns as Arrow's message of a record batch, in pieces: what is large is not
+    copied.
+    """
     writer, pieces = _writers.of(columns)
     pieces.taken()  # what the first use, or an error, left behind
     writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=stored_schema(columns)))
@@ -360,7 +366,7 @@ def _message(columns: int, arrays: list[pa.Array]) -> list[Any]:
 
 
 def _whole(array: Any) -> pa.Array:
-    """The array; LimitExceeded where Arrow had to split it, being too large for 31 bits."""
+    """Return the array; LimitExceeded where Arrow had to split it, being too large for 31 bits."""
     if isinstance(array, pa.ChunkedArray):
         raise LimitExceeded(f"{array.nbytes} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
     return array
@@ -371,7 +377,7 @@ def _whole(array: Any) -> pa.Array:
 
 @lru_cache(ORIGINS_REMEMBERED)
 def _origins(text: bytes) -> list[list[str | None]]:
-    """The origins of a frame, from their JSON."""
+    """Return the origins of a frame, from their JSON."""
     origins: list[list[str | None]] = json.loads(text)
     if not all(len(origin) == ORIGIN_VALUES for origin in origins):
         raise ValueError("an origin does not have its five values")
@@ -379,7 +385,8 @@ def _origins(text: bytes) -> list[list[str | None]]:
 
 
 def received_at(head: memoryview, place: int) -> int | None:
-    """When the message at ``place`` of a frame was received, by its runs; None if they are damaged.
+    """Return when the message at ``place`` of a frame was received, by its runs; None if they are
+    damaged.
 
     In µs since 1970 UTC.
     """
@@ -403,7 +410,7 @@ class _Part:
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
     def arrays(self) -> dict[int, pa.Array]:
-        """The stored columns by their bits."""
+        """Return the stored columns by their bits."""
         if not self.columns:
             return {}
         whole = self.batches[0] if len(self.batches) == 1 else pa.concat_batches(self.batches)
@@ -413,9 +420,9 @@ class _Part:
 
 @dataclass(slots=True)
 class Assembly:
-    """Frames put together into one record batch of the table.
+    """Puts frames together into one record batch of the table.
 
-    ``add`` frames (or parts of them) in order, then take them with ``finish``.
+    ``add`` frames (or parts of them) in order, then call ``finish``.
     """
 
     gateway: str
@@ -510,7 +517,7 @@ class Assembly:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _expanded(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """A column from one value per run."""
+        """Return a column from one value per run."""
         if len(values) == 1:
             return pa.repeat(pa.scalar(values[0], kind), self.rows)
         runs = pa.RunEndEncodedArray.from_arrays(
@@ -520,13 +527,13 @@ class Assembly:
 
 
 _Arrays = Sequence[tuple[int, dict[int, pa.Array]]]
-"""Rows and stored columns (by their bits) of each part."""
+"""These are the rows and the stored columns (by their bits) of each part."""
 
 _STORED_TYPES = {bit: kind for bit, _, kind in STORED}
 
 
 def _stored_column(parts: _Arrays, bit: int) -> pa.Array:
-    """A stored column over all parts; null where a part leaves it out."""
+    """Return a stored column over all parts; null where a part leaves it out."""
     kind = _STORED_TYPES[bit]
     return _joined(
         [arrays[bit] if bit in arrays else pa.nulls(rows, kind) for rows, arrays in parts], kind
@@ -534,7 +541,7 @@ def _stored_column(parts: _Arrays, bit: int) -> pa.Array:
 
 
 def _message_id_column(parts: _Arrays) -> pa.Array:
-    """The ids as text, from whichever column a part has them in."""
+    """Return the ids as text, from whichever column a part has them in."""
     ids = []
     for rows, arrays in parts:
         if MESSAGE_ID_INTEGER in arrays:
@@ -545,7 +552,7 @@ def _message_id_column(parts: _Arrays) -> pa.Array:
 
 
 def _joined(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    """One array of many."""
+    """Return one array of many."""
     if len(arrays) == 1:
         return arrays[0]
     return pa.concat_arrays(arrays) if arrays else pa.array([], kind)

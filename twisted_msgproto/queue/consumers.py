@@ -1,4 +1,4 @@
-"""How far each consumer has committed: one small file each in ``consumers/``.
+"""Consumers note how far they have committed in one small file each, in ``consumers/``.
 
 A consumer writes only its own file; the queue's writer reads them all to know what may be trimmed.
 """
@@ -18,7 +18,7 @@ DIRECTORY = "consumers"
 DEFAULT_CONSUMER = "spark"
 
 STANDS_STILL_SECONDS = 3600.0
-"""How long a consumer which has rows to commit may not move before it is named.
+"""How long a consumer that has rows to commit may not move before it is named.
 
 A bridge commits every few seconds; an hour without is one that is gone, and the disk fills.
 """
@@ -37,9 +37,10 @@ def _path(directory: str, consumer: str) -> str:
 
 
 def read(disk: Disk, directory: str, consumer: str, queue_id: str) -> int | None:
-    """The offset which ``consumer`` has committed, 0 if its file is damaged, None without a file.
+    """Return the offset that ``consumer`` has committed, 0 if its file is damaged, None without a
+    file.
 
-    Raises QueueError for a name which cannot be a consumer's.
+    Raises QueueError for a name that cannot be a consumer's.
     """
     octets = read_whole(disk, _path(directory, consumer))
     if octets is None:
@@ -83,7 +84,7 @@ def remove(disk: Disk, directory: str, consumer: str) -> None:
 
 
 def moved(disk: Disk, directory: str, consumer: str) -> int | None:
-    """When ``consumer``'s offset last changed, µs since 1970 UTC; None without a file."""
+    """Return when ``consumer``'s offset last changed, µs since 1970 UTC; None without a file."""
     try:
         return disk.modified(_path(directory, consumer))
     except FileNotFoundError:
@@ -91,7 +92,7 @@ def moved(disk: Disk, directory: str, consumer: str) -> int | None:
 
 
 def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
-    """Every consumer's committed offset, by name."""
+    """Return every consumer's committed offset, by name."""
     try:
         names = disk.names(os.path.join(directory, DIRECTORY))
     except FileNotFoundError:
@@ -106,16 +107,18 @@ def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
 
 
 class Watch:
-    """Notices consumers which have rows to commit and do not move.  Times are in seconds."""
+    """Notices consumers that have rows to commit and do not move.  Times are in seconds."""
 
     def __init__(self, patience: float = STANDS_STILL_SECONDS) -> None:
         self._patience = patience
         self._since: dict[str, tuple[int, float]] = {}
         self.still: dict[str, float] = {}
-        """Who stands still, and for how long."""
+        """Finds the consumers that stand still, and for how long."""
 
     def look(self, committed: Mapping[str, int], end: int, now: float) -> list[str]:
-        """The names of those who stand still since this look; each is given once."""
+        """Return the names of the consumers that are found to stand still with this check; each
+        is reported once.
+        """
         behind = {name: offset for name, offset in committed.items() if offset < end}
         self._since = {
             name: known

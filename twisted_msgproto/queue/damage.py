@@ -1,4 +1,4 @@
-"""Ranges of offsets which are damaged or lost: the file ``damaged`` and sums over ranges."""
+"""Ranges of offsets that are damaged or lost: the file ``damaged`` and sums over ranges."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ FILE = "damaged"
 _TEXT = re.compile(r"damaged (\d{1,20}) (\d{1,20}) (.*)", re.ASCII)
 
 Range = tuple[int, int]
-"""Offsets lo ≤ n < hi."""
+"""A range has the offsets lo ≤ n < hi."""
 
 
 def read(disk: Disk, directory: str) -> dict[Range, str]:
-    """The ranges which the file names, each with its reason; damaged lines are passed over."""
+    """Return the ranges that the file names, each with its reason; damaged lines are passed
+    over.
+    """
     octets = read_whole(disk, os.path.join(directory, FILE)) or b""
     found = {}
     for line in octets.splitlines():
@@ -34,7 +36,7 @@ def write(disk: Disk, directory: str, ranges: dict[Range, str]) -> None:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets as few ranges in order."""
+    """Return the same offsets as few ranges in order."""
     result: list[Range] = []
     for lo, hi in sorted(ranges):
         if result and lo <= result[-1][1]:
@@ -45,7 +47,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def uncovered(lo: int, hi: int, ranges: Iterable[Range]) -> list[Range]:
-    """Which parts of lo ≤ n < hi none of ``ranges`` covers."""
+    """Return the parts of lo ≤ n < hi that none of ``ranges`` covers."""
     result = []
     for known_lo, known_hi in merged(ranges):
         if known_hi <= lo or known_lo >= hi:

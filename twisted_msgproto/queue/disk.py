@@ -1,7 +1,7 @@
 """What the queue needs of a disk, and the operating system's own.
 
-Everything the queue does to files goes through a :class:`Disk`, so that tests can give it one
-which loses what was not synced, runs full or breaks.
+Everything the queue does to files goes through a :class:`Disk`, so that tests can replace it by one
+that loses what was not synced, runs full or breaks.
 """
 
 from __future__ import annotations
@@ -20,29 +20,33 @@ except ImportError:  # pragma: no cover - Windows has no flock; the queue says s
     fcntl = None  # type: ignore[assignment]
 
 IDENTITY_FILE = "identity"
-"""What a directory which is a queue has."""
+"""A directory that is a queue has this file."""
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 PIECES_PER_WRITE_MAX = 512
-"""Buffers given to one system call; systems allow 1024."""
+"""One system call gets at most this many buffers; systems allow 1024."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers which say that the disk, a quota or a file-size limit is used up: room may come."""
+"""These error numbers say that the disk, a quota or a file-size limit is used up: space may
+become free.
+"""
 
 
 class File(Protocol):
-    """One open file.  Positions and sizes are in octets.  Every call may raise OSError."""
+    """Represents one open file.  Positions and sizes are in octets.  Every call may raise
+    OSError.
+    """
 
     def size(self) -> int:
-        """The file's size now."""
+        """Return the file's size now."""
 
     def read(self, position: int, octets: int) -> bytes:
-        """Up to ``octets`` octets from ``position``; fewer only at the end of the file."""
+        """Read up to ``octets`` octets from ``position``; fewer only at the end of the file."""
 
     def write(self, position: int, pieces: Sequence[Any]) -> int:
         """Write the buffers ``pieces`` one after another at ``position``.
 
-        Returns how many octets were taken: fewer than all means that there was no more room.
+        Returns how many octets were written: fewer than all means that the disk is full.
         """
 
     def truncate(self, size: int) -> None:
@@ -52,20 +56,20 @@ class File(Protocol):
         """Return when everything written to the file would survive a loss of power."""
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
 
 
 class Disk(Protocol):
-    """Directories and files.  Every call may raise OSError."""
+    """Gives access to directories and files.  Every call may raise OSError."""
 
     sync_name: str
-    """The system call behind :meth:`File.sync`, for the log."""
+    """This is the name of the system call behind :meth:`File.sync`, for the log."""
 
     def make_directory(self, path: str) -> None:
         """Make ``path`` (mode 0700) and what is missing above it, so that it survives."""
 
     def names(self, path: str) -> list[str]:
-        """What stands in the directory ``path``; FileNotFoundError if there is none."""
+        """Return what stands in the directory ``path``; FileNotFoundError if there is none."""
 
     def open(self, path: str, *, write: bool = False) -> File:
         """Open a file; with ``write`` it is made (mode 0600) if it is not there."""
@@ -74,7 +78,7 @@ class Disk(Protocol):
         """When a file was last written, µs since 1970 UTC; FileNotFoundError if there is none."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file a new name, in place of what may have had it."""
+        """Rename a file; a file that had the new name is replaced."""
 
     def remove(self, path: str) -> None:
         """Remove a file."""
@@ -83,9 +87,9 @@ class Disk(Protocol):
         """Return when the names in the directory would survive a loss of power."""
 
     def lock(self, path: str, busy: str) -> Callable[[], None]:
-        """Lock the file ``path`` for this process; returns what gives the lock back.
+        """Lock the file ``path`` for this process; returns a function that releases the lock.
 
-        Raises QueueLocked with ``busy`` and the id of the process which has it.
+        Raises QueueLocked with ``busy`` and the id of the process that has it.
         """
 
 
@@ -104,7 +108,9 @@ def sync_call(system: Any = os, control: Any = fcntl) -> tuple[str, Callable[[in
 
 
 def write_call(system: Any = os) -> Callable[[int, Sequence[Any], int], int]:
-    """Writes buffers at a position of a file descriptor; in one system call where there is one."""
+    """Write buffers at a position of a file descriptor, in one system call where the system has
+    one.
+    """
     if hasattr(system, "pwritev"):
         at: Callable[[int, Sequence[Any], int], int] = system.pwritev
         return at
@@ -118,7 +124,7 @@ def write_call(system: Any = os) -> Callable[[int, Sequence[Any], int], int]:
 
 
 class OSFile:
-    """A file of the operating system."""
+    """Is a file of the operating system."""
 
     __slots__ = ("_descriptor", "_sync", "_write_at")
 
@@ -173,7 +179,7 @@ class OSFile:
 
 
 class OSDisk:
-    """The disks of the operating system."""
+    """Gives access to the disks of the operating system."""
 
     def __init__(self) -> None:
         self.sync_name, self._sync = sync_call()
@@ -241,11 +247,11 @@ class OSDisk:
 
 
 OS_DISK: Disk = OSDisk()
-"""What the queue uses unless it is given another."""
+"""The queue uses this disk unless another is passed to it."""
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
-    """The octets of a small file, or None if there is no such file."""
+    """Return the octets of a small file, or None if there is no such file."""
     try:
         file = disk.open(path)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""A queue for other machines: :class:`QueueFlightServer` serves it over Arrow Flight.
+"""Serve a queue to other machines: :class:`QueueFlightServer` does so over Arrow Flight.
 
 It reads the queue's directory like any other reader, best in a process of its own (``msgproto
-flight``), and never touches the writer.  What is asked and answered stands in ``served.py`` and in
-``docs/queue-flight.md``; here is the wire.
+flight``), and never touches the writer.  ``served.py`` and ``docs/queue-flight.md`` define requests
+and answers; this module puts them on the wire.
 
-Whoever calls shows the token as ``authorization: Bearer TOKEN``.  A refusal is one line which
-begins with the name of the error, ``QueueMismatch: …``.
+Callers send the token as ``authorization: Bearer TOKEN``.  A refusal is one line that begins with
+the name of the error, ``QueueMismatch: …``.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class QueueFlightServer(flight.FlightServerBase):
     """Serves the queue in ``directory`` at ``location`` from now on until :meth:`close`.
 
     ``location`` is ``grpc://HOST:PORT``, or ``grpc+tls://HOST:PORT`` with ``certificate`` and
-    ``key`` (PEM).  Port 0 takes a free one: see ``port`` and ``address``.  Beyond the loopback
+    ``key`` (PEM).  Port 0 selects a free one: see ``port`` and ``address``.  Beyond the loopback
     addresses a ``token`` and TLS are required.  At most ``streams_max`` ranges are read at once; a
-    reader which takes nothing for ``stream_idle`` seconds may lose its place to another one.
-    ``clock`` gives the seconds.
+    reader that reads nothing for ``stream_idle`` seconds may lose its place to another one.
+    ``clock`` returns the seconds.
 
     Raises ConfigurationError, one line, for a location that cannot be or must not be, and
     QueueError if there is no queue yet.
@@ -83,10 +83,10 @@ class QueueFlightServer(flight.FlightServerBase):
             raise ConfigurationError(f"cannot listen on {location}: {text}") from None
         self.queue_id = self._served.queue_id
         self.address = f"{scheme}://{host}:{self.port}"
-        """Where it listens, as a client takes it."""
+        """Return where it listens, in the form that clients accept."""
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Take no more calls and wait for those under way; True if all ended in time.
+        """Accept no more calls and wait for those under way; return True if all ended in time.
 
         May be called again.
         """
@@ -97,22 +97,24 @@ class QueueFlightServer(flight.FlightServerBase):
         return not ended.is_alive()
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        """The actions, for tools which ask."""
+        """Return the actions, for tools that ask."""
         return [(name, text) for name, (text, _) in self._served.actions.items()]
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
-        """One small question."""
+        """Return one small question."""
         with _refusals():
             answer = self._served.act(action.type, bytes(action.body or b""))
             return [flight.Result(json.dumps(answer).encode())]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """A range of the queue."""
+        """Return a range of the queue."""
         address = context.peer().rpartition(":")[0]
         return flight.GeneratorStream(SCHEMA, self.batches(ticket.ticket, address))
 
     def batches(self, ticket: bytes, address: str = "") -> Iterator[Chunk]:
-        """The record batches of a ticket; refusals are Flight's errors, at the first of them."""
+        """Yield the record batches of a ticket; refusals are Flight's errors, at the first of
+        them.
+        """
         with _refusals():
             yield from self._served.stream(bytes(ticket), address)
 
@@ -120,7 +122,9 @@ class QueueFlightServer(flight.FlightServerBase):
 def _checked_location(
     location: str, token: str | None, certificate: bytes | None, key: bytes | None
 ) -> tuple[str, str]:
-    """Scheme and host; ConfigurationError for what cannot be served or would be open to all."""
+    """Return scheme and host; raise ConfigurationError for what cannot be served or would be
+    open to all.
+    """
     try:
         parts = urlsplit(location)
         host, port = parts.hostname, parts.port
@@ -159,7 +163,7 @@ class _TokenCheck(flight.ServerMiddlewareFactory):
         self._expected = f"Bearer {token}".encode()
 
     def start_call(self, info: Any, headers: Any) -> None:
-        """Called by gRPC before each call."""
+        """Check a call's token; gRPC calls this before each call."""
         shown = headers.get("authorization") or [""]
         if not hmac.compare_digest(str(shown[0]).encode(), self._expected):
             raise flight.FlightUnauthenticatedError("the token is missing or wrong")

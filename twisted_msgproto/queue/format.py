@@ -1,7 +1,7 @@
-"""The octets of a queue's files: sealed lines, segment headers, frames, the published end.
+"""A queue's files consist of sealed lines, segment headers, frames and the published end.
 
-``docs/queue-format.md`` is the format; its tables and these ``struct`` formats say the same.
-Nothing here opens a file: :class:`Segment` reads through a :class:`~.disk.File` it is given.
+``docs/queue-format.md`` specifies the format; its tables and these ``struct`` formats agree.
+Nothing here opens a file: :class:`Segment` reads through a :class:`~.disk.File` of its caller.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ CHECKSUM = struct.Struct("<I")
 SEGMENT_HEADER_OCTETS = SEGMENT_HEADER.size + CHECKSUM.size
 FRAME_HEADER_OCTETS = FRAME_HEADER.size
 EMPTY_SEGMENT_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + LINEAGE.size
-"""A segment without messages: its header and the frame which says whose row comes before it."""
+"""A segment without messages has this size: its header, and the frame that names the row before
+it.
+"""
 END_OCTETS = END.size + CHECKSUM.size
 END_LINEAGE_OCTETS = END_LINEAGE.size + CHECKSUM.size
 
@@ -50,7 +52,7 @@ WINDOW_OCTETS = 1 << 20
 """What is read from a segment at a time, unless one frame is larger."""
 
 BLOCK_OCTETS = 4096
-"""What is given up at a time where a disk cannot be read."""
+"""Where a disk cannot be read, this much is skipped at a time."""
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
 
@@ -59,13 +61,13 @@ _SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
 
 
 def seal(text: str) -> bytes:
-    """One line of text with its checksum at the end."""
+    """Return one line of text with its checksum at the end."""
     octets = text.encode()
     return b"%s %08x\n" % (octets, crc32(octets))
 
 
 def unseal(line: bytes) -> str | None:
-    """The text of a sealed line, or None if the line is damaged."""
+    """Return the text of a sealed line, or None if the line is damaged."""
     octets, _, checksum = line.rstrip(b"\n").rpartition(b" ")
     if checksum != b"%08x" % crc32(octets):
         return None
@@ -76,12 +78,14 @@ def unseal(line: bytes) -> str | None:
 
 
 def segment_name(first: int) -> str:
-    """The file name of the segment whose first message has the offset ``first``."""
+    """Return the file name of the segment whose first message has the offset ``first``."""
     return f"{first:020d}{SEGMENT_SUFFIX}"
 
 
 def segment_offset(name: str) -> int | None:
-    """The first offset of the segment with this file name; None if it is not a segment's name."""
+    """Return the first offset of the segment with this file name; None if it is not a segment's
+    name.
+    """
     match = _SEGMENT_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -91,23 +95,25 @@ def segment_offset(name: str) -> int | None:
 
 @dataclass(slots=True, frozen=True)
 class Identity:
-    """What a queue is called for good (``queue_id``, 32 hexadecimal digits) and its secret seed."""
+    """Holds the permanent name of a queue (``queue_id``, 32 hexadecimal digits) and its secret
+    seed.
+    """
 
     queue_id: str
     seed: bytes
 
     @property
     def frame_seed(self) -> int:
-        """What the checksum of every frame header begins with."""
+        """Return what the checksum of every frame header begins with."""
         return crc32(self.seed)
 
     def sealed(self) -> bytes:
-        """The content of the file ``identity``."""
+        """Return the content of the file ``identity``."""
         return seal(f"msgproto-queue {FORMAT_VERSION} {self.queue_id} {self.seed.hex()}")
 
     @classmethod
     def unsealed(cls, octets: bytes) -> Identity | int | None:
-        """What the file says; a format version which is not ours; None if it is damaged."""
+        """Return what the file says; a format version that is not ours; None if it is damaged."""
         text = unseal(octets) or ""
         match = re.fullmatch(r"msgproto-queue (\d+)(?: ([0-9a-f]{32}) ([0-9a-f]{16}))?.*", text)
         if match is None:
@@ -127,7 +133,7 @@ class SegmentHeader:
     epoch: int
 
     def packed(self) -> bytes:
-        """The header as octets."""
+        """Return the header as octets."""
         octets = SEGMENT_HEADER.pack(
             SEGMENT_MAGIC,
             self.version,
@@ -142,7 +148,7 @@ class SegmentHeader:
 
     @classmethod
     def unpacked(cls, octets: bytes) -> SegmentHeader | None:
-        """What the octets say, or None if they are too few or damaged."""
+        """Return what the octets say, or None if they are too few or damaged."""
         if len(octets) < SEGMENT_HEADER_OCTETS:
             return None
         head = octets[: SEGMENT_HEADER.size]
@@ -156,25 +162,27 @@ class SegmentHeader:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """What the file ``end`` says: readers may go up to ``offset``, and no further."""
+    """Holds what the file ``end`` says: readers may read up to ``offset``, and no further."""
 
     offset: int
     segment: int
-    """First offset of the segment which was being written."""
+    """The segment that was being written begins with this offset."""
     octets: int
-    """How long that segment was at that time."""
+    """That segment was this long at that time."""
     epoch: int
     incarnation: int = 0
-    """Of row ``offset`` - 1, with its witness; 0 when it is not known (see ``lineage.py``)."""
+    """Row ``offset`` - 1 has this incarnation, and ``witness``; 0 when it is not known (see
+    ``lineage.py``).
+    """
     witness: int = 0
     frame_octets: int = 0
-    """Octets of the frame which ends at ``octets``; 0 when it is not known."""
+    """The frame that ends at ``octets`` has this many octets; 0 when it is not known."""
 
     def packed(self) -> bytes:
-        """The content of the file ``end``."""
+        """Return the content of the file ``end``."""
         octets = END.pack(END_MAGIC, self.offset, self.segment, self.octets, self.epoch, 0)
         checksum = crc32(octets)
-        # Begun with the first checksum: a program of format version 1 which writes the first part
+        # Begun with the first checksum: a program of format version 1 that writes the first part
         # alone leaves a second part that is not taken for its own.
         lineage = END_LINEAGE.pack(self.incarnation, self.witness, self.frame_octets)
         lineage_checksum = CHECKSUM.pack(crc32(lineage, checksum))
@@ -182,7 +190,7 @@ class Published:
 
     @classmethod
     def unpacked(cls, octets: bytes) -> Published | None:
-        """What the octets say, or None if they are too few or damaged."""
+        """Return what the octets say, or None if they are too few or damaged."""
         if len(octets) < END_OCTETS:
             return None
         head = octets[: END.size]
@@ -195,7 +203,7 @@ class Published:
 
     @staticmethod
     def _lineage(octets: bytes, checksum: int) -> tuple[int, ...]:
-        """The second part, or nothing if it does not belong to the first."""
+        """Return the second part, or nothing if it does not belong to the first."""
         lineage = octets[END_OCTETS : END_OCTETS + END_LINEAGE.size]
         found = octets[END_OCTETS + END_LINEAGE.size :][: CHECKSUM.size]
         if found != CHECKSUM.pack(crc32(lineage, checksum)):
@@ -207,13 +215,17 @@ class Published:
 def pack_frame_header(
     frame_seed: int, *, payload_crc: int, octets: int, first: int, count: int, runs: int
 ) -> bytes:
-    """The 32 octets before a frame's payload of ``octets`` octets, ``runs`` of them its head."""
+    """Return the 32 octets before a frame's payload of ``octets`` octets, ``runs`` of them its
+    head.
+    """
     checked = FRAME_CHECKED.pack(payload_crc, octets, first, count, runs)
     return FRAME_MARKER + CHECKSUM.pack(crc32(checked, frame_seed)) + checked
 
 
 def pack_lineage_frame(frame_seed: int, *, first: int, incarnation: int, witness: int) -> bytes:
-    """The frame of no messages at the head of a segment: what proves the row ``first`` - 1."""
+    """Return the frame of no messages at the head of a segment: what proves the row ``first`` -
+    1.
+    """
     payload = LINEAGE.pack(incarnation, witness)
     return (
         pack_frame_header(
@@ -230,35 +242,37 @@ def pack_lineage_frame(frame_seed: int, *, first: int, incarnation: int, witness
 
 @dataclass(slots=True)
 class Record:
-    """One frame: ``count`` messages from the offset ``first`` on (0 in a frame of lineage)."""
+    """Describes one frame: it has ``count`` messages from the offset ``first`` on (0 in a frame
+    of lineage).
+    """
 
     position: int
     first: int
     count: int
     octets: int
-    """Octets of the whole frame, header included."""
+    """The whole frame has this many octets, header included."""
     runs: int
-    """Octets of the runs, at the head of the payload."""
+    """The runs at the head of the payload have this many octets."""
     payload_crc: int
 
     @property
     def end(self) -> int:
-        """The offset after the last message."""
+        """Return the offset after the last message."""
         return self.first + self.count
 
     @property
     def end_position(self) -> int:
-        """Where in the segment the next frame begins."""
+        """Return where in the segment the next frame begins."""
         return self.position + self.octets
 
 
 @dataclass(slots=True)
 class Damage:
-    """Octets which are no valid record, and the offsets which that costs.
+    """Describes octets that are no valid record, and the offsets that are lost with them.
 
     ``hi`` is None when nothing valid follows in the segment: then it is for the caller to know how
-    far offsets went.  ``lo == hi``: octets which cost no message.  ``position == end_position``:
-    messages which are missing without remains.
+    far offsets went.  ``lo == hi``: octets that cost no message.  ``position == end_position``:
+    messages that are missing without remains.
     """
 
     position: int
@@ -269,7 +283,7 @@ class Damage:
 
 
 def read_readable(file: File, position: int, octets: int) -> bytes:
-    """What a file holds, with zeros in place of blocks which the disk cannot read any more.
+    """Return what a file holds, with zeros in place of blocks that the disk cannot read any more.
 
     A checksum then says what that costs, as with any other damage.  Raises OSError for everything
     but a read error (EIO).
@@ -294,11 +308,11 @@ def read_readable(file: File, position: int, octets: int) -> bytes:
 
 
 class Segment:
-    """A reading view of one segment file.
+    """Reads one segment file.
 
-    ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be looked
-    at, ``window`` how much is read at a time, both in octets.  Octets which the disk cannot read
-    any more are zeros; other errors raise OSError.
+    ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be read,
+    ``window`` how much is read at a time, both in octets.  Octets that the disk cannot read any
+    more are zeros; other errors raise OSError.
     """
 
     def __init__(
@@ -318,11 +332,11 @@ class Segment:
         self._window_position = 0
 
     def header(self) -> SegmentHeader | None:
-        """The segment's header, or None if it is damaged."""
+        """Return the segment's header, or None if it is damaged."""
         return SegmentHeader.unpacked(bytes(self.octets(0, SEGMENT_HEADER_OCTETS)))
 
     def octets(self, position: int, octets: int) -> memoryview:
-        """``octets`` octets from ``position``; fewer where the segment ends."""
+        """Read ``octets`` octets from ``position``; fewer where the segment ends."""
         octets = min(octets, self.size - position)
         if octets <= 0:
             return memoryview(b"")
@@ -335,16 +349,16 @@ class Segment:
         return self._window[start : start + octets]
 
     def payload(self, record: Record) -> memoryview:
-        """The payload of a record: runs, then the record batch."""
+        """Return the payload of a record: runs, then the record batch."""
         return self.octets(
             record.position + FRAME_HEADER_OCTETS, record.octets - FRAME_HEADER_OCTETS
         )
 
     def record_at(self, position: int, expected: int = 0) -> Record | None:
-        """The record whose frame begins at ``position``, by its header alone.
+        """Return the record whose frame begins at ``position``, by its header alone.
 
         None if there is no valid header, if its messages are not all at or above ``expected``, or
-        if the frame is not whole.
+        if the frame is incomplete.
         """
         octets = self.octets(position, FRAME_HEADER_OCTETS)
         if len(octets) < FRAME_HEADER_OCTETS:
@@ -357,7 +371,9 @@ class Segment:
         return Record(position, first, count, FRAME_HEADER_OCTETS + length, runs, payload_crc)
 
     def next_record(self, position: int, expected: int, stop: int | None = None) -> Record | None:
-        """The first record at or after ``position`` (and before ``stop``), by its header alone."""
+        """Return the first record at or after ``position`` (and before ``stop``), by its header
+        alone.
+        """
         stop = self.size if stop is None else stop
         while position < stop:
             # One look at a window, however many false markers are in it: peers choose the bodies.
@@ -373,7 +389,7 @@ class Segment:
         return None
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """A frame's position from which to walk to reach ``offset``, and its first offset.
+        """Return the position of a frame at or before ``offset``, and its first offset.
 
         Halves the segment until no more than a window is left, so that reading from the middle
         costs the same wherever the middle is.
@@ -390,10 +406,10 @@ class Segment:
         return position, first
 
     def stretch(self, position: int, expected: int, bound: int) -> tuple[int, int]:
-        """Pass over whole, valid records from ``position`` on which follow one another.
+        """Skip consecutive valid records from ``position`` on.
 
         Returns the position and the offset after the last one; stops at the offset ``bound``, and
-        before a frame which is larger than a window.
+        before a frame that is larger than a window.
         """
         unpack, seed = FRAME_HEADER.unpack_from, self._frame_seed
         while True:
@@ -421,10 +437,10 @@ class Segment:
     def walk(
         self, position: int, expected: int, *, check: bool = True, bound: int | None = None
     ) -> Iterator[Record | Damage]:
-        """Every record from ``position`` on, and what is damaged between them, in order.
+        """Yield every record from ``position`` on, and what is damaged between them, in order.
 
         ``expected`` is the offset the first record should have.  With ``check`` payloads are
-        checked too.  With ``bound`` many records below that offset may come as one, which is
+        checked too.  With ``bound`` many records below that offset may come as one, because that is
         several times as fast.  The last item is a :class:`Damage` with ``hi`` None when the segment
         ends in something that is no record.
         """

@@ -1,14 +1,14 @@
-"""What proves that a place in a queue is the same place as before: incarnations and witnesses.
+"""Incarnations and witnesses prove that a place in a queue is the same place as before.
 
-A queue which was restored from an older copy keeps its id and gives offsets again which it has
-given before.  Two numbers tell that a row is the very row which a table has landed:
+A queue that was restored from an older copy keeps its id and assigns the same offsets again.  Two
+numbers prove that a row is the very row that a table has landed:
 
 * the **incarnation** is drawn at random at every start of a writer, and is durable before that
-  writer's first row is published.  A copy which is written on has another one from there on;
-* the **witness** of a row is the checksum of the frame in which it stands, and its place there.
-  It tells apart what a snapshot of a running machine has in common even in its incarnation.
+  writer's first row is published.  A copy that is written on has another one from there on;
+* the **witness** of a row is the checksum of the frame in which it stands, and its place there. It
+  distinguishes two histories that a snapshot of a running machine leaves with the same incarnation.
 
-Both are kept for every row in the queue and for the last one which was trimmed.  The file
+Both are kept for every row in the queue and for the last one that was trimmed.  The file
 ``lineage`` says where each incarnation begins; see ``docs/queue-format.md``, "Lineage".
 """
 
@@ -32,12 +32,12 @@ NUMBER_BITS = 63
 PLACE_BITS = 31
 """What a witness keeps for the row's place in its frame; the checksum stands above it."""
 STARTS_MAX = 1000
-"""Incarnations which the file names; of rows before the oldest one it is not known any more.
+"""The file names at most this many incarnations; those of older rows are unknown.
 
-It bounds what a gateway which starts again every minute adds to a queue which nobody trims.
+This bounds the file of a gateway that restarts every minute and whose queue nobody trims.
 """
 FILES_PARSED_MAX = 64
-"""How many queues' files a process keeps in parsed form."""
+"""A process keeps the files of this many queues in parsed form."""
 
 _START = re.compile(r"start (\d{1,20}) (\d{1,20})", re.ASCII)
 _WITNESS = re.compile(r"witness (\d{1,20}) (\d{1,20})", re.ASCII)
@@ -45,46 +45,49 @@ _WITNESS = re.compile(r"witness (\d{1,20}) (\d{1,20})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """How far a table has landed a queue, and what proves that it is this queue's history."""
+    """Says how far a table has landed a queue, and proves that it is this queue's history."""
 
     offset: int
-    """The offset after the last landed row."""
+    """This is the offset after the last landed row."""
     incarnation: int = 0
-    """63 bits: the writer start whose row ``offset`` - 1 is; 0 when it is not known."""
+    """These 63 bits name the writer start that wrote row ``offset`` - 1; 0 when it is not known."""
     witness: int = 0
-    """63 bits: the CRC-32 of the payload which holds row ``offset`` - 1, times 2**31, and the
-    row's place in that frame; 0 when it is not known."""
+    """These 63 bits are the CRC-32 of the payload that holds row ``offset`` - 1, times 2**31,
+    plus the row's place in that frame; 0 when it is not known.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All that a plan needs to know of a queue, at one moment."""
+    """Holds all that a plan needs to know of a queue, at one moment."""
 
     queue_id: str
     epoch: int
     begin: int
     end: int
     landed: Landed
-    """The lineage of ``end``: what a table keeps which lands everything."""
+    """This is the lineage of ``end``: a table that lands everything keeps it."""
     octets: int
-    """What the queue's segments hold together."""
+    """The queue's segments hold this many octets together."""
     oldest: int | None
-    """When the first waiting row was received, µs since 1970 UTC; None when nothing waits.
+    """The first waiting row was received at this time, µs since 1970 UTC; None when nothing waits.
 
-    A row waits which stands at or above the place that was asked for, or ``begin`` without one.
+    A row waits that stands at or above the place that was asked for, or ``begin`` without one.
     """
     waiting_octets: int
-    """About how many octets of segments wait."""
+    """About this many octets of segments wait."""
     damaged: tuple[tuple[int, int], ...]
-    """Ranges lo ≤ offset < hi which are known to be damaged or lost, and not trimmed."""
+    """Ranges lo ≤ offset < hi that are known to be damaged or lost, and not trimmed."""
     consumers: Mapping[str, int]
-    """What each consumer has committed."""
+    """Each consumer has committed up to this offset."""
     moved: Mapping[str, int] = field(default_factory=dict)
-    """When each consumer's offset last changed, µs since 1970 UTC."""
+    """Each consumer's offset last changed at this time, µs since 1970 UTC."""
 
 
 def witness(payload_crc: int, place: int) -> int:
-    """The witness of the row at ``place`` (from 0) of a frame whose payload has this CRC-32."""
+    """Return the witness of the row at ``place`` (from 0) of a frame whose payload has this
+    CRC-32.
+    """
     return payload_crc << PLACE_BITS | place
 
 
@@ -107,7 +110,7 @@ def check_bounds(queue_id: str, landed: Landed, begin: int, end: int) -> None:
 
 
 def check_proof(queue_id: str, landed: Landed, here: Landed) -> None:
-    """Raise QueueMismatch if the row which has landed is not the one that is ``here``.
+    """Raise QueueMismatch if the row that has landed is not the one that is ``here``.
 
     What one of the two does not know (0) is not compared.
     """
@@ -128,32 +131,34 @@ def check_proof(queue_id: str, landed: Landed, here: Landed) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What the file ``lineage`` says."""
+    """Holds what the file ``lineage`` says."""
 
     starts: tuple[tuple[int, int], ...] = ()
-    """The first offset of each incarnation, and the incarnation, in order."""
+    """These are pairs of the first offset of an incarnation and the incarnation, in order."""
     witnesses: Mapping[int, int] = field(default_factory=dict)
-    """The witness of row ``first`` - 1, by first offset, of segments which do not say it."""
+    """Segments that do not name the witness of row ``first`` - 1 have it here, by first offset."""
 
     def incarnation(self, row: int) -> int:
-        """The writer start whose row this is; 0 when it is not known."""
+        """Return the writer start whose row this is; 0 when it is not known."""
         index = bisect_right(self.starts, row, key=lambda start: start[0])
         return self.starts[index - 1][1] if index else 0
 
     def started(self, end: int, incarnation: int) -> Lineage:
-        """With a writer which starts at ``end``: a start without rows before it is replaced."""
+        """Return the history with a writer that starts at ``end``; an earlier start without rows
+        is replaced.
+        """
         earlier = [start for start in self.starts if start[0] < end]
         starts = (*earlier, (end, incarnation))[-STARTS_MAX:]
         return Lineage(starts, self.witnesses)
 
     def trimmed(self, begin: int) -> Lineage:
-        """Without what is older than row ``begin`` - 1."""
+        """Return the history without what is older than row ``begin`` - 1."""
         index = bisect_right(self.starts, begin - 1, key=lambda start: start[0])
         witnesses = {first: proof for first, proof in self.witnesses.items() if first >= begin}
         return Lineage(self.starts[max(index - 1, 0) :], witnesses)
 
     def sealed(self) -> bytes:
-        """The content of the file."""
+        """Return the content of the file."""
         lines = [f"start {first} {number}" for first, number in self.starts]
         lines += [f"witness {first} {number}" for first, number in sorted(self.witnesses.items())]
         return b"".join(map(seal, lines))
@@ -161,7 +166,7 @@ class Lineage:
 
 @lru_cache(FILES_PARSED_MAX)
 def unsealed(octets: bytes) -> Lineage | None:
-    """What the octets of a file say; None if any line of them is damaged."""
+    """Return what the octets of a file say; None if any line of them is damaged."""
     starts: list[tuple[int, int]] = []
     witnesses: dict[int, int] = {}
     for line in octets.splitlines():
@@ -176,7 +181,7 @@ def unsealed(octets: bytes) -> Lineage | None:
 
 
 def read(disk: Disk, directory: str) -> Lineage | None:
-    """What the file says; None if it is missing or damaged."""
+    """Return what the file says; None if it is missing or damaged."""
     octets = read_whole(disk, os.path.join(directory, FILE))
     return unsealed(octets) if octets else None
 

@@ -36,23 +36,23 @@ from .places import Places
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
 CHECK_OCTETS = 256 << 20
-"""How much is checked before the queue takes messages; the rest is checked later."""
+"""This much is checked before the queue accepts messages; the rest is checked later."""
 
 
 def new_identity() -> Identity:
-    """A random queue id and seed."""
+    """Return a random queue id and seed."""
     return Identity(secrets.token_hex(16), secrets.token_bytes(8))
 
 
 def new_incarnation() -> int:
-    """A random number of 63 bits for one start of a writer; never 0."""
+    """Return a random number of 63 bits for one start of a writer; never 0."""
     return secrets.randbits(lineage.NUMBER_BITS) or 1
 
 
 class SegmentLog:
     """Appends groups of messages to a queue directory, one caller at a time.
 
-    Making one takes the queue's lock and recovers it; ``recovery`` says what was found.  Raises
+    Making one takes the queue's lock and recovers it; ``recovery`` tells what was found.  Raises
     QueueLocked if another process has the queue, QueueError if the queue cannot be opened.
 
     ``max_bytes`` bounds what all segments hold together, ``segment_bytes`` one segment (a single
@@ -84,7 +84,7 @@ class SegmentLog:
         self._headless = False
         self._frame_octets = 0
         self.publish_failures = 0
-        """Ends which could not be published at once; the next one publishes them too."""
+        """Ends that could not be published at once; the next one publishes them too."""
         self.trimmed_segments = 0
         self._unlock: Callable[[], None] | None = None
         try:
@@ -121,16 +121,16 @@ class SegmentLog:
         self.epoch = found.epoch
         """Rises when published records were lost (see the document of the format)."""
         self.end = found.end
-        """The offset after the last durable message."""
+        """This is the offset after the last durable message."""
         self.begin = next(iter(self._sizes), self.end)
-        """The first offset which is kept."""
+        """This is the first offset that is kept."""
         self.octets = sum(self._sizes.values())
-        """What all segments hold together."""
+        """All segments hold this many octets together."""
         self.recovery = found.recovery
-        """What was found at start."""
+        """This was found at start."""
         self._first = next(reversed(self._sizes), self.end)
         self.incarnation = make_incarnation()
-        """Drawn anew at every start; the rows which this writer appends have it."""
+        """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before, make_incarnation)
         # What has neither messages nor a whole head gets one; nothing was trimmed before it.
         used = self._sizes.get(self._first, 0)
@@ -157,7 +157,7 @@ class SegmentLog:
         here = Published(self.end, self._first, self._sizes.get(self._first, 0), self.epoch)
         known = lineage.read(self._disk, self.directory)
         if known is None:
-            # Rows which are there have a number from now on, unless they had one which was lost.
+            # Rows that are there have a number from now on, unless they had one that was lost.
             lost = before is not None and before.incarnation != 0
             if lost:
                 self.recovery.lines.append(
@@ -194,11 +194,11 @@ class SegmentLog:
 
     @property
     def segments(self) -> int:
-        """How many segments there are."""
+        """Return how many segments there are."""
         return len(self._sizes)
 
     def committed(self) -> dict[str, int]:
-        """What each consumer has committed.  Raises OSError."""
+        """Return what each consumer has committed.  Raises OSError."""
         return consumers.read_all(self._disk, self.directory, self.queue_id)
 
     @property
@@ -214,10 +214,10 @@ class SegmentLog:
     def append(self, group: Sequence[Encoded]) -> int:
         """Write ``group``, sync it, publish it; returns the new end.
 
-        Raises QueueFull when there is no room on the disk or below ``max_bytes``: nothing has
-        changed, and the same group may be tried again at any time.  Raises OSError when the disk
-        failed in another way: the group is not in the queue, its segment was given up, and the
-        next append begins another.
+        Raises QueueFull when the disk or ``max_bytes`` is used up: nothing has changed, and the
+        same group may be tried again at any time.  Raises OSError when the disk failed in another
+        way: the group is not in the queue, its segment is abandoned, and the next append begins
+        another.
         """
         octets = sum(FRAME_HEADER_OCTETS + encoded.octets for encoded in group)
         try:
@@ -250,7 +250,9 @@ class SegmentLog:
         return end
 
     def _framed(self, group: Sequence[Encoded]) -> tuple[list[Any], int]:
-        """All buffers to write, frame headers included, and the offset after the last message."""
+        """Return all buffers to write, frame headers included, and the offset after the last
+        message.
+        """
         pieces: list[Any] = []
         end = self.end
         for encoded in group:
@@ -285,12 +287,14 @@ class SegmentLog:
         )
 
     def _ends_before(self, octets: int) -> bool:
-        """Whether the segment has messages and no more room for ``octets``."""
+        """Return whether the segment has messages and no more room for ``octets``."""
         used = self._sizes.get(self._first, 0)
         return used > EMPTY_SEGMENT_OCTETS and used + octets > self._segment_octets
 
     def _writable(self, octets: int) -> File:
-        """The file to append ``octets`` to, a new one if the segment is given up or at its end."""
+        """Return the file to append ``octets`` to, a new one if the segment is abandoned or at
+        its end.
+        """
         if self._file is not None and self._ends_before(octets):
             self._end_segment()
         if self._file is None:
@@ -342,7 +346,7 @@ class SegmentLog:
                 self._end_file.sync()
 
     def _give_up_segment(self) -> None:
-        """After a failed write or sync: cut the segment back to what is durable and leave it.
+        """Cut the segment back to what is durable and abandon it, after a failed write or sync.
 
         A second sync of the same file may succeed without having written what the first one
         could not, so nothing is appended to it any more.
@@ -382,7 +386,7 @@ class SegmentLog:
     # -- trimming and checking --------------------------------------------------------------------
 
     def trim(self, *, ending: bool = False) -> int:
-        """Remove the segments which every consumer has behind it; returns how many.
+        """Remove the segments that every consumer has behind it; returns how many.
 
         Without any consumer nothing is removed.  With ``ending`` the segment being written is
         ended first if everything in it was consumed, so that it can go too.
@@ -416,13 +420,13 @@ class SegmentLog:
         """Make the newest segment's head durable: it alone will say whose row came before."""
         if self._headless:
             if self._file is None:
-                return False  # given up; the next one which is begun has a head again
+                return False  # given up; the next one that is begun has a head again
             self._file.sync()
             self._headless = False
         return True
 
     def _trim_lineage(self) -> None:
-        """Drop the starts of which no row is left; without room for that, at another time."""
+        """Drop the starts without remaining rows; if the disk is full, do so another time."""
         kept = self._lineage.trimmed(self.begin)
         if kept != self._lineage:
             self._lineage, self._lineage_durable = kept, False
@@ -430,7 +434,7 @@ class SegmentLog:
             self._write_lineage()
 
     def check_older(self) -> list[str]:
-        """Check one older segment which the start left out; lines for the log.
+        """Check one older segment that the start left out; lines for the log.
 
         Does nothing when all are checked (:attr:`unchecked` is 0).
         """
@@ -452,7 +456,7 @@ class SegmentLog:
         return len(self._found.unchecked)
 
     def close(self) -> None:
-        """Make the published end durable and give the lock back.  May be called again."""
+        """Make the published end durable and release the lock.  May be called again."""
         if self._unlock is None:
             return
         self._end_segment()

@@ -1,7 +1,7 @@
-"""Where in a queue's segments a row stands, and what proves it: :class:`Places`.
+"""Find where in a queue's segments a row stands, and its proof: see :class:`Places`.
 
-Frames are found by their headers alone, a few of them, so that a place can be asked for many times
-a second in a queue of any size.
+Frames are found by a few headers alone, so that a place can be requested many times a second in a
+queue of any size.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .format import (
 from .lineage import Landed, Lineage, witness
 
 LOOK_OCTETS = 16 << 10
-"""What is read of a segment at a time when a single frame is looked for."""
+"""When a single frame is searched, this much of a segment is read at a time."""
 HINTS_MAX = 64
-"""How many rows' places are remembered."""
+"""The places of this many rows are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A frame, by its header, in the segment which begins at the offset ``segment``."""
+    """Describes a frame, by its header, in the segment that begins at the offset ``segment``."""
 
     segment: int
     record: Record
@@ -43,8 +43,8 @@ class Placed:
 class Places:
     """Finds the frames of single rows of the queue in ``directory``.
 
-    It remembers where it found them, and looks there first; what it answers is always read from
-    the disk, so it never tells of a history which was replaced meanwhile.  Not for use by several
+    It remembers where it found them, and tries there first; what it answers is always read from the
+    disk, so it never tells of a history that was replaced meanwhile.  Not for use by several
     threads at once.  Every method may raise OSError, and FileNotFoundError when a segment is
     trimmed meanwhile.
     """
@@ -56,14 +56,16 @@ class Places:
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     def remember(self, row: int, segment: int, position: int) -> None:
-        """A hint: the frame with ``row`` may begin at ``position`` of the segment ``segment``."""
+        """Remember, as a hint, that the frame with ``row`` may begin at ``position`` of the
+        segment ``segment``.
+        """
         self._hints[row] = segment, position
         self._hints.move_to_end(row)
         while len(self._hints) > HINTS_MAX:
             self._hints.popitem(last=False)
 
     def at(self, row: int, firsts: Sequence[int], published: Published) -> Placed | None:
-        """The first frame which holds a message at or above ``row``.
+        """Return the first frame that holds a message at or above ``row``.
 
         ``firsts`` are the segments there are, in order.  None when there is no such frame, or
         when the segment of ``row`` was trimmed.
@@ -107,7 +109,7 @@ class Places:
     def landed(
         self, offset: int, firsts: Sequence[int], published: Published, lineage: Lineage
     ) -> Landed:
-        """``offset`` with what is known of the row before it.
+        """Return ``offset`` with what is known of the row before it.
 
         ``offset`` is neither below the first segment nor beyond the published end.
         """
@@ -124,7 +126,7 @@ class Places:
         return Landed(offset, incarnation, witness(record.payload_crc, row - record.first))
 
     def before(self, first: int, published: Published, lineage: Lineage) -> Landed:
-        """What the segment ``first`` says of the row before it, or the file ``lineage``."""
+        """Return what the segment ``first`` says of the row before it, or the file ``lineage``."""
         incarnation = lineage.incarnation(first - 1) if first else 0
         segment = self._open(first, published)
         try:
@@ -137,9 +139,9 @@ class Places:
         return Landed(first, incarnation, lineage.witnesses.get(first, 0))
 
     def witnesses(self, firsts: Sequence[int], published: Published) -> dict[int, int]:
-        """What the heads of segments do not say: the witness of the row before each of them.
+        """Return what the heads of segments do not say: the witness of the row before each of them.
 
-        A program which did not know of lineage has begun them.
+        A program that did not know of lineage has begun them.
         """
         silent = {}
         for first in firsts[1:]:
@@ -152,7 +154,9 @@ class Places:
     # -- times ------------------------------------------------------------------------------------
 
     def received_at(self, placed: Placed, row: int, published: Published) -> int | None:
-        """When the message ``row`` of this frame was received; None if that cannot be read."""
+        """Return when the message ``row`` of this frame was received; None if that cannot be
+        read.
+        """
         segment = self._open(placed.segment, published)
         try:
             record = placed.record

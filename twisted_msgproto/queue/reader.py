@@ -1,7 +1,7 @@
-"""Reading a queue: any number of processes, no lock, beside a living writer.
+"""Read a queue: any number of processes may, without a lock, beside a living writer.
 
-:class:`QueueReader` never goes past the published end and never touches the writer's files.  What
-it finds damaged it passes over and remembers (:meth:`QueueReader.damaged`).
+:class:`QueueReader` never reads past the published end and never changes the writer's files.  It
+skips what is damaged, and remembers it (:meth:`QueueReader.damaged`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .source import Rows
 
 READ_ROWS = 10_000
 READ_OCTETS = 32 << 20
-"""A batch is given out at this weight, however few rows it has."""
+"""A batch is returned at this size, however few rows it has."""
 END_READS_MAX = 100
-"""How often the published end is read again when a read meets a write."""
+"""When a read meets a write, the published end is read again at most this often."""
 LOOKS_MAX = 100
-"""How often a look at the directory begins again because a segment was trimmed meanwhile."""
+"""When a segment was trimmed meanwhile, the directory is listed again at most this often."""
 
 Look = TypeVar("Look")
 Note = Callable[[int, int, str], None]
-"""Told of each range lo ≤ offset < hi which a read meets as damaged, and why."""
+"""This is called with each range lo ≤ offset < hi that a read finds damaged, and the reason."""
 
 NOTHING_PUBLISHED = Published(0, 0, 0, 0)
 
@@ -68,12 +68,12 @@ class QueueReader:
         return recovery.read_epoch(self._disk, self.directory) or 0
 
     def begin(self) -> int:
-        """The first offset which is kept."""
+        """Return the first offset that is kept."""
         firsts = recovery.segment_offsets(self._disk, self.directory)
         return firsts[0] if firsts else self.end()
 
     def end(self) -> int:
-        """The published end: the offset after the last message which may be read.
+        """Return the published end: the offset after the last message that may be read.
 
         Raises QueueCorrupt if the file is damaged for good (the writer mends it when it starts).
         """
@@ -94,7 +94,7 @@ class QueueReader:
         )
 
     def damaged(self) -> list[Range]:
-        """Ranges lo ≤ offset < hi which are damaged or lost and not yet trimmed, in order.
+        """Ranges lo ≤ offset < hi that are damaged or lost and not yet trimmed, in order.
 
         What the writer has found and noted, and what this reader has come across.
         """
@@ -107,7 +107,8 @@ class QueueReader:
     # -- history ----------------------------------------------------------------------------------
 
     def describe(self, landed: Landed | None = None) -> Description:
-        """All that a plan needs, of the rows from ``landed`` (default: from the first one) on.
+        """Return all that a plan needs, of the rows from ``landed`` (default: from the first one)
+        on.
 
         Costs a few small reads, whatever the queue holds.  Raises QueueMismatch if ``landed`` is
         not this queue's history, OSError from the disk.
@@ -144,9 +145,9 @@ class QueueReader:
         return self._looked(look)
 
     def place(self, offset: int) -> Landed:
-        """``offset`` with the incarnation and the witness of row ``offset`` - 1.
+        """Return ``offset`` with the incarnation and the witness of row ``offset`` - 1.
 
-        Raises QueueMismatch for an offset which was trimmed or is beyond the published end.
+        Raises QueueMismatch for an offset that was trimmed or is beyond the published end.
         """
 
         def look(published: Published, firsts: Sequence[int]) -> Landed:
@@ -162,13 +163,13 @@ class QueueReader:
         )
 
     def _looked(self, look: Callable[[Published, Sequence[int]], Look]) -> Look:
-        """What ``look`` finds in the published end and the segments which belong together."""
+        """Return what ``look`` finds in the published end and the segments that belong together."""
         self._check_identity()
         for _ in range(LOOKS_MAX):
             published = self._published() or NOTHING_PUBLISHED
             firsts = recovery.segment_offsets(self._disk, self.directory)
             if firsts and firsts[0] > published.offset:
-                continue  # it was trimmed up to an end which was published in between
+                continue  # it was trimmed up to an end that was published in between
             try:
                 return look(published, firsts)
             except FileNotFoundError:
@@ -208,7 +209,7 @@ class QueueReader:
     def _landed(
         self, offset: int, published: Published, firsts: Sequence[int], known: lineage.Lineage
     ) -> Landed:
-        """The lineage of an offset within bounds; that of the end is published with it."""
+        """Return the lineage of an offset within bounds; that of the end is published with it."""
         if offset == published.offset and published.incarnation:
             if published.frame_octets:
                 segment, end = published.segment, published.octets
@@ -218,7 +219,9 @@ class QueueReader:
         return self._places.landed(offset, firsts, published, known)
 
     def _octets(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
-        """The octets of each segment; those which another follows are looked at once."""
+        """Return the octets of each segment; the size of a segment with a successor is read once
+        only.
+        """
         sizes = {}
         for first in firsts:
             if first == published.segment:
@@ -241,7 +244,9 @@ class QueueReader:
     def _waiting(
         self, start: int, published: Published, firsts: Sequence[int], sizes: dict[int, int]
     ) -> tuple[int | None, int]:
-        """When the first message at or above ``start`` came, and the octets from there on."""
+        """Return when the first message at or above ``start`` came, and the octets from there
+        on.
+        """
         placed = self._places.at(start, firsts, published) if start < published.offset else None
         if placed is None or placed.record.first >= published.offset:
             return None, 0
@@ -260,7 +265,7 @@ class QueueReader:
         *,
         landed: Landed | None = None,
     ) -> Rows:
-        """The messages lo ≤ offset < hi in the columns of SCHEMA, about ``rows`` a batch.
+        """Return the messages lo ≤ offset < hi in the columns of SCHEMA, about ``rows`` a batch.
 
         Batches hold whole groups where that is possible and never more than 2 × ``rows``, unless
         a group does.  Damaged messages are missing from them; :attr:`Rows.damaged` says which.
@@ -304,7 +309,7 @@ class QueueReader:
             yield assembly.finish()
 
     def _records(self, lo: int, hi: int, note: Note) -> Iterator[tuple[Segment, Record]]:
-        """The records which hold lo ≤ offset < hi; what is missing is noted as damaged."""
+        """Yield the records that hold lo ≤ offset < hi; what is missing is noted as damaged."""
         while lo < hi:
             firsts = recovery.segment_offsets(self._disk, self.directory)
             if not firsts or firsts[0] > lo:
@@ -330,7 +335,7 @@ class QueueReader:
 
     @staticmethod
     def _segment_records(segment: Segment, lo: int, stop: int, note: Note) -> Iterator[Record]:
-        """One segment's records which hold lo ≤ offset < stop, by their headers."""
+        """Yield one segment's records that hold lo ≤ offset < stop, by their headers."""
         position, expected = segment.locate(lo)
         for item in segment.walk(position, expected, check=False):
             item_hi = item.end if isinstance(item, Record) else item.hi
@@ -349,7 +354,7 @@ class QueueReader:
     def register(self, consumer: str) -> int:
         """Make ``consumer`` known, from now on nothing it needs is trimmed; its offset.
 
-        A new consumer begins at the first offset which is kept; a known one stays where it is.
+        A new consumer begins at the first offset that is kept; a known one stays where it is.
         """
         known = consumers.read(self._disk, self.directory, consumer, self.queue_id)
         if known is not None:
@@ -378,13 +383,13 @@ class QueueReader:
         consumers.write(self._disk, self.directory, consumer, self.queue_id, offset)
 
     def forget(self, consumer: str) -> None:
-        """Forget ``consumer`` and what it still needs; the gateway may go on writing.
+        """Forget ``consumer`` and what it still needs; the gateway may continue to write.
 
-        A consumer which still lives makes itself known again with its next commit.  Raises
+        A consumer that still lives makes itself known again with its next commit.  Raises
         QueueError if there is none of this name.
         """
         consumers.remove(self._disk, self.directory, consumer)
 
     def consumers(self) -> dict[str, int]:
-        """Every registered consumer's committed offset."""
+        """Return every registered consumer's committed offset."""
         return consumers.read_all(self._disk, self.directory, self.queue_id)

@@ -1,8 +1,8 @@
-"""What a writer finds when it opens a queue, and what it does about it.
+"""A writer that opens a queue checks and mends it.
 
 The table of cases stands in ``docs/queue-format.md``, "What a start finds, and what it does".  In
-one sentence: what was never published and is not whole is cut off; what was published and is
-damaged is copied aside, told once and passed over; offsets are never given twice.
+one sentence: incomplete records that were never published are cut off; published records that are
+damaged are copied aside, reported once and skipped; offsets are never assigned twice.
 """
 
 from __future__ import annotations
@@ -35,52 +35,54 @@ from .format import (
 
 QUARANTINE = "quarantine"
 COPY_OCTETS_MAX = 64 << 20
-"""How much of one damaged stretch is copied aside."""
+"""At most this much of one damaged stretch is copied aside."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """What was found at start.  ``lines`` say it for the log, one line each."""
+    """Reports what was found at start.  ``lines`` say it for the log, one line each."""
 
     truncated_octets: int = 0
     kept_records: int = 0
-    """Messages above the published end which were whole and are published now."""
+    """Messages above the published end that were whole and are published now."""
     quarantined: list[Range] = field(default_factory=list)
-    """Damaged or lost ranges of offsets which were not known before."""
+    """Damaged or lost ranges of offsets that were not known before."""
     epoch_raised: bool = False
     lines: list[str] = field(default_factory=list)
 
     @property
     def quarantined_records(self) -> int:
-        """How many messages the new ranges cost."""
+        """Return how many messages the new ranges cost."""
         return sum(hi - lo for lo, hi in self.quarantined)
 
 
 @dataclass(slots=True)
 class Found:
-    """The state of the queue after recovery: where appending goes on."""
+    """Holds the state of the queue after recovery, and where appending resumes."""
 
     identity: Identity
     epoch: int
     end: int
     sizes: dict[int, int]
-    """Octets of each segment by its first offset, in order."""
+    """This maps the first offset of each segment to its octets, in order."""
     appendable: bool
     """Whether the newest segment may be appended to; else a new one begins at ``end``."""
     damaged: dict[Range, str]
     unchecked: list[int]
-    """First offsets of the segments which were not looked at, newest last."""
+    """These segments, by first offset, were not checked, newest last."""
     recovery: Recovery
 
 
 def segment_offsets(disk: Disk, directory: str) -> list[int]:
-    """First offsets of all segments, in order; FileNotFoundError without the directory."""
+    """Return the first offsets of all segments, in order; raise FileNotFoundError without the
+    directory.
+    """
     offsets = (segment_offset(name) for name in disk.names(directory))
     return sorted(offset for offset in offsets if offset is not None)
 
 
 def read_identity(disk: Disk, directory: str) -> Identity | None:
-    """What the file ``identity`` says; None if it is missing or damaged.
+    """Return what the file ``identity`` says; None if it is missing or damaged.
 
     Raises QueueError for a format version this program does not know.
     """
@@ -94,14 +96,14 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
 
 
 def read_epoch(disk: Disk, directory: str) -> int | None:
-    """What the file ``epoch`` says; None if it is missing or damaged."""
+    """Return what the file ``epoch`` says; None if it is missing or damaged."""
     octets = read_whole(disk, os.path.join(directory, "epoch"))
     word, _, number = (unseal(octets or b"") or "").partition(" ")
     return int(number) if word == "epoch" and number.isdecimal() else None
 
 
 def read_published(disk: Disk, directory: str) -> Published | None:
-    """What the file ``end`` says; None if it is missing or damaged."""
+    """Return what the file ``end`` says; None if it is missing or damaged."""
     octets = read_whole(disk, os.path.join(directory, "end"))
     return Published.unpacked(octets) if octets is not None else None
 
@@ -109,7 +111,7 @@ def read_published(disk: Disk, directory: str) -> Published | None:
 def read_headers(
     disk: Disk, directory: str, firsts: list[int]
 ) -> dict[int, tuple[SegmentHeader | None, int]]:
-    """Each segment's header (None if damaged) and size, by first offset."""
+    """Return each segment's header (None if damaged) and size, by first offset."""
     headers = {}
     for first in firsts:
         file = disk.open(os.path.join(directory, segment_name(first)))
@@ -158,10 +160,10 @@ def recover(
     make_identity: Callable[[], Identity],
     check_octets: int,
 ) -> Found:
-    """Check the queue in ``directory``, mend what has to be mended, and say where to go on.
+    """Check the queue in ``directory``, mend what has to be mended, and return where to resume.
 
     The caller holds the lock.  The newest segments are checked, ``check_octets`` of them (the
-    newest one always, in full).  Raises QueueError for a queue which is not ours to mend (another
+    newest one always, in full).  Raises QueueError for a queue that is not ours to mend (another
     format version, segments of another queue), OSError from the disk.
     """
     recovery = Recovery()
@@ -209,7 +211,7 @@ def recover(
 
 
 def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: int) -> None:
-    """Check a segment which another follows; damage is copied aside and noted in ``state``."""
+    """Check a segment that another follows; damage is copied aside and noted in ``state``."""
     path = os.path.join(directory, segment_name(first))
     file = disk.open(path)
     try:
@@ -230,7 +232,7 @@ def _newest(
     headers: dict[int, tuple[SegmentHeader | None, int]],
     published: Published | None,
 ) -> None:
-    """Check the newest segment, cut off what was never published, settle end and epoch."""
+    """Check the newest segment, cut off what was never published, and determine end and epoch."""
     recovery = state.recovery
     known = published.offset if published is not None else 0
     if not headers:
@@ -337,7 +339,7 @@ def _identity(
     make_identity: Callable[[], Identity],
     recovery: Recovery,
 ) -> Identity:
-    """The queue's identity: from its file, from a segment, or a new one."""
+    """Return the queue's identity: from its file, from a segment, or a new one."""
     identity = read_identity(disk, directory)
     if identity is not None:
         return identity
@@ -369,7 +371,7 @@ def _epoch(
     published: Published | None,
     recovery: Recovery,
 ) -> int:
-    """The queue's epoch: from its file, or the highest one that is written anywhere else."""
+    """Return the queue's epoch: from its file, or the highest one that is written anywhere else."""
     epoch = read_epoch(disk, directory)
     if epoch is None:
         known = [header.epoch for header, _ in headers.values() if header is not None]

@@ -1,7 +1,7 @@
-"""The table's columns, and which of them a queue stores for each message.
+"""The table has these columns, and a queue stores some of them for each message.
 
-:data:`SCHEMA` is what readers give and what the Spark source promises, column for column.
-:data:`STORED` are the columns that differ from message to message; a group leaves out those which
+:data:`SCHEMA` is what readers return and what the Spark source promises, column for column.
+:data:`STORED` are the columns that differ from message to message; a group leaves out those that
 are null throughout (see ``docs/queue-format.md``, "Stored columns").
 """
 
@@ -35,7 +35,7 @@ SCHEMA: pa.Schema = pa.schema(
         pa.field("truncated", pa.bool_(), nullable=False),
     ]
 )
-"""The table of one queue: names, types and nullability as users and Spark see them."""
+"""The table of one queue has these names, types and nullability for users and Spark."""
 
 MESSAGE_ID_TEXT = 1
 MESSAGE_ID_INTEGER = 2
@@ -54,13 +54,15 @@ STORED: tuple[tuple[int, str, pa.DataType], ...] = (
     (ATTACHMENTS_GIVEN, "attachments", ATTACHMENTS),
     (TRUNCATED, "truncated", pa.bool_()),
 )
-"""Bit, name and type of every column which a frame may hold, in the order they stand in it."""
+"""Bit, name and type of every column that a frame may hold, in the order they stand in it."""
 
 KNOWN_COLUMNS = sum(bit for bit, _, _ in STORED)
-"""All bits which format version 1 knows."""
+"""Format version 1 knows these bits."""
 
 
 @cache
 def stored_schema(columns: int) -> pa.Schema:
-    """The schema of a frame's record batch whose runs head names ``columns`` (a sum of bits)."""
+    """Return the schema of a frame's record batch whose runs head names ``columns`` (a sum of
+    bits).
+    """
     return pa.schema([(name, kind) for bit, name, kind in STORED if columns & bit])

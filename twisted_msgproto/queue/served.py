@@ -28,7 +28,7 @@ from .streams import Streams
 REQUEST_OCTETS_MAX = 4096
 """What an action's body or a ticket may have: it is a few names and numbers."""
 ROWS_MAX = 100_000
-"""Rows of one record batch which a caller may ask for; asking for more gives these."""
+"""A caller may request this many rows in one record batch; a larger request is reduced to it."""
 
 Request = dict[str, Any]
 Chunk = tuple[pa.RecordBatch, bytes | None]
@@ -61,11 +61,13 @@ class Served:
         }
 
     def _opened(self) -> QueueReader:
-        """A reader of what stands in the directory now: another queue may have been put there."""
+        """Return a reader of what stands in the directory now: another queue may have been put
+        there.
+        """
         return QueueReader(self._directory, disk=self._disk)
 
     def _own(self, request: Request) -> QueueReader:
-        """A reader for a call which names this queue; QueueMismatch for any other."""
+        """A reader for a call that names this queue; QueueMismatch for any other."""
         reader = self._opened()
         wanted = _text(request, "queue_id")
         if wanted != reader.queue_id:
@@ -77,7 +79,9 @@ class Served:
 
     @contextmanager
     def _remembering(self, reader: QueueReader) -> Iterator[QueueReader]:
-        """The reader which remembers places from call to call; ``reader`` if that is another's."""
+        """Return the reader that remembers places from call to call, or ``reader`` if that
+        belongs to another call.
+        """
         with self._mutex:
             if self._reader.identity != reader.identity:
                 self._reader = reader
@@ -127,11 +131,11 @@ class Served:
         return {}
 
     def stream(self, ticket: bytes, address: str) -> Iterator[Chunk]:
-        """The batches of a ticket, for a reader at ``address``.
+        """Yield the batches of a ticket, for a reader at ``address``.
 
-        Where damage was met the ranges met so far are told with the batch, and at the end with
-        one that has no rows.  Above the limit of streams, and for a reader which took nothing for
-        too long, it raises FlightUnavailableError, which callers answer by trying again.
+        Where damage was found the ranges found so far come with the batch, and at the end with one
+        that has no rows.  Above the limit of streams, and for a reader that read nothing for too
+        long, it raises FlightUnavailableError; callers then try again.
         """
         request = _request(ticket)
         reader = self._own(request)

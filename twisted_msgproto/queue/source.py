@@ -1,7 +1,7 @@
-"""What every queue offers to whoever reads it, on this machine or on another.
+"""Every queue offers this to its readers, on this machine or on another.
 
 :class:`~.reader.QueueReader` is a :class:`Queue` in a directory,
-:class:`~twisted_msgproto.spark.flight.FlightQueue` one which is served over Arrow Flight.
+:class:`~twisted_msgproto.spark.flight.FlightQueue` one that is served over Arrow Flight.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .lineage import Description, Landed
 
 
 class Rows:
-    """The record batches of one read, in order, and afterwards what of it was damaged.
+    """Iterates over the record batches of one read, in order; afterwards it says what was damaged.
 
     It can be read once.
     """
@@ -34,12 +34,14 @@ class Rows:
 
     @property
     def damaged(self) -> list[Range]:
-        """The ranges lo ≤ offset < hi which this very read met as damaged, up to now, in order."""
+        """Return the ranges lo ≤ offset < hi that this very read met as damaged, up to now, in
+        order.
+        """
         return damage.merged(self._met)
 
 
 class Queue(Protocol):
-    """A queue which can be described, read and told what is not needed any more.
+    """A queue that can be described, read and told what is not needed any more.
 
     Every method may raise QueueError, one line: QueueMismatch for what is not this queue's
     history, QueueAway when its gateway does not answer.
@@ -54,25 +56,25 @@ class Queue(Protocol):
         """How often published rows were lost."""
 
     def begin(self) -> int:
-        """The first offset which is kept."""
+        """Return the first offset that is kept."""
 
     def end(self) -> int:
-        """The offset after the last published row."""
+        """Return the offset after the last published row."""
 
     def damaged(self) -> list[Range]:
-        """Ranges which are known to be damaged or lost."""
+        """Ranges that are known to be damaged or lost."""
 
     def describe(self, landed: Landed | None = None) -> Description:
-        """All that a plan needs, of the rows from ``landed`` on; checks ``landed`` first."""
+        """Return all that a plan needs, of the rows from ``landed`` on; checks ``landed`` first."""
 
     def place(self, offset: int) -> Landed:
-        """``offset`` with the incarnation and the witness of row ``offset`` - 1."""
+        """Return ``offset`` with the incarnation and the witness of row ``offset`` - 1."""
 
     def check(self, landed: Landed) -> None:
         """Raise QueueMismatch, saying why and what to do, if ``landed`` is not its history."""
 
     def read(self, lo: int, hi: int, rows: int = ..., *, landed: Landed | None = None) -> Rows:
-        """The rows lo ≤ offset < hi, about ``rows`` a batch; checks ``landed`` first."""
+        """Return the rows lo ≤ offset < hi, about ``rows`` a batch; checks ``landed`` first."""
 
     def register(self, consumer: str) -> int:
         """Make ``consumer`` known, and keep from now on what it needs; its offset."""

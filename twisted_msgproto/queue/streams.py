@@ -1,7 +1,8 @@
-"""Who may read at the same time: :class:`Streams`, the places of a server's range readers.
+"""A server's range readers share a number of places: :class:`Streams` decides who may read at the
+same time.
 
-A reader which takes nothing keeps what waits for it: a batch in memory and a thread of the server,
-which nothing but its own end sets free.  So it must not keep its place from others as well.
+A reader that reads nothing occupies a batch in memory and a thread of the server, until it ends.
+So it must not keep its place from others as well.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Callable
 STREAMS_MAX = 16
 """Ranges read at the same time: each reads segments and holds a batch in memory."""
 STREAM_IDLE_SECONDS = 30.0
-"""How long a reader may take nothing before another one may have its place.
+"""A reader may read nothing for this many seconds before another one may have its place.
 
-A Spark task which reads takes the next batch within a second; one which waits this long hangs.
+A working Spark task reads the next batch within a second; one that waits this long hangs.
 """
 HUNG_PER_ADDRESS_MAX = 64
-"""Streams which lost their place and did not end, by address: each keeps a thread and a batch."""
+"""Streams that lost their place and did not end, by address: each keeps a thread and a batch."""
 
 
 class Stream:
@@ -32,26 +33,28 @@ class Stream:
         self.address = address
         self.lost = False
         self.waits_since: float | None = None
-        """Since when the reader has not taken what was given, None while we work for it."""
+        """The reader has not read the last batch since this time; None while we prepare the next
+        one.
+        """
 
     def give(self) -> None:
-        """A batch is given out: from now on the reader has to take it."""
+        """Note that a batch was sent: from now on the reader has to read it."""
         self.waits_since = self._streams.clock()
 
     def taken(self) -> bool:
-        """The reader has taken it; True if it still has its place."""
+        """Note that the reader has read it; return True if it still has its place."""
         self.waits_since = None
         return not self.lost
 
     def end(self) -> None:
-        """Give the place back.  May be called again."""
+        """Release the place.  May be called again."""
         self._streams.end(self)
 
 
 class Streams:
-    """At most ``places`` streams at once; used by many threads.
+    """Allows at most ``places`` streams at once; it is used by many threads.
 
-    ``clock`` gives seconds, ``idle`` is how many of them a reader may take nothing.
+    ``clock`` returns seconds; a reader may read nothing for ``idle`` seconds.
     """
 
     def __init__(
@@ -68,9 +71,9 @@ class Streams:
         self._hung: set[Stream] = set()
 
     def begin(self, address: str) -> Stream | str:
-        """A place for a reader at ``address``, or one line which says why there is none.
+        """Return a place for a reader at ``address``, or one line that says why there is none.
 
-        If all are taken, the reader which has taken nothing for the longest time loses its own.
+        If all are occupied, the reader that has read nothing for the longest time loses its own.
         """
         with self._mutex:
             if Counter(stream.address for stream in self._hung)[address] >= HUNG_PER_ADDRESS_MAX:

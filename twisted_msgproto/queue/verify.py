@@ -1,6 +1,6 @@
-"""Looking over a whole queue: what is in it, what is damaged, what it costs.
+"""Check a whole queue: what is in it, what is damaged, which offsets are lost.
 
-Reads only, needs no lock, and may run beside a living writer.
+It only reads, needs no lock, and may run beside a living writer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from .reader import QueueReader
 
 @dataclass(slots=True)
 class SegmentReport:
-    """One segment: its offsets lo ≤ n < hi, its octets, its whole groups and messages."""
+    """Describes one segment: its offsets lo ≤ n < hi, its octets, its complete groups and
+    messages.
+    """
 
     name: str
     lo: int
@@ -32,7 +34,7 @@ class SegmentReport:
 
 @dataclass(slots=True)
 class Report:
-    """What :func:`verify` found."""
+    """Reports what :func:`verify` found."""
 
     queue_id: str
     epoch: int
@@ -40,30 +42,30 @@ class Report:
     end: int
     segments: list[SegmentReport] = field(default_factory=list)
     damaged: list[Range] = field(default_factory=list)
-    """Ranges below the published end which cannot be read."""
+    """Ranges below the published end that cannot be read."""
     lines: list[str] = field(default_factory=list)
-    """What is wrong, one line each."""
+    """These are the faults, one line each."""
     unpublished_octets: int = 0
-    """What lies behind the published end: a write under way, or the rest of a crash."""
+    """These lie behind the published end: a write under way, or the rest of a crash."""
 
     @property
     def octets(self) -> int:
-        """What all segments hold together."""
+        """Return what all segments hold together."""
         return sum(segment.octets for segment in self.segments)
 
     @property
     def messages(self) -> int:
-        """Messages which can be read."""
+        """Messages that can be read."""
         return sum(segment.messages for segment in self.segments)
 
     @property
     def groups(self) -> int:
-        """Groups which can be read."""
+        """Groups that can be read."""
         return sum(segment.groups for segment in self.segments)
 
 
 def segments(disk: Disk, directory: str, end: int) -> list[SegmentReport]:
-    """The segments by their names and sizes alone; what is trimmed meanwhile is left out."""
+    """Return the segments by their names and sizes alone; what is trimmed meanwhile is left out."""
     firsts = recovery.segment_offsets(disk, directory)
     found = []
     for index, first in enumerate(firsts):

@@ -1,14 +1,15 @@
-"""The queue's writer: :class:`QueueWriter`.
+""":class:`QueueWriter` writes the queue.
 
 Batches come from any thread; one thread of the writer's own makes them durable.  A group is
 committed at once when no sync is under way; what arrives during a sync is the next group: one
-message alone waits for nothing, many share a sync.
+message alone waits for nothing, many share a sync.  Sessions take turns (:mod:`.fair`), and a group
+is no larger than what the disk writes in a short time: one session in bulk does not delay others.
 
 Who encodes?  Lists of small batches are gathered and encoded once a group, by the writer's thread.
 A packed batch (:mod:`~twisted_msgproto.core.packed`) is encoded by whoever submits it, because its
-octets have just come and are still in that processor's cache: that takes 0.1 µs a message, half of
-what it costs to fetch the octets into another one's.  So is a long list (0.3 µs a message, and one
-thread alone can do it at a time, whichever it is): what was submitted before is written meanwhile.
+octets have just come and are still in that processor's cache: to fetch them into another
+processor's cache would cost twice as much.  So is a long list, since only one thread at a time can
+encode it anyway: what was submitted before is written meanwhile.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
@@ -31,37 +31,56 @@ from .columns import Encoded, encode
 from .consumers import Watch
 from .damage import Range
 from .disk import OS_DISK, Disk
+from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery
 
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
 ENCODED_AT_ONCE_MESSAGES = 512
-"""A batch of lists with so many messages is worth a frame of its own, which costs 40 µs."""
+"""A batch of lists with at least this many messages is worth a frame of its own."""
+ROW_OCTETS = 32
+"""A message of a list has this cost in its frame beside its octets: offsets, numbers, short
+texts.
+"""
 RETRY_DELAY_S = 0.25
-"""How long the writer waits before it looks for room again."""
+"""A writer without space on the disk checks again after this many seconds."""
 USUAL_SYNC = "fdatasync"
 IDLE_S = 1.0
-"""How often a writer with nothing to do looks for something to trim."""
+"""A writer with nothing to do checks this often whether something can be trimmed."""
 WATCH_S = 60.0
-"""How often a writer looks whether its consumers move."""
+"""A writer checks this often whether its consumers move."""
 CLOSE_TIMEOUT_S = 4.0
 GIVE_UP_S = 1.0
-"""How long a closing writer waits for a disk which does not answer."""
+"""A closing writer waits this long for a disk that does not answer."""
 
 Callback = Callable[[BaseException | None], None]
 
 
 class _Entry(NamedTuple):
-    """A batch which waits: its weight, who waits for it, and the batch or else the frame of it.
+    """Holds a batch that waits, its size and who waits for it.
 
-    Never both: a batch keeps the octets in which it came, and memory counts them once.
+    It holds either the batch or its frame, never both: a batch keeps the octets in which it came,
+    and memory counts them once.
     """
 
     messages: int
     octets: int
     callback: Callback
     content: MessageBatch | Encoded
+
+    def weight(self) -> int:
+        """Return what writing it costs, in octets of a frame: ``{}`` is not as cheap as it
+        seems.
+        """
+        if isinstance(self.content, Encoded):
+            return self.content.octets
+        return self.octets + ROW_OCTETS * self.messages
+
+
+def _session_of(batch: MessageBatch) -> Hashable:
+    """Return whose turn ``batch`` is written in; what names no session shares its peer's."""
+    return batch.session or (batch.protocol, batch.peer)
 
 
 Result = tuple[_Entry, BaseException | None]
@@ -88,19 +107,19 @@ class QueueWriter:
     Making one takes the lock, recovers the queue and starts the thread.  Raises QueueLocked if
     another process writes this queue, QueueError if it cannot be opened; both are one line.
 
-    * ``max_bytes``: octets on disk above which the queue waits for its consumers;
+    * ``max_bytes``: above this many octets on disk the queue waits for its consumers;
       ``segment_bytes``: octets of one segment.
     * ``group_octets``, ``group_messages``: what one group holds at most (one batch alone may be
-      larger).
+      larger).  Groups of sessions that send in bulk are smaller on a slow disk.
     * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
-    * ``retry_delay``: seconds between looks for room when there is none.
-    * ``check_octets``: how much of the queue is checked before it takes messages (the newest part;
-      the rest is checked when there is nothing else to do).
-    * ``report``: called in the writer thread with one line when something happens which an
-      operator should know (first of all what the start has found: damage, a torn tail); default:
-      the logger ``twisted_msgproto.queue``.
+    * ``retry_delay``: seconds between checks for space when there is none.
+    * ``check_octets``: how much of the queue is checked before it accepts messages (the newest
+      part; the rest is checked when there is nothing else to do).
+    * ``report``: called in the writer thread with one line when something happens that an operator
+      should know (first of all what the start has found: damage, a torn tail); default: the logger
+      ``twisted_msgproto.queue``.
 
-    A process which is forked from this one cannot write: what it submits raises QueueClosed.
+    A process that is forked from this one cannot write: what it submits raises QueueClosed.
     """
 
     def __init__(
@@ -133,15 +152,14 @@ class QueueWriter:
         self.queue_id = self._log.queue_id
         """Names this queue for good: the table's ``gateway``."""
         self.recovery: Recovery = self._log.recovery
-        """What was found at start; its ``lines`` are reported."""
+        """This was found at start; its ``lines`` are reported."""
         self.sync_name = disk.sync_name
-        """The system call which makes a group durable; reported if it is not the usual one."""
+        """This system call makes a group durable; it is reported if it is not the usual one."""
         self.stalled: str | None = None
         """Why nothing is written at present (no room), or None."""
         self._changed = threading.Condition()
-        self._waiting: deque[_Entry] = deque()  # not taken by the thread yet
-        self._gathered_messages = 0  # of those
-        self._gathered_octets = 0
+        self._waiting: FairQueue[_Entry] = FairQueue()  # not taken by the thread yet
+        self._cost = GroupCost()
         self._waiting_messages = 0  # not called back yet
         self._waiting_octets = 0
         self._idle = False  # the thread waits for something to do
@@ -174,12 +192,12 @@ class QueueWriter:
 
     @property
     def begin(self) -> int:
-        """The first offset which is kept."""
+        """Return the first offset that is kept."""
         return self._log.begin
 
     @property
     def end(self) -> int:
-        """The offset after the last durable, published message."""
+        """Return the offset after the last durable, published message."""
         return self._log.end
 
     @property
@@ -188,21 +206,21 @@ class QueueWriter:
         return self._log.damaged
 
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
-        """Give ``batch`` to the queue; never blocks.
+        """Submit ``batch`` to the queue; never blocks.
 
         ``callback`` is called once, in the writer's thread: with None when the batch is
-        durable, with an exception when it is not and never will be.  Batches become durable, and
-        callbacks are called one after another, in the order of submission.  Raises QueueClosed
-        after :meth:`close`, or if the writer has failed.
+        durable, with an exception when it is not and never will be.  The batches of one session
+        (``batch.session``) become durable, and are called back, in the order of submission;
+        sessions take turns (``NB-01``).  Raises QueueClosed after :meth:`close`, or if the writer
+        has failed.
         """
         entry = _Entry(batch.count, batch.octets, callback, self._encoded_at_once(batch))
+        session, weight = _session_of(batch), entry.weight()
         with self._changed:
             if self._closing or self._failure is not None:
                 why = f": {self._failure}" if self._failure is not None else ""
                 raise QueueClosed(f"the queue {self.directory} is closed{why}") from self._failure
-            self._waiting.append(entry)
-            self._gathered_messages += entry.messages
-            self._gathered_octets += entry.octets
+            self._waiting.add(session, entry, entry.messages, weight)
             self._waiting_messages += entry.messages
             self._waiting_octets += entry.octets
             if self._idle:
@@ -210,7 +228,9 @@ class QueueWriter:
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
-        """A packed or long batch as a frame; others as they are, and what cannot be encoded."""
+        """Return a packed or long batch as a frame; others as they are, and what cannot be
+        encoded.
+        """
         packed = kept_packed(batch.body) or kept_packed(batch.fields)
         if not packed and batch.count < ENCODED_AT_ONCE_MESSAGES:
             return batch
@@ -245,10 +265,10 @@ class QueueWriter:
         }
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Write what waits, stop the thread and give the lock back; True if all was written.
+        """Write what waits, stop the thread and release the lock; return True if all was written.
 
-        After ``timeout`` seconds (a disk without room, a slow or hanging disk) what still waits is
-        called back with QueueClosed.  May be called again.
+        After ``timeout`` seconds (a full, slow or hanging disk) what still waits is called back
+        with QueueClosed.  May be called again.
         """
         with self._changed:
             self._closing = True
@@ -291,33 +311,23 @@ class QueueWriter:
         )
 
     def _take(self) -> list[_Entry] | None:
-        """Wait for batches and take as many as make a group.
+        """Wait for batches and return as many as make a group.
 
         An empty list: nothing came for a while.  None: the queue is being closed, and all is
         written or the time for it is up.
         """
         with self._changed:
-            if not self._waiting and not self._closing:
+            if not self._waiting.entries and not self._closing:
                 self._idle = True
                 self._changed.wait(IDLE_S)
                 self._idle = False
             if self._give_up.is_set():
                 return None
-            if not self._waiting:
+            if not self._waiting.entries:
                 return None if self._closing else []
             self._delay()
-            taken: list[_Entry] = []
-            messages = octets = 0
-            while self._waiting:
-                first = self._waiting[0]
-                messages += first.messages
-                octets += first.octets
-                if taken and (messages > self._group_messages or octets > self._group_octets):
-                    break
-                taken.append(self._waiting.popleft())
-                self._gathered_messages -= first.messages
-                self._gathered_octets -= first.octets
-            return taken
+            octets = self._cost.octets_max(self._group_octets)
+            return self._waiting.take(self._group_messages, octets)
 
     def _delay(self) -> None:
         """Wait for more to come into the group, if the operator wants that."""
@@ -325,15 +335,15 @@ class QueueWriter:
         self._idle = True
         while (
             not self._closing
-            and self._gathered_octets < self._group_octets
-            and self._gathered_messages < self._group_messages
+            and self._waiting.octets < self._group_octets
+            and self._waiting.messages < self._group_messages
             and (left := until - time.monotonic()) > 0
         ):
             self._changed.wait(left)
         self._idle = False
 
     def _report(self, line: str) -> None:
-        """Tell the operator; a fault of whoever takes the line stops at itself."""
+        """Report to the operator; an error of the receiver of the line goes no further."""
         try:
             self._report_to(line)
         except Exception:
@@ -349,7 +359,7 @@ class QueueWriter:
             self._report(f"queue {self.directory}: {error}")
 
     def _look_at_consumers(self) -> None:
-        """Name those which do not move: what they need is kept, and fills the disk."""
+        """Name those that do not move: what they need is kept, and fills the disk."""
         now = time.monotonic()
         if now < self._watch_at:
             return
@@ -362,7 +372,7 @@ class QueueWriter:
             )
 
     def _tidy(self) -> None:
-        """Nothing waits: trim, and check one segment which the start left out."""
+        """Nothing waits: trim, and check one segment that the start left out."""
         self._trim()
         try:
             lines = self._log.check_older()
@@ -373,22 +383,23 @@ class QueueWriter:
             self._report(line)
 
     def _behind(self) -> list[Result]:
-        """Take away everything that was submitted and not taken yet."""
+        """Remove and return everything that was submitted and is not being written yet."""
         with self._changed:
-            results: list[Result] = [(entry, None) for entry in self._waiting]
-            self._waiting.clear()
-            self._gathered_messages = self._gathered_octets = 0
-        return results
+            return [(entry, None) for entry in self._waiting.clear()]
 
     def _commit(self, taken: list[_Entry]) -> None:
         """Make a group durable and call back.
 
-        What was submitted behind a group which failed fails too: its submitter does not know yet,
+        What was submitted behind a group that failed fails too: its submitter does not know yet,
         and without that a session would stand in the queue with a gap.  So does what is submitted
         while others are being told.
         """
+        began, stalls = time.perf_counter(), self._stalls
         frames, results = self._encoded(taken)
         error = self._append(frames) if frames else None
+        if error is None and stalls == self._stalls:
+            weight = sum(entry.weight() for entry in taken)
+            self._cost.learn(weight, time.perf_counter() - began)
         while results:
             self._call_back(results, error)
             results = self._behind() if error is not None else []
@@ -400,7 +411,7 @@ class QueueWriter:
     def _encoded(self, taken: list[_Entry]) -> tuple[list[Encoded], list[Result]]:
         """The frames of a group, and each entry with what is wrong with its own batch.
 
-        Neighbours which were not encoded yet share a frame.
+        Neighbours that were not encoded yet share a frame.
         """
         frames: list[Encoded] = []
         errors: list[BaseException | None] = []
@@ -419,7 +430,7 @@ class QueueWriter:
 
     @staticmethod
     def _encode(batches: list[MessageBatch], frames: list[Encoded]) -> list[BaseException | None]:
-        """Add batches to the frames as one; the errors of those which cannot be encoded."""
+        """Add batches to the frames as one; the errors of those that cannot be encoded."""
         errors: list[BaseException | None] = [None] * len(batches)
         good = [batch for batch in batches if batch.count]
         try:
@@ -436,7 +447,9 @@ class QueueWriter:
         return errors
 
     def _append(self, frames: list[Encoded]) -> BaseException | None:
-        """Append to the log, waiting for room as long as it takes; the error if it failed."""
+        """Append to the log, waiting for space as long as necessary; return the error if it
+        failed.
+        """
         while True:
             began = time.perf_counter()
             try:

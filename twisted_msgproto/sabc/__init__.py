@@ -1,4 +1,4 @@
-"""sABC: sessions of requests and answers which a person can type, over TCP, TLS and WebSocket.
+"""sABC has sessions of requests and answers that a person can type, over TCP, TLS and WebSocket.
 
 Read in this order: wire, terms, machine, protocol, service.
 """

@@ -1,29 +1,40 @@
 """sABC for ``msgproto send``, ``recv`` and ``bench``: a request a message.
 
 ENDPOINT is ``tcp:HOST:PORT``, ``tls:HOST:PORT``, ``unix:PATH``, ``ws://…`` or ``wss://…``.
-``--user`` is the client-id, ``--password-file`` holds the passcode.
+``--user`` is the client-id, ``--password-file`` holds the passcode, ``--property`` a header of
+every message.  A body is octets: lines are carried as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from ..cli.asking import ask_each
-from ..cli.connecting import client_endpoint, tls_options
-from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
-from ..core.errors import ConfigurationError, ConnectionClosed
+from ..core.errors import ConnectionClosed, Refused
 from ..core.message import Message
-from ..net.wires import websocket
+from ..net.clients.asking import ask_each
+from ..net.clients.endpoints import client_endpoint, websocket_endpoint
+from ..net.clients.shapes import (
+    LOG_IN_OPTIONS,
+    TLS_OPTIONS,
+    ConnectOptions,
+    Messages,
+    Progress,
+    RecvOptions,
+    SendOptions,
+)
 from ..registry import PROTOCOLS
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
-from .protocol.session import PROTOCOL, log
+from .protocol.session import PROTOCOL
 from .terms.events import ErrorReceived
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS[PROTOCOL].ports['tcp']}"
+
+SEND_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS | {"window", "properties"}
+RECV_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS
 
 WINDOW = 256
 """Requests in flight when nobody says."""
@@ -32,36 +43,50 @@ WINDOW = 256
 async def _connected(
     reactor: Any, options: ConnectOptions, protocol: type[SabcClient] = SabcClient
 ) -> SabcClient:
-    if options.destination is not None:
-        raise ConfigurationError("sABC knows no destinations: leave --destination out")
     factory = SabcClientFactory(
         options.user or ANONYMOUS_CLIENT_ID, options.password, clock=reactor
     )
     factory.protocol = protocol
-    if options.endpoint.startswith(("ws:", "wss:")):
-        url = options.endpoint
-        address = websocket.parse_address(url)
-        tls = tls_options(options, address.host) if address.secure else None
-        endpoint = websocket.client_endpoint(reactor, url, tls)
-        connection: Any = await endpoint.connect(factory.webSocketFactory(url))
+    if _on_websocket(options):
+        endpoint = websocket_endpoint(reactor, options)
+        connection: Any = await endpoint.connect(factory.webSocketFactory(options.endpoint))
         client: SabcClient = connection.session
     else:
         connected: Any = await client_endpoint(reactor, options).connect(factory)
         client = connected
-    return await client.whenEstablished()
+    try:
+        return await client.whenEstablished()
+    except CancelledError:
+        client.loseSession()
+        raise
+
+
+def _on_websocket(options: ConnectOptions) -> bool:
+    return options.endpoint.startswith(("ws:", "wss:"))
+
+
+def encode(line: bytes, options: SendOptions) -> bytes:
+    """Return the line as it is; ValueError for one that WebSocket cannot carry (``SA-21``)."""
+    if line.startswith(b"\0") and _on_websocket(options):
+        raise ValueError(
+            "it begins with NUL, which ends a message on WebSocket; a tcp: endpoint carries it"
+        )
+    return line
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """A request for each message; its answer is the acknowledgement.
 
-    The first request which fails ends it.
+    The first request that fails ends it.
     """
-    if options.compress:
-        raise ConfigurationError("sABC does not compress: leave --compress out")
     session = await _connected(reactor, options)
     window = min(options.window or WINDOW, session.room)
+
+    def ask(body: bytes) -> Deferred[Any]:
+        return session.request(body, headers=options.properties)
+
     try:
-        await ask_each(reactor, messages, progress, window, session.request)
+        await ask_each(reactor, messages, progress, window, ask)
     finally:
         await session.disconnect()
 
@@ -81,8 +106,10 @@ class Receiver(SabcClient):
         self.show(message)
 
     def errorReceived(self, error: ErrorReceived) -> None:
-        """Tell the operator."""
-        log.warn("the server reports an error: {code}", code=error.code)
+        """The server has an error to tell which answers nothing: it ends."""
+        if not self.ended.called:
+            text = error.body.decode("utf-8", "replace") or "it does not say which"
+            self.ended.errback(Refused(f"the server reports an error: {text}", error.code))
 
     def sessionLost(self, reason: Failure) -> None:
         """There is no more to come."""

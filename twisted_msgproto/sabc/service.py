@@ -30,6 +30,7 @@ class Options(AuthenticationOptions):
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5046:interface=127.0.0.1"
     LIMITS = LIMITS
+    serverFactory = SabcServerFactory
 
     optFlags: ClassVar[list[list[Any]]] = [
         ["lenient", None, "Read bare LF as a line end too, as a terminal sends it."],
@@ -47,7 +48,7 @@ class Options(AuthenticationOptions):
         self["websockets"].append(description)
 
     def opt_origin(self, origin: str) -> None:
-        """A web page's origin which may connect, like https://example.org; 'null'; '*' for all."""
+        """A web page's origin that may connect, like https://example.org; 'null'; '*' for all."""
         try:
             parse_origins([origin])
         except ConfigurationError as error:
@@ -55,7 +56,7 @@ class Options(AuthenticationOptions):
         self["origins"].append(origin)
 
     def postOptions(self) -> None:
-        """Both transports by default, only those which were named otherwise."""
+        """Both transports by default, only those that were named otherwise."""
         if not self["endpoints"] and not self["websockets"]:
             self["websockets"] = [DEFAULT_WEBSOCKET_ENDPOINT]
         elif not self["endpoints"]:
@@ -70,18 +71,14 @@ def websocket_address(announced: Callable[[str, str], None], name: str, address:
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """The sABC server as a child of ``gateway``, which has the sink."""
+    """Return the sABC server as a child of ``gateway``, which has the sink."""
     assert isinstance(options, Options)
-    factory = SabcServerFactory(
-        gateway.sink,
-        limits=options["limits"],
-        clock=gateway.reactor,
-        budget=gateway.budget,
+    factory = gateway.makeFactory(
+        options,
         portal=options.portal(),
         lenient=bool(options["lenient"]),
         refuseOversize=bool(options["refuse-oversize"]),
     )
-    gateway.factories.append(factory)
     both: Any = MultiService()
     streams: Any = ListeningService(gateway.reactor, factory, options["endpoints"])
     streams.setServiceParent(both)
@@ -97,5 +94,5 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 
 
 def makeService(options: ServerOptions) -> IService:
-    """What twistd calls."""
+    """Return what twistd calls."""
     return standalone(options, serve)

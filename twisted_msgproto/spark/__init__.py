@@ -1,4 +1,5 @@
-"""Queues as Structured Streaming sources, and the bridge process from a queue to a table.
+"""This package reads queues as Structured Streaming sources, and contains the bridge process from
+queues to a table.
 
 Importing this package does not import pyspark; :func:`register` and the others do.
 
@@ -25,7 +26,9 @@ __all__ = ["need_spark", "read_table", "register", "release"]
 
 
 def need_spark() -> None:
-    """Imports what the extra ``spark`` brings; ConfigurationError with one line if it is absent."""
+    """Import what the extra ``spark`` installs; raise ConfigurationError with one line if it is
+    absent.
+    """
     try:
         import pyarrow
         import pyspark.sql.streaming.datasource  # noqa: F401  since pyspark 4.2
@@ -42,9 +45,9 @@ def register(spark: SparkSession, *, probe: bool = True) -> None:
     It also lets the workers find this package.  On one machine (``local[…]``) they run this very
     Python unless ``PYSPARK_PYTHON`` or Spark's setting ``spark.pyspark.python`` names another.  On
     a cluster one worker is asked by a small job whether it can run the source (``probe=False``
-    leaves that out); a package which it lacks is sent to it.
+    leaves that out); a package that it lacks is sent to it.
 
-    Raises ConfigurationError, one line which says what to set, when pyarrow or a recent pyspark is
+    Raises ConfigurationError, one line that says what to set, when pyarrow or a recent pyspark is
     absent here, or when the cluster's workers cannot run the source.
     """
     need_spark()

@@ -1,9 +1,9 @@
-"""The bridge process: queues → one Spark job a batch → a Delta table, until somebody ends it.
+"""The bridge process lands queues in a Delta table, one Spark job a batch, until somebody ends it.
 
-Three threads: the main one takes signals and waits, so that it can end the process whatever hangs
-(TB-10); the loop (``loop.py``) plans, lands and commits; the marks (``marks.py``) go to the
-gateways and the status to its files.  Everything that can be wrong is looked at before Java starts
-and said in one line.
+It has three threads.  The main one receives signals and waits, so that it can end the process
+whatever hangs (TB-10).  The loop (``loop.py``) plans, lands and commits.  The third (``marks.py``)
+sends marks to the gateways and writes the status files.  Everything that can be wrong is checked
+before Java starts and reported in one line.
 """
 
 from __future__ import annotations
@@ -53,34 +53,34 @@ from .report import Batch, Progress, Report, StatusFiles, lock_path, progress_li
 from .session import SCHEDULING_JAVA, first_line, spark_context, within
 
 TRIGGER_SECONDS = 1.0
-"""The least time from one batch to the next, unless somebody says otherwise."""
+"""At least this time lies between two batches, unless the operator sets another."""
 
 PRIVATE = "_bridge"
 """The bridges' own directory below a table; readers and vacuum pass over such names."""
 
 LOOK_SECONDS = 0.1
-"""How often the main thread looks for signals and for the end of the loop."""
+"""The main thread checks this often for signals and for the end of the loop."""
 
 GRACE_SECONDS = 2.0
-"""After SIGTERM the running batch has so long to end; then it is cancelled and lands next time."""
+"""After SIGTERM the running batch may last this long; then it is cancelled and lands next time."""
 
 CANCEL_SECONDS = 0.5
-"""How long a cancelled batch may take to end before nobody waits for it any more."""
+"""A cancelled batch may need this long to end before nobody waits for it any more."""
 
 MARKS_SECONDS = 1.0
-"""How long the last marks and the last status may take."""
+"""The last marks and the last status may need this long."""
 
 
 @dataclass(slots=True, frozen=True)
 class BridgeOptions:
-    """What ``msgproto bridge`` was asked for.
+    """Holds the options of ``msgproto bridge``.
 
-    ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one
-    batch to the next in seconds (0: the next begins when the last ends); ``once`` drains what is
-    there and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None
-    for what the table has; ``start_begin`` takes gateways which the table does not know though
-    they have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's,
-    ``storage`` delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines.
+    ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one batch
+    to the next in seconds (0: the next begins when the last ends); ``once`` drains what is there
+    and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
+    what the table has; ``start_begin`` accepts gateways that the table does not know although they
+    have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
+    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines.
     """
 
     queues: Sequence[str]
@@ -121,12 +121,14 @@ class BridgeOptions:
 
     @property
     def access(self) -> Access:
-        """What opens the queues of other machines."""
+        """Return what opens the queues of other machines."""
         return Access(self.token_file, self.authority)
 
     @property
     def locations(self) -> list[str]:
-        """The queues, directories as absolute paths: workers have other working directories."""
+        """Return the queues, directories as absolute paths: workers have other working
+        directories.
+        """
         return [
             queue if is_remote(queue) else os.path.abspath(queue.removeprefix("file://"))
             for queue in self.queues
@@ -134,7 +136,7 @@ class BridgeOptions:
 
 
 class Ending:
-    """The wish to end, from signals: once (after the batch), twice (now)."""
+    """Counts the signals to end: one means after the batch, two mean now."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -160,17 +162,17 @@ class Ending:
             self._interrupts = False
 
     def install(self) -> None:
-        """Takes the signals; again after pyspark has put its own function there."""
+        """Install the signal functions; again after pyspark has installed its own."""
         for number in self.SIGNALS:
             signal.signal(number, self._wish)
 
 
 def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None) -> int:
-    """Runs a bridge until it is told to end (or has drained, ``once``); returns 0.
+    """Run a bridge until it is told to end (or has drained, ``once``); return 0.
 
-    ``say`` gets each line for the operator (default: stdout, flushed).  Raises MsgprotoError, one
-    line, for everything that keeps it from running.  Takes the process's signals, and its own
-    session if it can.
+    ``say`` receives each line for the operator (default: stdout, flushed).  Raises MsgprotoError,
+    one line, for everything that keeps it from running.  It installs signal functions, and starts a
+    session of its own if it can.
     """
     need_spark()
     ending = Ending()
@@ -196,7 +198,7 @@ def _say(line: str) -> None:
 
 
 class Bridge:
-    """One run of a bridge; made and driven by :func:`run_bridge`."""
+    """Is one run of a bridge; :func:`run_bridge` makes and drives it."""
 
     def __init__(self, options: BridgeOptions, ending: Ending, say: Callable[[str], None]) -> None:
         self.options = options
@@ -213,7 +215,7 @@ class Bridge:
     # -- starting ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Looks at everything, starts Spark, runs the loop, ends."""
+        """Check everything, start Spark, run the loop, end."""
         for place in self.options.locations:
             if not is_remote(place):
                 open_queue(place)  # a wrong directory is told before Java starts
@@ -247,12 +249,12 @@ class Bridge:
             partial(open_queue, access=options.access),
             None,
             partial(starting.check_gateway, place.location, start_begin=options.start_begin),
-            # A start which is refused says one line and nothing else.
+            # A start that is refused says one line and nothing else.
             lambda line: self._unsaid.append(line) if self.status is None else self.say(line),
         )
 
     def _look_before_making(self, gateways: Gateways) -> None:
-        """Asks every gateway before a new table is made: a start which is refused makes none."""
+        """Asks every gateway before a new table is made: a start that is refused makes none."""
         options = self.options
         if not starting.is_new(options.table, options.storage):
             return
@@ -282,7 +284,7 @@ class Bridge:
 
     @contextlib.contextmanager
     def _prepared(self, table: Table, gateways: Gateways) -> Iterator[None]:
-        """Takes the locks and asks every gateway once, before Java starts."""
+        """Acquire the locks and ask every gateway once, before Java starts."""
         gateways.consumer = self.consumer
         with contextlib.ExitStack() as stack:
             self._lock(stack, self.consumer)
@@ -379,7 +381,7 @@ class Bridge:
             self._unnoticed.append(error)
 
     def _wait(self, thread: threading.Thread, stop: threading.Event, spark: SparkRunner) -> None:
-        """Until the loop has ended, by itself or because a signal asked for it."""
+        """Wait until the loop has ended, by itself or because of a signal."""
         deadline = float("inf")
         while thread.is_alive():
             thread.join(LOOK_SECONDS)
@@ -393,7 +395,9 @@ class Bridge:
                 return
 
     def _report(self) -> None:
-        """Called by the marks' thread, once a second: the status, and a line for a new batch."""
+        """Write the status, and a line for a new batch; the marks' thread calls this once a
+        second.
+        """
         if self.loop is None:
             return
         report = self.loop.report("running")
@@ -406,7 +410,7 @@ class Bridge:
 
     def _write(self, report: Report) -> None:
         if self.status is not None:
-            # A disk which hangs must not keep the process from its end.
+            # A disk that hangs must not keep the process from its end.
             within(MARKS_SECONDS, partial(self.status.write, report))
 
     def interrupted(self) -> None:
@@ -414,7 +418,7 @@ class Bridge:
         self._write(Report("ended", Progress()))
 
     def failed(self, error: BaseException) -> None:
-        """Notes in the status file why the bridge ended."""
+        """Write into the status file why the bridge ended."""
         line = first_line(error)
         if self.loop is not None:
             self._write(self.loop.report("failed", line))
@@ -434,7 +438,7 @@ def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Endi
     """Asks every gateway, and waits a little for one to answer.
 
     ``landed`` is how far the table has landed them.  Raises QueueError, one line: for a gateway
-    which is there and does not fit, for a directory which is no queue, and when not one gateway
+    that is there and does not fit, for a directory that is no queue, and when not one gateway
     answers.
     """
     deadline = time.monotonic() + AWAY_SECONDS
@@ -456,7 +460,7 @@ def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Endi
 
 
 class OpenedMarks:
-    """The queues of the gateways which answer, opened once more for the marks' threads."""
+    """Opens the queues of the gateways that answer once more, for the marks' threads."""
 
     def __init__(self, gateways: Gateways, options: BridgeOptions) -> None:
         self._gateways = gateways
@@ -464,7 +468,7 @@ class OpenedMarks:
         self._opened: dict[str, Any] = {}
 
     def __call__(self, name: str) -> Any:
-        """The queue ``name``; None while its gateway is away."""
+        """Return the queue ``name``; None while its gateway is away."""
         one = self._gateways.by_id[name]
         if one.state in (AWAY, REFUSED):
             self._opened.pop(name, None)
@@ -479,10 +483,10 @@ class OpenedMarks:
 
 
 class Maintenance:
-    """What is done between two batches: checkpoints and the log's cleanup, and compaction.
+    """Works between two batches: on checkpoints, the log's cleanup and compaction.
 
-    Compaction has a thread of its own; rows do not wait for it.  What goes wrong with it is told
-    and does not end the bridge, whose own batches it does not touch.
+    Compaction has a thread of its own; rows do not wait for it.  An error in it is reported and
+    does not end the bridge, because the bridge's own batches do not depend on it.
     """
 
     def __init__(self, run: Run, say: Callable[[str], None]) -> None:
@@ -490,7 +494,7 @@ class Maintenance:
         self._compactions = Compactions(run, lambda line: say(f"bridge: {line}"))
 
     def __call__(self, table: Table) -> None:
-        """Called by the loop after every commit.
+        """Do what is due; the loop calls this after every commit.
 
         Raises TableError only when nothing may land any more: the table was changed behind us.
         """

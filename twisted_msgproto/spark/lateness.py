@@ -1,9 +1,9 @@
-"""A bridge which was told to end does end, also while something holds its interpreter.
+"""A bridge that was told to end does end, also while something holds its interpreter.
 
 Threads and their deadlines help against what hangs while Python runs.  Delta-rs' file system does
 not let it run: it keeps the interpreter's lock while it waits for an object store, so no thread and
 no function for signals has its turn for as long as the store says nothing.  A small process beside
-the bridge is told of a signal by the operating system itself, and kills a bridge which is late.
+the bridge is told of a signal by the operating system itself, and kills a bridge that is late.
 Nothing is lost by that: a bridge may be killed at any moment.
 """
 
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 
 LATE_SECONDS = 4.5
-"""A bridge which still runs so long after a signal is killed: within five seconds it is gone."""
+"""A bridge that still runs this long after a signal is killed: within five seconds it is gone."""
 
 WATCH = """
 import os, select, sys, time
@@ -38,8 +38,8 @@ os.kill(pid, 9)
 print(f"bridge: killed (pid {pid}): it had not ended {seconds} s after it was told to; what it "
       "did not commit lands at the next start", file=sys.stderr, flush=True)
 """
-"""The process beside the bridge.  Its pipe brings the numbers of signals and ends with the bridge;
-it needs nothing but the standard library."""
+"""This is the program of the process beside the bridge.  Its pipe brings the numbers of signals and
+ends with the bridge; it needs nothing but the standard library."""
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def killed_when_late(
 ) -> Iterator[None]:
     """Has this process killed when it is in this block ``seconds`` after one of ``signals``.
 
-    For the main thread of a process which has functions of its own for these signals.
+    For the main thread of a process that has functions of its own for these signals.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -1,4 +1,4 @@
-"""One bridge a consumer's name: a lock file which dies with its owner."""
+"""One bridge a consumer's name: a lock file that dies with its owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.errors import ConfigurationError
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Holds the lock file ``path``, which says the owner's process number.
+    """Hold the lock file ``path``; it contains the owner's process number.
 
     ``what`` names the thing for the error text.  Raises ConfigurationError when another process
     holds it, or when the file cannot be made.

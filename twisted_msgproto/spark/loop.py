@@ -1,6 +1,4 @@
-"""The bridge's loop: look, plan, land, commit, mark; without Spark, which only runs its jobs.
-
-::
+"""The bridge's loop reads the table, plans, lands, commits and marks; Spark only runs its jobs::
 
     refresh the table → ask every gateway → plan → run the job → commit → sync → marks
 
@@ -32,35 +30,40 @@ from .report import Aside, Batch, Lag, Progress, Report, lag
 
 EARLY_ROWS = 20_000
 EARLY_OCTETS = 8 << 20
-"""So much waiting starts a batch before the trigger is due: later it would only be larger."""
+"""When this much waits, a batch starts before the trigger is due: later it would only be larger."""
 
 LOOK_SECONDS_MIN = 0.01
 LOOK_SECONDS_MAX = 1.0
 LOOK_SHARE = 8
-"""How often gateways are asked while nothing is due: so that asking takes an eighth of the time,
-between these bounds.  A question costs a millisecond of CPU time over Flight, so a thousand idle
-gateways would otherwise keep a core busy; no row waits longer than the upper bound for its look."""
+"""While nothing is due, gateways are asked so that asking uses an eighth of the time, at
+intervals between these bounds.  Otherwise a thousand idle gateways would keep a core busy; no
+row waits longer than the upper bound to be seen.
+"""
 
 ATTEMPTS_MAX = 3
-"""A batch which fails is run again; after so many in a row the bridge ends with what it was."""
+"""A batch that fails is run again; after this many failures in a row the bridge ends with the
+last error.
+"""
 
 ATTEMPT_SECONDS = 1.0
 """The pause before a batch is run again."""
 
 FILE_SECONDS_MAX = 3600.0
-"""Files which were written longer ago are not committed: vacuum may take what no log names."""
+"""Files written longer ago than this are not committed: vacuum may remove what no log names."""
 
 AWAY_SECONDS = 10.0
-"""How long a start waits for any gateway to answer, and ``--once`` for each that went away."""
+"""A start waits this long for any gateway to answer, and ``--once`` for each that is away."""
 
 IDLE_SECONDS = 60.0
-"""A bridge which has nothing to land looks at the table so often: what others commit must be read
-before they clean the log behind it, and a bridge which is one too many should not wait for rows."""
+"""A bridge that has nothing to land reads the table this often: commits of others must be read
+before they clean the log behind them, and a bridge that is one too many should not wait for
+rows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When batches begin and how large they get.
+    """Says when batches begin and how large they get.
 
     ``trigger`` is the least time from one batch to the next in seconds (0: the next begins when
     the last ends); ``once`` lands what is there and ends.
@@ -74,7 +77,7 @@ class Pace:
 
 
 class Loop:
-    """One run of the loop, in one thread.
+    """Is one run of the loop, in one thread.
 
     ``stop`` ends it after the running batch.  ``maintenance`` is called between batches with the
     table: checkpoints, log cleanup, compaction.  ``check`` is called once a round and raises when
@@ -123,7 +126,7 @@ class Loop:
         self._attempts = 0
 
     def run(self) -> None:
-        """Until ``stop``, or until everything has landed (``once``).
+        """Run until ``stop``, or until everything has landed (``once``).
 
         Raises MsgprotoError, one line, when the bridge cannot go on.
         """
@@ -147,7 +150,7 @@ class Loop:
     # -- looking ----------------------------------------------------------------------------------
 
     def _note(self, answered: Iterable[Gateway]) -> None:
-        """Lags for people, marks which the table has proven, and where ``once`` ends."""
+        """Note lags for people, marks that the table has proven, and where ``once`` ends."""
         landed = self.table.landed()
         now = self.wall()
         proven: dict[str, Landed] = {}
@@ -177,7 +180,7 @@ class Loop:
         except TableError as error:
             if type(error) is not TableError:
                 raise
-            self._looked = self.clock()  # a store which does not answer just now
+            self._looked = self.clock()  # a store that does not answer just now
             return
         self.table.sync()
 
@@ -201,7 +204,7 @@ class Loop:
         return one.description.begin if known is None else known.offset
 
     def _drained(self) -> bool:
-        """Whether all has landed; QueueError when a gateway stays away."""
+        """Return whether all has landed; QueueError when a gateway stays away."""
         for one in self.gateways.in_state(REFUSED):
             raise QueueMismatch(one.line)
         now = self.clock()
@@ -209,7 +212,7 @@ class Loop:
             if now - max(self._began, one.since) > AWAY_SECONDS:
                 raise QueueError(one.line or f"{one.name} is away")
         landed = self.table.landed()
-        # A gateway which answered before may be slow to answer now: its rows are still missing.
+        # A gateway that answered before may be slow to answer now: its rows are still missing.
         return all(
             one.state == ANSWERS
             and one.gateway in self._until
@@ -226,7 +229,7 @@ class Loop:
     # -- a batch ----------------------------------------------------------------------------------
 
     def batch(self, answered: Iterable[Gateway]) -> None:
-        """One batch, from a fresh look at the table to its marks."""
+        """Run one batch, from reading the table to its marks."""
         began = self.clock()
         self._due = began + self.pace.trigger
         try:
@@ -234,7 +237,7 @@ class Loop:
         except TableError as error:
             if type(error) is not TableError:
                 raise
-            self._failed(error)  # a store which does not answer just now
+            self._failed(error)  # a store that does not answer just now
             return
         waiting = list(self.gateways.waiting(answered, self.table.landed(), self.access))
         plan = self._plan(waiting)
@@ -269,7 +272,7 @@ class Loop:
         )
 
     def _commit(self, plan: Plan, landed: LandedRanges) -> int | None:
-        """The version which holds the batch; None when the batch has to be run again."""
+        """Return the version that holds the batch; None when the batch has to be run again."""
         entries = {name: entry(plan, landed, name) for name in plan.landed}
         begins = {name: each["lo"] for name, each in entries.items() if not plan.before.get(name)}
         dropped_from = {name: each["lo"] for name, each in entries.items() if landed.dropped}
@@ -330,7 +333,7 @@ class Loop:
     # -- telling ----------------------------------------------------------------------------------
 
     def report(self, state: str, error: str | None = None) -> Report:
-        """What there is to say now; any thread may ask."""
+        """Return what there is to say now; any thread may ask."""
         now = self.clock()
         aside = [
             Aside(one.location, one.gateway, one.state, one.line, now - one.since)
@@ -348,7 +351,9 @@ class Loop:
 
 
 def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
-    """What a commit says of one gateway: which offsets its files hold, and which are missing."""
+    """Return what a commit says of one gateway: the offsets that its files hold, and the missing
+    ones.
+    """
     parts = [part for ranges in plan.tasks for part in ranges if part.gateway == gateway]
     return {
         "lo": min(part.lo for part in parts),
@@ -359,7 +364,7 @@ def entry(plan: Plan, landed: LandedRanges, gateway: str) -> dict[str, Any]:
 
 
 def damage_line(gateway: str, parts: Iterable[tuple[int, int]], version: int) -> str:
-    """One line for rows which a read met as damaged; they are in no table."""
+    """Return one line for rows that a read met as damaged; they are in no table."""
     parts = list(parts)
     rows = sum(hi - lo for lo, hi in parts)
     ranges = ", ".join(f"{lo}..{hi - 1}" for lo, hi in parts)

@@ -1,4 +1,4 @@
-"""Low-water marks and the status, in a thread of their own.
+"""Send low-water marks and write the status, in threads of their own.
 
 After a mark a gateway may trim, so a mark is what the table says and what is durable in it, never
 what the bridge thinks.  Whoever calls :meth:`Marks.want` has both.  Sending a mark may hang and so
@@ -22,10 +22,10 @@ SECONDS = 1.0
 """Marks and the status are written this often."""
 
 LOOK_SECONDS = 0.01
-"""How often the end looks whether the last marks have been taken."""
+"""The end checks this often whether the last marks have been received."""
 
 THREADS_MAX = 32
-"""Marks which are on their way at once."""
+"""Marks that are on their way at once."""
 
 Opened = Callable[[str], Queue | None]
 """The queue of a gateway, by its id, for this thread's use; None when it is away."""
@@ -76,12 +76,12 @@ class Marks:
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def unsent(self) -> set[str]:
-        """The gateways which have not taken their newest mark."""
+        """Return the gateways that have not received their newest mark."""
         with self._lock:
             return {name for name, at in self._wanted.items() if self._sent.get(name) != at}
 
     def send(self) -> None:
-        """Has every mark sent which is new and not on its way."""
+        """Has every mark sent that is new and not on its way."""
         with self._lock:
             due = {
                 name: landed

@@ -1,25 +1,25 @@
-"""Where a stream is in its queues: the arithmetic of offsets, without Spark.
+"""Compute where a stream is in its queues: this is the arithmetic of offsets, without Spark.
 
 Spark keeps a stream's place as JSON in its checkpoint.  Ours is a dictionary, queue id → place::
 
     {"9f2c…": {"offset": 81920, "epoch": 1, "incarnation": 52…, "witness": 41…}}
 
-``offset`` is the first offset which has *not* been read.  The queue id names the gateway for
-good, so a queue's directory may move.  The epoch rises when a gateway lost rows which it had
-published (a disk that lied about fsync); a stream goes on over that, the rows are skipped as
-damaged ones are.  An epoch which is *lower* than the checkpoint's says that the directory is an
-older copy.  Incarnation and witness prove that the row before the place is the very row which was
-read (``docs/queue-format.md``, "Lineage"); places which were written before there were any lack
-them and are taken as they are.
+``offset`` is the first offset that has *not* been read.  The queue id names the gateway for good,
+so a queue's directory may move.  The epoch rises when a gateway lost rows that it had published (a
+disk that lied about fsync); a stream continues, and the rows are skipped as damaged ones are.  An
+epoch that is *lower* than the checkpoint's says that the directory is an older copy.  Incarnation
+and witness prove that the row before the place is the very row that was read
+(``docs/queue-format.md``, "Lineage"); places that were written before there were any lack them and
+are accepted as they are.
 
-A place may carry ``since``: the batch which ends there begins at ``since``, not where the batch
-before it ended.  Only the first batch of a queue has it, and one which goes on after a loss that
+A place may carry ``since``: the batch that ends there begins at ``since``, not where the batch
+before it ended.  Only the first batch of a queue has it, and one that continues after a loss that
 the operator accepted.  Spark repeats a batch from what it wrote down and nothing else, so where a
 batch begins must be written down too: for the very first batch it would ask ``startingOffsets``
 again, and ``latest`` is another offset by then.  The place where a stream begins is told by a
-``since`` which is its own offset.
+``since`` that is its own offset.
 
-What does not fit raises :class:`~twisted_msgproto.core.errors.QueueMismatch`: one line which says
+What does not fit raises :class:`~twisted_msgproto.core.errors.QueueMismatch`: one line that says
 what happened and what to do.
 """
 
@@ -38,7 +38,7 @@ GO_ON = "or accept the loss (option failOnDataLoss=false, bridge: --accept-loss)
 
 
 Source = Queue
-"""What a stream needs of a queue: a directory here, or the Flight server of a gateway."""
+"""A stream needs this of a queue: it is a directory here, or the Flight server of a gateway."""
 
 
 class Place(TypedDict):
@@ -52,13 +52,13 @@ class Place(TypedDict):
 
 
 Places = dict[str, Place]
-"""A place in every queue of the stream, by queue id."""
+"""This is a place in every queue of the stream, by queue id."""
 
 
 class Range(NamedTuple):
-    """Rows lo ≤ offset < hi of one gateway: the work of one task.
+    """Names the rows lo ≤ offset < hi of one gateway: the work of one task.
 
-    ``landed`` proves the history of the batch's end, which the task checks again; None when there
+    ``landed`` proves the history of the batch's end, and the task checks it again; None when there
     is no proof.
     """
 
@@ -69,7 +69,7 @@ class Range(NamedTuple):
 
 
 def place_at(queue: Source, offset: int) -> Place:
-    """The place at ``offset``, which is between the queue's begin and its end."""
+    """Return the place at ``offset``, between the queue's begin and its end."""
     place: Place = {"offset": offset, "epoch": queue.epoch}
     known = queue.place(offset)
     if known.incarnation:
@@ -80,14 +80,14 @@ def place_at(queue: Source, offset: int) -> Place:
 
 
 def proof(place: Place) -> Landed | None:
-    """What proves the history before ``place``; None for a place which has no proof."""
+    """Return what proves the history before ``place``; None for a place that has no proof."""
     if "incarnation" not in place and "witness" not in place:
         return None
     return Landed(place["offset"], place.get("incarnation", 0), place.get("witness", 0))
 
 
 def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Places:
-    """Where a new stream begins: at ``offsets``, which name every queue."""
+    """Return where a new stream begins: at ``offsets``; they name every queue."""
     return {
         name: {**place_at(queue, offsets[name]), "since": offsets[name]}
         for name, queue in queues.items()
@@ -95,7 +95,7 @@ def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Place
 
 
 def initial_places(queues: Mapping[str, Source]) -> Places:
-    """Where a new stream begins unless told otherwise: the earliest offset of every queue."""
+    """Return where a new stream begins by default: the earliest offset of every queue."""
     return places_at(queues, {name: queue.begin() for name, queue in queues.items()})
 
 
@@ -108,11 +108,11 @@ def latest_places(
     accept_loss: bool = False,
     retired: Collection[str] = (),
 ) -> Places:
-    """Where the next batch ends: at most ``rows_max`` rows after ``start``, over all queues.
+    """Return where the next batch ends: at most ``rows_max`` rows after ``start``, over all queues.
 
-    ``ends`` caps every queue (a stream which drains what there was when it began).  A queue
+    ``ends`` caps every queue (a stream that drains what there was when it began).  A queue
     without a place in ``start`` is new to the stream and begins at its earliest offset.  A queue
-    of ``start`` which is not among ``queues`` must be named in ``retired``.
+    of ``start`` that is not among ``queues`` must be named in ``retired``.
     """
     check_queues_known(queues, start, retired)
     since: dict[str, int] = {}
@@ -143,12 +143,14 @@ def latest_places(
 
 
 def is_first(place: Place) -> bool:
-    """Whether a stream begins at ``place``: no batch ends there."""
+    """Return whether a stream begins at ``place``: no batch ends there."""
     return place.get("since") == place["offset"]
 
 
 def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
-    """``rows_max`` rows divided among the queues: evenly, what one does not need to the others."""
+    """Divide ``rows_max`` rows evenly among the queues; what one does not need goes to the
+    others.
+    """
     shares: dict[str, int] = {}
     left = rows_max
     for position, name in enumerate(sorted(room, key=lambda name: (room[name], name))):
@@ -166,10 +168,10 @@ def batch_ranges(
     rows_min: int = 1,
     accept_loss: bool = False,
 ) -> list[Range]:
-    """The work of the batch start → end, in at most ``parts`` pieces a queue.
+    """Return the work of the batch start → end, in at most ``parts`` pieces a queue.
 
     A piece has at least ``rows_min`` rows where the queue has them.  Raises QueueMismatch when a
-    queue no longer has what the checkpoint asks for; with ``accept_loss``, takes what is left.
+    queue no longer has what the checkpoint asks for; with ``accept_loss``, returns what is left.
     """
     ranges: list[Range] = []
     for name, place in end.items():
@@ -195,14 +197,14 @@ def batch_ranges(
 
 
 def first_offset(before: Place | None, place: Place) -> int:
-    """The first offset of the batch which ends at ``place`` and follows ``before``."""
+    """The first offset of the batch that ends at ``place`` and follows ``before``."""
     if "since" in place and place != before:
         return place["since"]
     return place["offset"] if before is None else before["offset"]
 
 
 def rows_between(start: Mapping[str, Place], end: Mapping[str, Place]) -> int:
-    """How many offsets the batch start → end covers."""
+    """Return how many offsets the batch start → end covers."""
     return sum(
         max(0, place["offset"] - first_offset(start.get(name), place))
         for name, place in end.items()
@@ -216,7 +218,7 @@ def check_places(
     accept_loss: bool = False,
     retired: Collection[str] = (),
 ) -> None:
-    """Raises QueueMismatch when no stream can go on from ``start``, a checkpoint's last place."""
+    """Raise QueueMismatch when no stream can resume from ``start``, a checkpoint's last place."""
     check_queues_known(queues, start, retired)
     if not accept_loss:
         for name, queue in queues.items():
@@ -228,16 +230,16 @@ def check_places(
 def check_queues_known(
     queues: Mapping[str, Source], start: Mapping[str, Place], retired: Collection[str] = ()
 ) -> None:
-    """Raises QueueMismatch when ``start`` is a place in a queue which is not there."""
+    """Raises QueueMismatch when ``start`` is a place in a queue that is not there."""
     for name in start:
         if name not in queues and name not in retired:
             raise QueueMismatch(unknown_queue(name, queues))
 
 
 def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
-    """Raises QueueMismatch unless ``queue`` can be read on from ``place``.
+    """Raise QueueMismatch unless reading ``queue`` can resume from ``place``.
 
-    ``behind`` is the earliest offset wanted, ``place["offset"]`` unless given.
+    ``behind`` is the earliest offset wanted, by default ``place["offset"]``.
     """
     begin, end, epoch, wanted = queue.begin(), queue.end(), queue.epoch, place["offset"]
     earliest = wanted if behind is None else behind
@@ -274,7 +276,7 @@ def check_history(queue: Source, place: Place) -> None:
 
 
 def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:
-    """One line for a checkpoint which names a queue that is not among the given ones."""
+    """Return one line for a checkpoint that names a queue that is not among the given ones."""
     return (
         f"the checkpoint belongs to queue {name}, not to {', '.join(sorted(queues)) or 'none'}; "
         "give that queue's directory too, or use another checkpoint and table (a gateway which "
@@ -283,7 +285,7 @@ def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:
 
 
 def _begin_of_next(queue: Source, before: Place | None, accept_loss: bool) -> int:
-    """Where the batch after ``before`` begins."""
+    """Return where the batch after ``before`` begins."""
     if before is None:
         return queue.begin()
     if not accept_loss:

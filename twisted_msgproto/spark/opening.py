@@ -1,4 +1,4 @@
-"""What opens a queue: a directory of this machine, or a gateway's Flight server."""
+"""Open a queue: a directory of this machine, or a gateway's Flight server."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from ..queue.source import Queue
 from .options import Access
 
 REMOTE = ("grpc://", "grpc+tls://")
-"""How a location begins which is another machine's."""
+"""A location on another machine begins with one of these."""
 
 PATIENCE_SECONDS = 20.0
-"""How long a task waits for rows of a gateway, before its batch is planned without it."""
+"""A task waits this long for rows of a gateway, before its batch is planned without it."""
 
 LIMIT_SECONDS = 2.0
-"""How long a gateway may take for one small answer, before it counts as away."""
+"""A gateway that needs longer than this for one small answer counts as away."""
 
 
 def is_remote(location: str) -> bool:
-    """Whether ``location`` is a gateway's address and not a directory."""
+    """Return whether ``location`` is a gateway's address and not a directory."""
     return location.startswith(REMOTE)
 
 
@@ -27,7 +27,8 @@ def open_queue(
     patience: float = PATIENCE_SECONDS,
     queue_id: str | None = None,
 ) -> Queue:
-    """The queue at ``location``: a directory, or ``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``.
+    """Return the queue at ``location``: a directory, or ``grpc://HOST:PORT``,
+    ``grpc+tls://HOST:PORT``.
 
     ``patience`` is how long a read waits for rows.  A gateway of which ``queue_id`` is known is
     asked nothing before it is used.  Raises QueueError with one line when there is no queue,

@@ -1,4 +1,4 @@
-"""The options of ``format("msgproto")``: read and checked once, a wrong one is one line."""
+"""Read and check the options of ``format("msgproto")``; an error is one line."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ OPTIONS = (
 EARLIEST, LATEST = "earliest", "latest"
 
 NAMED_OFFSETS = {-2: EARLIEST, -1: LATEST}
-"""The two numbers which stand for a name in a JSON of offsets, as in Spark's Kafka source."""
+"""These two numbers stand for names in a JSON of offsets, as in Spark's Kafka source."""
 
 SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Access(NamedTuple):
-    """What opens the queues of other machines: files which hold the token and the authority."""
+    """Names the files that open the queues of other machines: they hold the token and the
+    authority.
+    """
 
     token_file: str | None = None
     authority: str | None = None
@@ -58,12 +60,12 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where reading begins or ends, as the options say it.
+    """Says where reading begins or ends, according to the options.
 
     Attributes:
-        everywhere: ``earliest`` or ``latest``, for queues which are not named.
+        everywhere: ``earliest`` or ``latest``, for queues that are not named.
         offsets: queue id → offset, ``earliest`` or ``latest``.
-        micros: a time for every queue, microseconds since 1970; None when none was given.
+        micros: a time for every queue, microseconds since 1970; or None.
         times: queue id → such a time.
     """
 
@@ -74,15 +76,15 @@ class Edge:
 
     @property
     def named(self) -> set[str]:
-        """The queues which the options name."""
+        """Return the queues that the options name."""
         return {*self.offsets, *self.times}
 
 
 class Settings:
-    """The options of one stream or one look.  Raises ConfigurationError with one line."""
+    """Holds the options of one stream or one table.  Raises ConfigurationError with one line."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        # Spark hands a dictionary which forgets about case when it is pickled: compare in lower.
+        # Spark hands a dictionary that forgets about case when it is pickled: compare in lower.
         given = {name.lower(): value for name, value in options.items()}
         self.locations = split_list(given.get("queue") or given.get("path", ""))
         self.ranges = given.get("ranges")
@@ -116,7 +118,7 @@ class Settings:
         ]
 
     def refuse_ending(self) -> None:
-        """Raises ConfigurationError when an end was given: a stream has none."""
+        """Raise ConfigurationError when an end was set: a stream has none."""
         if self._ending_given:
             raise ConfigurationError(
                 f"the option {self._ending_given[0]} is for batch reads (spark.read); a stream "
@@ -125,7 +127,7 @@ class Settings:
 
 
 def _edge(given: Mapping[str, str], side: str, default: str) -> Edge:
-    """The options of one side; as in the Kafka source a time goes before offsets."""
+    """Return the options of one side; as in the Kafka source a time goes before offsets."""
     offsets: Mapping[str, int | str] = {}
     everywhere = given.get(f"{side}offsets", default).strip()
     if everywhere.startswith("{"):
@@ -172,7 +174,7 @@ def _mapping(text: str, name: str) -> dict[str, Any]:
 
 
 def microseconds(value: object, name: str) -> int:
-    """A time of an option in microseconds since 1970.
+    """Return a time of an option in microseconds since 1970.
 
     It is milliseconds since 1970, as in Spark's Kafka source, or ISO 8601 (UTC unless it says
     otherwise).
@@ -193,12 +195,14 @@ def microseconds(value: object, name: str) -> int:
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a comma separated list, without blanks around them; empty parts are dropped."""
+    """Return the parts of a comma separated list, without blanks around them; empty parts are
+    dropped.
+    """
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def whole(given: Mapping[str, str], name: str) -> int | None:
-    """The whole number from 1 of an option; None when it was not given."""
+    """Return the whole number from 1 of an option; None when it is not set."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -212,7 +216,7 @@ def whole(given: Mapping[str, str], name: str) -> int | None:
 
 
 def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """Whether an option is true."""
+    """Return whether an option is true."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -222,7 +226,7 @@ def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def seconds(given: Mapping[str, str], name: str) -> float | None:
-    """The duration of an option in seconds; None when it was not given."""
+    """Return the duration of an option in seconds; None when it is not set."""
     text = given.get(name.lower())
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Ranges of queues as tasks of Spark: what opens a queue, what a task reads and how."""
+"""Make Spark's tasks of ranges of queues: open a queue, and read the rows of a task."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .opening import open_queue
 from .options import Access
 
 PATIENCE_SECONDS = 60.0
-"""How long a gateway may be away (it is started again, say) before a stream or a look ends."""
+"""A gateway may be away this long (while it restarts, say) before a stream or a query ends."""
 
 PAUSE_SECONDS = 0.5
-"""Between two attempts to reach a gateway."""
+"""This long is the pause between two attempts to reach a gateway."""
 
 READ_ROWS = 10_000
-"""Rows of one Arrow batch; small commits are merged up to it."""
+"""One Arrow batch has this many rows; small commits are merged up to it."""
 
 
 def patiently(ask: Callable[[], Answer], patience: float = PATIENCE_SECONDS) -> Answer:
-    """What ``ask`` answers; a gateway that is away is asked again for ``patience`` seconds.
+    """Return what ``ask`` answers; a gateway that is away is asked again for ``patience`` seconds.
 
     Raises QueueAway, one line, when it stays away.
     """
@@ -49,7 +49,9 @@ def open_queues(
     locations: Sequence[str],
     access: Access = Access(),  # noqa: B008  a tuple
 ) -> dict[str, Source]:
-    """The queues by their ids.  Raises ConfigurationError when two locations are one queue."""
+    """Return the queues by their ids.  Raises ConfigurationError when two locations are one
+    queue.
+    """
     queues: dict[str, Source] = {}
     where: dict[str, str] = {}
     for location in locations:
@@ -83,14 +85,14 @@ class Piece(NamedTuple):
 
     @property
     def landed(self) -> Landed | None:
-        """The proof; None when there is none."""
+        """Return the proof; None when there is none."""
         if not self.incarnation and not self.witness:
             return None
         return Landed(self.end, self.incarnation, self.witness)
 
 
 class QueueRange(InputPartition):
-    """The work of one task: one range of a queue, or several of any number of queues."""
+    """Holds the work of one task: one range of a queue, or several of any number of queues."""
 
     def __init__(
         self,
@@ -107,19 +109,19 @@ class QueueRange(InputPartition):
 
     @classmethod
     def of(cls, pieces: Sequence[Piece], access: Access) -> QueueRange:
-        """A task which reads ``pieces``, one after the other."""
+        """Return a task that reads ``pieces``, one after the other."""
         made = cls(*pieces[0][:4], access)
         made.pieces = list(pieces)
         return made
 
     @property
     def lo(self) -> int:
-        """The first offset of the first range."""
+        """Return the first offset of the first range."""
         return self.pieces[0].lo
 
     @property
     def hi(self) -> int:
-        """The offset after the last one of the first range."""
+        """Return the offset after the last one of the first range."""
         return self.pieces[0].hi
 
     def __repr__(self) -> str:
@@ -127,12 +129,12 @@ class QueueRange(InputPartition):
 
 
 def packed(tasks: Iterable[Iterable[Piece]]) -> str:
-    """The option ``ranges``: exactly these ranges, a task each, as JSON."""
+    """Return the option ``ranges``: exactly these ranges, a task each, as JSON."""
     return json.dumps([[list(piece) for piece in pieces] for pieces in tasks])
 
 
 def unpacked(text: str, access: Access) -> list[QueueRange]:
-    """The tasks of the option ``ranges``.  Raises ConfigurationError with one line."""
+    """Return the tasks of the option ``ranges``.  Raises ConfigurationError with one line."""
     try:
         tasks = [[Piece(*piece) for piece in pieces] for pieces in json.loads(text)]
     except (TypeError, ValueError):
@@ -144,15 +146,15 @@ def unpacked(text: str, access: Access) -> list[QueueRange]:
 
 
 _opened: dict[str, Source] = {}
-"""Queues which this worker process has open; Spark uses a worker for many tasks."""
+"""Queues that this worker process has open; Spark uses a worker for many tasks."""
 
 
 def read_range(
     part: InputPartition, wanted: pc.Expression | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task in the source's schema; damaged rows are left out and reported.
+    """Yield the rows of one task in the source's schema; damaged rows are left out and reported.
 
-    ``wanted`` leaves out rows which the query would throw away.  The report of damage is a line
+    ``wanted`` leaves out rows that the query would throw away.  The report of damage is a line
     on stderr of the worker, which Spark passes on.  Raises QueueMismatch when another queue
     stands at the location now, or when rows were trimmed meanwhile.
     """
@@ -166,7 +168,7 @@ def read_range(
 
 
 def read_piece(piece: Piece, access: Access) -> Iterator[pa.RecordBatch]:
-    """The rows of one range as the queue gives them; the same errors and report."""
+    """Yield the rows of one range as the queue returns them; with the same errors and report."""
     queue = _opened.get(piece.location)
     if queue is None or queue.queue_id != piece.gateway:
         queue = _opened[piece.location] = open_queue(piece.location, access, PATIENCE_SECONDS)
@@ -181,7 +183,7 @@ def read_piece(piece: Piece, access: Access) -> Iterator[pa.RecordBatch]:
 
 
 def damage_line(piece: Piece, damaged: Sequence[tuple[int, int]]) -> str:
-    """One line for rows which could not be read, as the read itself met them."""
+    """One line for rows that could not be read, as the read itself met them."""
     within = [(max(piece.lo, lo), min(piece.hi, hi)) for lo, hi in damaged]
     missing = sum(hi - lo for lo, hi in within)
     return (

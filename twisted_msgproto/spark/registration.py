@@ -1,9 +1,9 @@
-"""Makes the data sources known to a session that runs already, workers included.
+"""Make the data sources known to a running session, workers included.
 
 Spark's workers are Python processes of their own.  Which program they run, and where they look for
 modules, is written into everything the driver sends them; so it can still be said when the session
-runs.  Unless told otherwise Spark takes ``python3`` from the ``PATH``, and a worker knows nothing
-of the driver's ``sys.path``: a plain script in a virtual environment fails with both.
+runs.  By default Spark runs ``python3`` from the ``PATH``, and a worker knows nothing of the
+driver's ``sys.path``: a plain script in a virtual environment fails with both.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PACKAGE = Path(__file__).resolve().parents[1]
-"""The directory of this package."""
+"""This is the directory of this package."""
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark's switch for sources which can use filters; it is off unless it is set."""
+"""Spark's switch for sources that can use filters; it is off unless it is set."""
 
 SHIPPED = "twisted_msgproto.zip"
-"""The package as it is sent to workers which do not have it."""
+"""The package as it is sent to workers that do not have it."""
 
 
 def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
-    """What :func:`twisted_msgproto.spark.register` does."""
+    """Do what :func:`twisted_msgproto.spark.register` promises."""
     from .source import QueueSource
     from .tablesource import TableSource
 
@@ -44,7 +44,9 @@ def register_sources(spark: SparkSession, *, probe: bool = True) -> None:
 
 
 def classic_context(spark: SparkSession) -> SparkContext | None:
-    """The session's context; None under Spark Connect, where the server decides about workers."""
+    """Return the session's context; None under Spark Connect, where the server decides about
+    workers.
+    """
     try:
         return spark.sparkContext
     except Exception:  # pyspark raises its own kinds, which differ with its version
@@ -52,7 +54,7 @@ def classic_context(spark: SparkSession) -> SparkContext | None:
 
 
 def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
-    """Lets workers run a Python which has this package.
+    """Lets workers run a Python that has this package.
 
     ``PYSPARK_PYTHON`` and Spark's setting ``spark.pyspark.python`` are the operator's and are left
     as they are.  Raises ConfigurationError, one line, when the workers of a cluster cannot do it;
@@ -90,7 +92,9 @@ def prepare_workers(context: SparkContext, *, probe: bool = True) -> None:
 
 
 def share_path(context: SparkContext) -> None:
-    """The package's root for the workers' ``PYTHONPATH``, unless it is installed there anyway."""
+    """Return the package's root for the workers' ``PYTHONPATH``, unless it is installed there
+    anyway.
+    """
     root = str(PACKAGE.parent)
     # site-packages does not belong before the standard library.
     if PACKAGE.parent.name in ("site-packages", "dist-packages"):
@@ -101,7 +105,9 @@ def share_path(context: SparkContext) -> None:
 
 
 def ask_worker(context: SparkContext) -> str | None:
-    """What keeps a worker from running the source: None, a missing module's name, or a line."""
+    """Return what keeps a worker from running the source: None, a missing module's name, or a
+    line.
+    """
 
     # Sent as it stands, without this module, which a worker may not have.
     def probe(_: Any) -> str | None:
@@ -123,7 +129,7 @@ def ask_worker(context: SparkContext) -> str | None:
 
 
 def why(text: str) -> str:
-    """The line of a failed job's message which tells the most, cut to 200 characters."""
+    """Return the line of a failed job's message that tells the most, cut to 200 characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "No module named", "Error:")
     for sign in telling:
@@ -134,7 +140,7 @@ def why(text: str) -> str:
 
 
 def shipped(directory: Path) -> Path:
-    """The package's Python files as a zip file in ``directory``."""
+    """Return the package's Python files as a zip file in ``directory``."""
     path = directory / SHIPPED
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(PACKAGE.rglob("*.py")):

@@ -1,18 +1,17 @@
-"""When a stream of one's own lets its queue forget: the mark of the option ``consumer``.
+"""A stream of one's own releases rows of its queue with the mark of the option ``consumer``.
 
-A gateway keeps a row until every consumer has released it.  A stream must not release a row
-before the row is safe where the stream writes it, and nobody but the owner of that place knows
-when this is.  When Spark tells a source that a batch is committed, the batch's files and Spark's
-checkpoint are written, but nothing was synced: neither Spark's file sink nor its checkpoint calls
-``fsync``.  A power cut then takes rows which the table showed a second before.  One batch later is
-no better: batches follow each other in milliseconds, a disk's cache is written back after half a
-minute.
+A gateway keeps a row until every consumer has released it.  A stream must not release a row before
+the row is safe where the stream writes it, and nobody but the owner of that place knows when this
+is.  When Spark tells a source that a batch is committed, the batch's files and Spark's checkpoint
+are written, but nothing was synced: neither Spark's file sink nor its checkpoint calls ``fsync``.
+A power cut then destroys rows that the table showed a second before.  One batch later is no better:
+batches follow each other in milliseconds, a disk's cache is written back after half a minute.
 
 So Spark's ``commit`` moves nothing.  The mark moves in one of two ways:
 
 * :func:`release` is called by the owner of the stream, who says how its output is made durable;
-* the option ``releaseAfter`` lets it follow so much later that the machine has written back all
-  there was (Linux begins to after 30 s).  That is a wait, not a proof: a disk which fails to write
+* the option ``releaseAfter`` moves it later by a time within which the machine writes back all
+  there was (Linux begins to after 30 s).  That is a wait, not a proof: a disk that fails to write
   back tells nobody.
 """
 
@@ -33,18 +32,18 @@ OFFSET_LOG_VERSION = "v1"
 """The first line of every file of Spark's log of offsets; a later Spark may add a ``v2``."""
 
 PENDING_MAX = 10_000
-"""Places which wait for ``releaseAfter``; beyond it every second one is dropped."""
+"""Places that wait for ``releaseAfter``; beyond it every second one is dropped."""
 
 
 class LateMarks:
-    """Places which become marks when they have been committed for ``seconds``."""
+    """Places that become marks when they have been committed for ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._waiting: deque[tuple[float, Mapping[str, Place]]] = deque()
 
     def committed(self, places: Mapping[str, Place], now: float) -> None:
-        """Notes that the batch which ends at ``places`` was committed at ``now`` (seconds)."""
+        """Notes that the batch that ends at ``places`` was committed at ``now`` (seconds)."""
         self._waiting.append((now, places))
         if len(self._waiting) > PENDING_MAX:
             self._waiting = deque(
@@ -52,7 +51,7 @@ class LateMarks:
             )
 
     def due(self, now: float) -> Mapping[str, Place] | None:
-        """The latest places which may be released at ``now``; None when there are none."""
+        """The latest places that may be released at ``now``; None when there are none."""
         places = None
         while self._waiting and self._waiting[0][0] + self._seconds <= now:
             places = self._waiting.popleft()[1]
@@ -84,9 +83,9 @@ def release(
     beside it: from a ``StreamingQueryListener``, from a timer, after ``awaitTermination()``.
 
     ``sync`` must make the sink's output durable before it returns: ``os.sync`` for a sink on this
-    machine's disks under Linux; None for a sink which is durable when a batch is committed (an
+    machine's disks under Linux; None for a sink that is durable when a batch is committed (an
     object store, a database, the durable topics of a broker).  ``queue`` is the source's option
-    ``queue``.  ``source`` is the source's number in a query which has several.
+    ``queue``.  ``source`` is the source's number in a query that has several.
 
     Raises ConfigurationError when the checkpoint is none, QueueMismatch when a queue never had
     what the checkpoint says, QueueError when a queue is not there or the checkpoint has none of
@@ -112,9 +111,10 @@ def release(
 
 
 def committed_places(checkpoint: Path, source: int = 0) -> dict[str, Place]:
-    """Where the last committed batch of Spark's ``checkpoint`` ends; empty before the first one.
+    """Return where the last committed batch of Spark's ``checkpoint`` ends; empty before the first
+    one.
 
-    Raises ConfigurationError when it is no checkpoint of a stream which reads ``msgproto``.
+    Raises ConfigurationError when it is no checkpoint of a stream that reads ``msgproto``.
     """
     if not (checkpoint / "offsets").is_dir():
         raise ConfigurationError(f"{checkpoint} is no checkpoint of Spark (it has no offsets/)")

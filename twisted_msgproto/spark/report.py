@@ -1,4 +1,4 @@
-"""What a bridge tells: its progress lines, and its status files.
+"""A bridge reports with progress lines and with status files.
 
 A status stands in ``QUEUE/bridges/NAME.json`` of every queue on this machine, NAME being the
 consumer's.  The gateway's status page reads it (:func:`read_statuses`) and needs neither the
@@ -22,28 +22,28 @@ RATE_SECONDS = 10.0
 """Rows per second are measured over this long."""
 
 DIRECTORY = "bridges"
-"""Where the bridges' files stand in a queue's directory: status and lock, one each a consumer."""
+"""The bridges' files are in this directory of a queue: a status and a lock for each consumer."""
 
 AWAY_SHOWN_MAX = 5
-"""Gateways which are away are named up to this number in a progress line; the status has all."""
+"""Gateways that are away are named up to this number in a progress line; the status has all."""
 
 
 def status_path(queue: Path, consumer: str) -> Path:
-    """Where the status of the bridge ``consumer`` stands."""
+    """Return where the status of the bridge ``consumer`` stands."""
     return queue / DIRECTORY / f"{consumer}.json"
 
 
 def lock_path(queue: Path, consumer: str) -> Path:
-    """What a bridge locks, so that two never publish under one consumer's name."""
+    """Return what a bridge locks, so that two never publish under one consumer's name."""
     return queue / DIRECTORY / f"{consumer}.lock"
 
 
 def read_statuses(queue: str | Path) -> list[dict[str, Any]]:
-    """The status of every bridge that ever ran on this queue, by consumer's name.
+    """Return the status of every bridge that ever ran on this queue, by consumer's name.
 
     The keys are described in ``docs/spark.md``.  A bridge that was killed still says ``running``:
-    look at ``updated_at`` (seconds since 1970, written every second).  Unreadable files are left
-    out.
+    compare ``updated_at`` (seconds since 1970, written every second) with the time.  Unreadable
+    files are left out.
     """
     statuses = []
     for path in sorted((Path(queue) / DIRECTORY).glob("*.json")):
@@ -58,7 +58,7 @@ def read_statuses(queue: str | Path) -> list[dict[str, Any]]:
 
 @dataclass(slots=True, frozen=True)
 class Batch:
-    """One batch which is in the table.
+    """Describes one batch that is in the table.
 
     ``number`` is the table's version, ``at`` when it was committed (seconds since 1970).
     """
@@ -71,14 +71,16 @@ class Batch:
 
 @dataclass(slots=True, frozen=True)
 class Lag:
-    """How far a table is behind one queue: rows, and the age of the oldest of them in seconds."""
+    """Says how far a table is behind one queue: rows, and the age of the oldest of them in
+    seconds.
+    """
 
     rows: int
     oldest_age: float
 
 
 def lag(landed: Landed | None, description: Description, now: float) -> Lag:
-    """The lag behind a gateway at ``now`` (seconds since 1970), by what it said last."""
+    """Return the lag behind a gateway at ``now`` (seconds since 1970), by what it said last."""
     rows = description.end - (description.begin if landed is None else landed.offset)
     if rows <= 0 or description.oldest is None:
         return Lag(max(0, rows), 0.0)
@@ -87,10 +89,10 @@ def lag(landed: Landed | None, description: Description, now: float) -> Lag:
 
 @dataclass(slots=True)
 class Progress:
-    """Figures of a running bridge; all of them since it started, but for ``landed``.
+    """Holds figures of a running bridge; all of them count from its start, but for ``landed``.
 
     ``landed`` is where the table is in each queue.  ``skipped`` counts rows that are damaged in
-    the queue and so will never land; ``dropped`` those which a transform did not return.
+    the queue and so will never land; ``dropped`` those that a transform did not return.
     """
 
     landed: Mapping[str, Landed] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class Progress:
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, batch: Batch, *, skipped: int = 0, dropped: int = 0) -> None:
-        """Counts a batch which was committed."""
+        """Counts a batch that was committed."""
         self.rows += batch.rows
         self.skipped += skipped
         self.dropped += dropped
@@ -112,7 +114,7 @@ class Progress:
         self._recent.append((batch.at, self.rows))
 
     def rate(self, now: float) -> float:
-        """Rows per second over the last :data:`RATE_SECONDS`."""
+        """Return rows per second over the last :data:`RATE_SECONDS`."""
         while len(self._recent) > 1 and self._recent[1][0] < now - RATE_SECONDS:
             self._recent.popleft()
         if not self._recent or self._recent[-1][0] < now - RATE_SECONDS:
@@ -126,7 +128,7 @@ class Progress:
 
 @dataclass(slots=True, frozen=True)
 class Aside:
-    """A gateway whose rows do not move: why, and for how long."""
+    """Names a gateway whose rows do not move, the reason, and for how long."""
 
     location: str
     gateway: str
@@ -137,7 +139,7 @@ class Aside:
 
 @dataclass(slots=True, frozen=True)
 class Report:
-    """What a bridge says about itself at one moment; ``state`` as in ``docs/spark.md``."""
+    """Says what a bridge does at one moment; ``docs/spark.md`` describes ``state``."""
 
     state: str
     progress: Progress
@@ -237,7 +239,7 @@ def _written(path: Path, status: Mapping[str, Any]) -> OSError | None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes ``path`` whole (mode 0600), by renaming."""
+    """Write ``path`` as a whole (mode 0600), by renaming."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -246,7 +248,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def progress_line(report: Report, now: float) -> str:
-    """One line for people: what the last batch did and how far behind the table is."""
+    """Return one line for people: what the last batch did and how far behind the table is."""
     progress, last = report.progress, report.progress.last
     rows = sum(behind.rows for behind in report.lags.values())
     oldest = max((behind.oldest_age for behind in report.lags.values()), default=0.0)

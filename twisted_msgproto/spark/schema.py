@@ -20,15 +20,15 @@ from ..queue import SCHEMA
 
 
 def spark_schema() -> StructType:
-    """The columns of every queue as a Spark type, built by hand.
+    """Return the columns of every queue as a Spark type, built by hand.
 
-    ``StructType.fromDDL`` asks a running Spark context, which a worker does not have.
+    ``StructType.fromDDL`` needs a running Spark context, and a worker has none.
     """
     return StructType([StructField(f.name, spark_type(f.type), f.nullable) for f in SCHEMA])
 
 
 def spark_type(arrow: pa.DataType) -> DataType:
-    """The Spark type of a column of the queue's schema."""
+    """Return the Spark type of a column of the queue's schema."""
     if pa.types.is_map(arrow):
         return MapType(spark_type(arrow.key_type), spark_type(arrow.item_type))
     if pa.types.is_list(arrow):
@@ -45,7 +45,7 @@ def spark_type(arrow: pa.DataType) -> DataType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The very Arrow schema which Spark expects of a task that yields ``schema``."""
+    """Return the very Arrow schema that Spark expects of a task that yields ``schema``."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

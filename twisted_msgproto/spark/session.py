@@ -1,4 +1,4 @@
-"""A Spark session fit for a bridge: private, quiet, UTC, and ended for certain.
+"""Make a Spark session for a bridge: private, quiet, in UTC, and certain to end.
 
 The Java machine is started by hand rather than by the session builder, for two reasons: its stderr
 can be kept out of the operator's way, and its end can be waited for.
@@ -27,24 +27,24 @@ OWN_LINE = "msgproto:"
 """What a line on stderr of a worker begins with when it is ours and meant for the operator."""
 
 STOP_SECONDS_MAX = 0.7
-"""How long Spark may take to stop in order ..."""
+"""Spark may need this long to stop in order ..."""
 
 END_SECONDS_MAX = 0.5
-"""... and then its Java machine, and then the workers, before they are killed.
+"""...
 
-Nothing is lost by that: what a batch has not committed lands with the next one.  SIGTERM ends a
-bridge within five seconds, and these are part of them.
+and then its Java machine may need this long, and then the workers, before they are killed.  Nothing
+is lost by that: what a batch has not committed lands with the next one.  SIGTERM ends a bridge
+within five seconds, and these are part of them.
 """
 
 LOG_OCTETS_MAX = 4 << 20
 """Spark's own log is begun anew at this size; one older file is kept."""
 
 SCHEDULING_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java's options where it only schedules tasks and rows never pass through it.
+"""Java has these options where it only schedules tasks and rows never pass through it.
 
 It has little to compile and little to collect: its best compiler and its parallel collector would
-take half of a start's CPU time (measured: 16.4 s with them, 8.7 s without) and as much as the work
-itself in the first minutes.
+use half of a start's CPU time, and as much as the work itself in the first minutes.
 """
 
 LOG_CONFIGURATION = """\
@@ -68,7 +68,7 @@ appender.file.strategy.max = 1
 def session_settings(
     master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
 ) -> dict[str, str]:
-    """Spark's settings for a bridge, ``changes`` (the operator's) on top.
+    """Return Spark's settings for a bridge, changed by ``changes`` (the operator's).
 
     ``java`` are more options of the driver's Java machine.
     """
@@ -84,7 +84,7 @@ def session_settings(
             f"-Dlog4j2.configurationFile=file:{scratch / 'log4j2.properties'} {java}".rstrip()
         ),
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        # Parquet's default for timestamps is a 12-octet type which others read as nanoseconds.
+        # Parquet's default for timestamps is a 12-octet type that others read as nanoseconds.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Hadoop's own local file system writes a checksum file beside each file and starts a
         # process (chmod) for every file it makes: some 12 a batch. This one: 4, and no clutter.
@@ -101,9 +101,9 @@ def session_settings(
 def spark_session(
     master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
 ) -> Iterator[Any]:
-    """A new session; afterwards neither it nor its Java machine runs any more.
+    """Make a new session; afterwards neither it nor its Java machine runs any more.
 
-    ``scratch`` is a private directory which exists.  Raises ConfigurationError when there is no
+    ``scratch`` is a private directory that exists.  Raises ConfigurationError when there is no
     Java, when Spark does not start, or when the workers of a cluster cannot run this package.
     ``java`` are options of the Java machine.
     """
@@ -117,9 +117,10 @@ def spark_session(
 def spark_context(
     master: str, scratch: Path, changes: Mapping[str, str], java: str = ""
 ) -> Iterator[Any]:
-    """A new SparkContext alone, which is enough for jobs; else as :func:`spark_session`.
+    """Make a new SparkContext alone, as :func:`spark_session` does a session; it is enough for
+    jobs.
 
-    A session makes Java load all of Spark's SQL, which takes as long again.
+    A session makes Java load all of Spark's SQL, and needs twice as long.
     """
     if master.startswith("sc://"):
         raise ConfigurationError("--master takes a Spark master (local[2], spark://…), not sc://")
@@ -202,7 +203,7 @@ def within(seconds: float, work: Callable[[], Any]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Java ends when its stdin ends, and its Python workers with it; if not, they are killed."""
+    """End Java by closing its stdin, and its Python workers with it; if that fails, kill them."""
     workers = descendants(process.pid)
     with contextlib.suppress(OSError):
         if process.stdin is not None:
@@ -223,7 +224,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def descendants(pid: int) -> set[int]:
-    """The processes which ``pid`` has started, and those which they have; none without /proc."""
+    """Return the processes that ``pid`` has started, and those that they have; none without
+    /proc.
+    """
     found: set[int] = set()
     waiting = [pid]
     while waiting:
@@ -268,7 +271,7 @@ class JavaErrors:
 
 
 def first_line(error: BaseException, limit: int = 300) -> str:
-    """The first line of an error's text that says something, cut to ``limit`` characters."""
+    """Return the first line of an error's text that says something, cut to ``limit`` characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,6 +1,4 @@
-"""The Spark data source ``msgproto``: queues as a stream, and as a table for a quick look.
-
-::
+"""The Spark data source ``msgproto`` reads queues as a stream, and as a table for a quick query::
 
     register(spark)
     spark.readStream.format("msgproto").option("queue", "/var/lib/gateway/queue").load()
@@ -76,13 +74,13 @@ __all__ = [
 ]
 
 NAME = "msgproto"
-"""What ``format()`` takes."""
+"""``format()`` accepts this name."""
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches over the queues and reads their ranges.
 
-    ``latestOffset`` must take arguments: with none, Spark silently turns admission control off.
+    ``latestOffset`` must have arguments: with none, Spark silently turns admission control off.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -99,7 +97,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def queues(self) -> dict[str, Source]:
-        """The queues by id, opened where and when they are needed first."""
+        """Return the queues by id, opened where and when they are needed first."""
         if self._queues is None:
             self._queues = open_queues(self._settings.locations, self._settings.access)
             consumer = self._settings.consumer
@@ -109,7 +107,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._queues
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a stream without a checkpoint begins: what ``startingOffsets`` and others say."""
+        """Return where a stream without a checkpoint begins: what ``startingOffsets`` and others
+        say.
+        """
         settings = self._settings
 
         def begun() -> dict[str, Any]:
@@ -124,12 +124,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return patiently(begun)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Admission control: the option ``maxRowsPerTrigger``."""
+        """Apply admission control: the option ``maxRowsPerTrigger``."""
         rows_max = self._settings.rows_max
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends, within ``limit``.
+        """Return where the next batch ends, within ``limit``.
 
         Raises QueueMismatch, and so ends the stream, when ``start`` does not fit the queues.
         """
@@ -150,7 +150,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(patiently(planned))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From here on the stream ends where the queues end now."""
+        """End the stream where the queues end now."""
         self._ends = {name: patiently(queue.end) for name, queue in self.queues.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -161,7 +161,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges of the batch start → end."""
+        """Return the ranges of the batch start → end."""
         settings = self._settings
         where = dict(zip(self.queues, settings.locations, strict=True))
         planned = partial(
@@ -176,11 +176,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return located(patiently(planned), where, settings.access)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """Return the rows of one range."""
         return read_range(partition)
 
     def commit(self, end: dict[str, Place]) -> None:
-        """Spark has written the batch which ends here; that it is durable nobody has said.
+        """Spark has written the batch that ends here; that it is durable nobody has said.
 
         So the mark of the option ``consumer`` does not move: see
         :func:`~twisted_msgproto.spark.release` and the option ``releaseAfter``.
@@ -206,7 +206,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class QueueBatchReader(DataSourceReader):
-    """What the queues hold, as a table: for a look, a count, a batch of one's own."""
+    """Reads what the queues hold as a table: for a query, a count, a batch of one's own."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._settings = Settings(options)
@@ -214,7 +214,7 @@ class QueueBatchReader(DataSourceReader):
         self._wanted: pc.Expression | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The ranges from ``startingOffsets`` to ``endingOffsets``."""
+        """Return the ranges from ``startingOffsets`` to ``endingOffsets``."""
         settings = self._settings
         if settings.ranges is not None:
             return list(unpacked(settings.ranges, settings.access))
@@ -243,7 +243,7 @@ class QueueBatchReader(DataSourceReader):
         return located(ranges, where, settings.access)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """Return the rows of one range."""
         return read_range(partition, self._wanted)
 
 
@@ -251,26 +251,28 @@ class FilteredQueueReader(QueueBatchReader):
     """The same for one query, whose filters are used here too (option ``pushFilters``).
 
     Filters on ``offset`` and ``gateway`` narrow what is read at all; filters on every column
-    which can be compared (``received_at``, ``protocol``, …) are applied before rows go to Spark.
+    that can be compared (``received_at``, ``protocol``, …) are applied before rows go to Spark.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes what the query will throw away anyhow; Spark applies every filter again."""
+        """Accept filters for rows that the query will drop anyhow; Spark applies every filter
+        again.
+        """
         self._bounds = bounds(filters)
         self._wanted = expression(filters, SCHEMA)
         return filters
 
 
 class QueueSource(DataSource):
-    """``format("msgproto")``.  The options are listed in ``docs/data-source.md``."""
+    """Is ``format("msgproto")``.  The options are listed in ``docs/data-source.md``."""
 
     @classmethod
     def name(cls) -> str:
-        """The name which ``format()`` takes."""
+        """Return the name that ``format()`` accepts."""
         return NAME
 
     def schema(self) -> StructType:
-        """The columns of the table, the same for every queue."""
+        """Return the columns of the table, the same for every queue."""
         return spark_schema()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -1,7 +1,7 @@
 """Read a landed table back without Spark: fast enough to ask it every second.
 
-Killed tasks leave Parquet files behind which do not belong to the table; which ones do stands in
-its log.  delta-rs follows that log here, as an independent reader of what we write.
+Killed tasks leave Parquet files behind that do not belong to the table; its log names those that
+do.  delta-rs follows that log here, as an independent reader of what we write.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ DELTA_LOG = "_delta_log"
 
 
 class LandedTable:
-    """What a bridge has landed in ``directory``, at the moment of each call.
+    """Reads what a bridge has landed in ``directory``, at the moment of each call.
 
-    A table that does not exist yet is an empty one.
+    A table that does not exist yet is empty.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
     def dataset(self) -> ds.Dataset | None:
-        """The table as a pyarrow dataset; None while there is none."""
+        """Return the table as a pyarrow dataset; None while there is none."""
         if not (self.directory / DELTA_LOG).is_dir():
             return None
         from deltalake import DeltaTable
@@ -35,7 +35,7 @@ class LandedTable:
         return DeltaTable(str(self.directory)).to_pyarrow_dataset()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows (all, or some columns), in no order."""
+        """Return the rows (all, or some columns), in no order."""
         dataset = self.dataset()
         if dataset is None:
             from ..queue import SCHEMA
@@ -45,27 +45,31 @@ class LandedTable:
         return dataset.to_table(columns=None if columns is None else list(columns))
 
     def count(self) -> int:
-        """How many rows have landed; reads the files' footers only."""
+        """Return how many rows have landed; reads the files' footers only."""
         dataset = self.dataset()
         return 0 if dataset is None else int(dataset.count_rows())
 
     def counts(self) -> dict[str, int]:
-        """Rows per protocol."""
+        """Return rows per protocol."""
         grouped = self.read(["protocol"]).group_by("protocol").aggregate([([], "count_all")])
         names, counts = grouped.column("protocol"), grouped.column("count_all")
         return dict(sorted(zip(names.to_pylist(), counts.to_pylist(), strict=True)))
 
     def duplicates(self) -> list[tuple[str, int, int]]:
-        """(gateway, offset, times) of every row which is there more than once: nothing, always."""
+        """Return (gateway, offset, times) of every row that is there more than once; it should
+        be empty, always.
+        """
         return duplicates(self.read(["gateway", "offset"]))
 
     def offsets(self) -> dict[str, list[tuple[int, int]]]:
-        """Per gateway the ranges [lo, hi) of offsets in the table, in order, as few as possible."""
+        """Return per gateway the ranges [lo, hi) of offsets in the table, in order, as few as
+        possible.
+        """
         return ranges(self.read(["gateway", "offset"]))
 
 
 def duplicates(table: pa.Table) -> list[tuple[str, int, int]]:
-    """(gateway, offset, times) of the pairs which ``table`` holds more than once."""
+    """Return (gateway, offset, times) of the pairs that ``table`` holds more than once."""
     counted = table.group_by(["gateway", "offset"]).aggregate([([], "count_all")])
     twice = counted.filter(pc.greater(counted.column("count_all"), 1))
     columns = [twice.column(name).to_pylist() for name in ("gateway", "offset", "count_all")]
@@ -73,7 +77,7 @@ def duplicates(table: pa.Table) -> list[tuple[str, int, int]]:
 
 
 def ranges(table: pa.Table) -> dict[str, list[tuple[int, int]]]:
-    """Per gateway the ranges [lo, hi) of the offsets in ``table``."""
+    """Return per gateway the ranges [lo, hi) of the offsets in ``table``."""
     found: dict[str, list[tuple[int, int]]] = {}
     for gateway in sorted(pc.unique(table.column("gateway")).to_pylist()):
         mine = table.filter(pc.equal(table.column("gateway"), gateway)).column("offset")

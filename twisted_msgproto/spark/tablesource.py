@@ -1,15 +1,15 @@
-"""Landed tables in Spark without Java packages: ``format("msgproto-table")`` and a short way.
+"""Read landed tables in Spark without Java packages: with ``format("msgproto-table")``, or faster.
 
-A landed table is a Delta table: Parquet files, and a log which says which of them count.  Spark
-reads such a table by its Delta package, which is a Java package of its own.  Two ways need none:
+A landed table is a Delta table: Parquet files, and a log that names those that count.  Spark reads
+such a table with its Delta package, a separate Java package.  Two ways need none:
 
 * ``spark.read.format("msgproto-table").load(LOCATION)``: the log is read by delta-rs, the files by
   Arrow in Spark's Python workers.  It works wherever delta-rs does (S3 and alike without jars).
   Filters choose files by partition and by statistics, and rows before Spark gets them.
-* :func:`read_table`: the log is read by delta-rs, the files by Spark's own Parquet reader, which
-  reads only the columns that a query needs.  Every worker must reach the files by their paths.
+* :func:`read_table`: the log is read by delta-rs, the files by Spark's own Parquet reader; it reads
+  only the columns that a query needs.  Every worker must reach the files by their paths.
 
-Both give the schema of the table's log.  Left to itself Spark would guess the type of a partition's
+Both use the schema of the table's log.  By default Spark would guess the type of a partition's
 values from the names of folders: a gateway ``1e5`` would become the number 100000.
 """
 
@@ -40,26 +40,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TABLE_NAME = "msgproto-table"
-"""What ``format()`` takes."""
+"""``format()`` accepts this name."""
 
 FILES_MAX = 500
-"""Files which one call of Spark's Parquet reader is given; it plans long lists slowly."""
+"""One call of Spark's Parquet reader gets this many files; it plans long lists slowly."""
 
 TASKS_DEFAULT = 8
-"""Tasks of one read, unless the option ``numPartitions`` says otherwise."""
+"""One read has this many tasks, unless the option ``numPartitions`` says otherwise."""
 
 TASK_OCTETS_MIN = 4 << 20
 """Files are put together to tasks of at least this size; a task costs some 10 ms."""
 
 READ_ROWS = 10_000
-"""Rows of one Arrow batch."""
+"""One Arrow batch has this many rows."""
 
 STORAGE_PREFIX = "storage."
-"""What an option of delta-rs (``aws_region``, …) is named with."""
+"""The name of an option of delta-rs (``aws_region``, …) begins with this."""
 
 
 class TableOptions:
-    """The options of ``format("msgproto-table")``.  Raises ConfigurationError with one line."""
+    """Holds the options of ``format("msgproto-table")``.  Raises ConfigurationError with one
+    line.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -91,7 +93,7 @@ class TableOptions:
 def open_table(
     location: str, storage: Mapping[str, str], version: int | dt.datetime | None = None
 ) -> DeltaTable:
-    """The Delta table at ``location``.  Raises ConfigurationError with one line."""
+    """Return the Delta table at ``location``.  Raises ConfigurationError with one line."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -129,7 +131,9 @@ def table_dataset(table: DeltaTable, location: str) -> ds.FileSystemDataset:
 
 
 class TableFile(NamedTuple):
-    """One file of a table: its path below the table, its size, what all its rows have in common."""
+    """Describes one file of a table: its path below the table, its size, what all its rows have
+    in common.
+    """
 
     path: str
     octets: int
@@ -137,7 +141,7 @@ class TableFile(NamedTuple):
 
 
 class TableFiles(InputPartition):
-    """The files which one task reads."""
+    """Lists the files that one task reads."""
 
     def __init__(self, files: Sequence[TableFile]) -> None:
         self.files = list(files)
@@ -156,7 +160,9 @@ class TableReader(DataSourceReader):
         self._wanted: pc.Expression | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The table's files, without those of which partition or statistics say: no such row."""
+        """Return the table's files, without those that have no such row, by partition or
+        statistics.
+        """
         options = self._options
         table = open_table(options.location, options.storage, options.version)
         dataset = table_dataset(table, options.location)
@@ -168,7 +174,7 @@ class TableReader(DataSourceReader):
         return [TableFiles(group) for group in shared(files, options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task's files which the query may want."""
+        """Yield the rows of one task's files that the query may want."""
         if not isinstance(partition, TableFiles):  # what Spark makes of "no partitions"
             return
         place = filesystem(self._options.location, self._options.storage)
@@ -187,21 +193,23 @@ class FilteredTableReader(TableReader):
     """The same for one query, whose filters are used here too (option ``pushFilters``)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes what the query will throw away anyhow; Spark applies every filter again."""
+        """Accept filters for rows that the query will drop anyhow; Spark applies every filter
+        again.
+        """
         self._wanted = expression(filters, self._schema)
         return filters
 
 
 class TableSource(DataSource):
-    """``format("msgproto-table")``.  The options are listed in ``docs/reading-the-table.md``."""
+    """Is ``format("msgproto-table")``.  The options are listed in ``docs/reading-the-table.md``."""
 
     @classmethod
     def name(cls) -> str:
-        """The name which ``format()`` takes."""
+        """Return the name that ``format()`` accepts."""
         return TABLE_NAME
 
     def schema(self) -> StructType:
-        """The columns of the table, or those of the option ``columns``."""
+        """Return the columns of the table, or those of the option ``columns``."""
         options = TableOptions(self.options)
         schema = table_schema(open_table(options.location, options.storage, options.version))
         strangers = [name for name in options.columns if name not in schema.names]
@@ -219,7 +227,9 @@ class TableSource(DataSource):
 
 
 def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
-    """``files`` in groups of about the same size, at most ``tasks`` unless files are small."""
+    """Split ``files`` into groups of about the same size, at most ``tasks`` unless files are
+    small.
+    """
     total = sum(file.octets for file in files)
     goal = max(TASK_OCTETS_MIN, -(-total // tasks))
     groups: list[list[TableFile]] = []
@@ -234,7 +244,7 @@ def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
 
 
 def filesystem(location: str, storage: Mapping[str, str]) -> fs.FileSystem:
-    """What opens a table's files by their paths below ``location``."""
+    """Return what opens a table's files by their paths below ``location``."""
     if "://" not in location or location.startswith("file://"):
         root = os.path.abspath(location.removeprefix("file://"))
         return fs.SubTreeFileSystem(root, fs.LocalFileSystem())
@@ -250,16 +260,17 @@ def read_table(
     storage: Mapping[str, str] | None = None,
     version: int | None = None,
 ) -> DataFrame:
-    """The table at ``location`` as it is now (or as of ``version``) by Spark's Parquet reader.
+    """Read the table at ``location`` as it is now (or as of ``version``) with Spark's Parquet
+    reader.
 
     Every worker must reach the files: a directory on a shared disk, or an object store for which
-    Spark has its own connector and settings (``s3://`` is handed to it as ``s3a://``).
-    ``storage`` are options of delta-rs, which reads the log here on the driver.
+    Spark has its own connector and settings (``s3://`` is handed to it as ``s3a://``). ``storage``
+    are options of delta-rs; it reads the log here on the driver.
 
     Raises ConfigurationError with one line when there is no table.
     """
     table = open_table(os.fspath(location), storage or {}, version)
-    table_dataset(table, os.fspath(location))  # refuses features which hide rows of a file
+    table_dataset(table, os.fspath(location))  # refuses features that hide rows of a file
     schema = table_schema(table)
     files = [spark_path(uri) for uri in table.file_uris()]
     if not files:
@@ -273,7 +284,7 @@ def read_table(
 
 
 def spark_path(uri: str) -> str:
-    """A path of delta-rs as Spark's reader takes it."""
+    """Return a path of delta-rs in the form of Spark's reader."""
     if uri.startswith("s3://"):
         return "s3a://" + uri.removeprefix("s3://")
     return uri

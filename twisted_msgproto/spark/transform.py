@@ -1,25 +1,22 @@
-"""A pipeline of one's own between the queues and the table, exactly once like everything else.
+"""Run a pipeline of one's own between the queues and the table, exactly once like everything else.
 
 ``msgproto bridge --transform MODULE:FUNCTION`` names a PySpark function, DataFrame → DataFrame.  It
-is given the rows of a batch in the columns of the queues, and what it returns lands: columns added,
+receives the rows of a batch in the columns of the queues, and what it returns lands: columns added,
 bodies parsed, rows joined, masked, left out.  A batch is still exactly its ranges, its files are
-still made durable by the workers that wrote them, and one commit still says both which files there
+still made durable by the workers that wrote them, and one commit still says both that files there
 are and how far every gateway has landed.  So whatever the function makes of a batch is in the table
 once, or, when it raises, not at all: the bridge ends with one line, and no mark moves.
 
 The function is called for every batch.  It must not keep anything from one batch to the next, and
 gets no more than a batch: aggregates over all rows belong behind the table.  It is called once at
-the start with no rows at all; the columns which it returns then are the table's.
+the start with no rows at all; the columns that it returns then are the table's.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import pickle
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -31,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
+from ..core.named import load_named
 from ..queue import SCHEMA
 from ..table.landing import (
     DAY,
@@ -50,12 +48,13 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
 
 Function = Callable[[DataFrame], DataFrame]
-"""What a transform is."""
+"""A transform has this type."""
 
 FAILED = re.compile(r"msgproto-failed: ([0-9a-f]+);")
-"""How a task says through Java which gateway it could not read: JSON in hexadecimal digits.
+"""A task names the gateway that it could not read in this form, through Java: JSON in hexadecimal
+digits.
 
-A traceback also quotes the line of the program which raised it; digits tell the two apart.
+A traceback also quotes the line of the program that raised it; digits tell the two apart.
 """
 
 LANDABLE: tuple[type[st.DataType], ...] = (
@@ -63,7 +62,7 @@ LANDABLE: tuple[type[st.DataType], ...] = (
     *(st.ByteType, st.ShortType, st.IntegerType, st.LongType),
     *(st.FloatType, st.DoubleType, st.DecimalType),
 )
-"""The simple types which a table can hold that every reader of Delta tables understands."""
+"""A table can hold these simple types, and every reader of Delta tables understands them."""
 
 
 class Transform:
@@ -110,7 +109,7 @@ class Transform:
         return collected([pickle.loads(row[0]) for row in written], tasks, met.value)
 
     def _apply(self, given: DataFrame) -> DataFrame:
-        """The function's result.  Raises TableError with one line."""
+        """Return the function's result.  Raises TableError with one line."""
         try:
             result = self._function(given)
         except MsgprotoError:
@@ -129,7 +128,7 @@ class Transform:
         return result
 
     def _explained(self, error: Exception) -> MsgprotoError:
-        """One line for a job which failed: mostly the function's own words."""
+        """Return one line for a job that failed: mostly the function's own words."""
         told = self._runner.explained(error)
         if type(told) is not TableError:
             return told
@@ -137,34 +136,21 @@ class Transform:
 
 
 def load_function(name: str) -> Function:
-    """The function ``MODULE:FUNCTION``; the working directory is looked in, too.
+    """Return the function ``MODULE:FUNCTION``; the working directory is searched, too.
 
     Raises ConfigurationError with one line.
     """
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
+    if not all(name.partition(":")):
         raise ConfigurationError(f"--transform is MODULE:FUNCTION, not {name!r}")
-    here = os.getcwd()
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = "it" if error.name and module_name.startswith(error.name) else f"{error.name}"
-        what = "there is no such module" if missing == "it" else f"it needs {missing}"
-        raise ConfigurationError(f"--transform {name}: {what} (looked in {here}, too)") from None
-    except Exception as error:
-        raise ConfigurationError(
-            f"--transform {name}: importing it failed: {type(error).__name__}: {first_line(error)}"
-        ) from error
-    finally:
-        if added:
-            sys.path.remove(here)
-    function = getattr(module, attribute, None)
+        module, function = load_named(name)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--transform {name}: {error}") from error.__cause__
     if not callable(function):
-        what = "has no" if function is None else "has no function"
-        raise ConfigurationError(f"--transform {name}: the module {module_name} {what} {attribute}")
+        module_name, _, attribute = name.partition(":")
+        raise ConfigurationError(
+            f"--transform {name}: the module {module_name} has no function {attribute}"
+        )
     # Workers need not have the module: what of it a query needs is sent along.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     found: Function = function
@@ -172,7 +158,7 @@ def load_function(name: str) -> Function:
 
 
 def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
-    """The table's columns for a function whose result has ``schema``.
+    """Return the table's columns for a function whose result has ``schema``.
 
     Raises ConfigurationError when it cannot be a table.
     """
@@ -201,7 +187,7 @@ def landed_schema(name: str, schema: st.StructType) -> pa.Schema:
 
 
 def refuse_type(name: str, column: str, kind: st.DataType) -> None:
-    """Raises ConfigurationError for a type which a table cannot hold."""
+    """Raises ConfigurationError for a type that a table cannot hold."""
     if isinstance(kind, st.StructType):
         for field in kind.fields:
             refuse_type(name, f"{column}.{field.name}", field.dataType)
@@ -220,7 +206,7 @@ def refuse_type(name: str, column: str, kind: st.DataType) -> None:
 # -- on the workers -------------------------------------------------------------------------------
 
 Met = tuple[str, int, int, int, tuple[tuple[int, int], ...]]
-"""What the read of a range told: gateway, its bounds, its rows, what of it was damaged."""
+"""The read of a range reports this: gateway, its bounds, its rows, what of it was damaged."""
 
 
 class Union(AccumulatorParam[frozenset[Met]]):
@@ -241,7 +227,7 @@ Batches = Iterable[pa.RecordBatch]
 def reading(
     tasks: Sequence[Sequence[Range]], met: Accumulator[frozenset[Met]]
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """What a worker does with the number of a task: it reads the task's ranges."""
+    """Yield what a worker does with the number of a task: it reads the task's ranges."""
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -254,7 +240,7 @@ def reading(
 def read_task(
     ranges: Sequence[Range], met: Accumulator[frozenset[Met]]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task.  Raises TableError, which names the gateway that cannot be read."""
+    """Yield the rows of a task.  Raises TableError that names the gateway if it cannot be read."""
     rows: dict[Range, int] = dict.fromkeys(ranges, 0)
     for part, item in read_all(ranges, open_range):
         if isinstance(item, Failure):
@@ -269,7 +255,7 @@ def read_task(
 
 
 def writing(target: Target) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """What a worker does with rows of the function's result: it lands them."""
+    """Yield what a worker does with rows of the function's result: it lands them."""
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
         landed = write_rows(target, batches)
@@ -279,7 +265,7 @@ def writing(target: Target) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
 
 
 def write_rows(target: Target, batches: Batches) -> LandedRanges:
-    """Writes rows below the table, durably.  Raises TableError with one line."""
+    """Write rows below the table, durably.  Raises TableError with one line."""
     files = Files(target, storage_at(target.location, target.storage))
     landed = LandedRanges()
     try:
@@ -297,7 +283,9 @@ def write_rows(target: Target, batches: Batches) -> LandedRanges:
 
 
 def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
-    """``batch`` in the table's columns, ``day`` among them.  Raises TableError for a null there."""
+    """Return ``batch`` in the table's columns, ``day`` among them.  Raises TableError for a null
+    there.
+    """
     columns = []
     for field in target.schema:
         if field.name in batch.schema.names:
@@ -316,7 +304,7 @@ def fitted(batch: pa.RecordBatch, target: Target) -> pa.RecordBatch:
 def collected(
     written: Iterable[LandedRanges], tasks: Sequence[Sequence[Range]], met: Iterable[Met]
 ) -> LandedRanges:
-    """The batch as a whole: its files, what was read, what was damaged, what was dropped.
+    """Return the batch as a whole: its files, what was read, what was damaged, what was dropped.
 
     A range whose read told nothing (the function did not want all rows) counts as read.
     """
@@ -337,7 +325,7 @@ def collected(
 
 
 def failures(text: str) -> dict[str, Failure]:
-    """The gateways which a failed job says it could not read."""
+    """The gateways that a failed job says it could not read."""
     found = {}
     for match in FAILED.finditer(text):
         told = json.loads(bytes.fromhex(match[1]))

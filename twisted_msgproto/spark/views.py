@@ -1,11 +1,11 @@
-"""What people ask of landed rows: bodies and fields as columns, retries once.
+"""Present landed rows as people need them: bodies and fields as columns, retries once.
 
-Every function takes a DataFrame which has (at least) the columns of a queue that it speaks of, and
-returns one with columns added.  No row is ever lost on the way: what cannot be read as the
-function wants it keeps its row, and an error column says why.  They work on a table, on a look at
-a queue and, where it is said, on a stream.
+Every function takes a DataFrame that has (at least) the columns of a queue that it speaks of, and
+returns one with columns added.  No row is ever lost on the way: what cannot be read as the function
+wants it keeps its row, and an error column says why.  They work on a table, on a queue read as a
+table and, where the docstring says so, on a stream.
 
-Exactly once holds per (gateway, offset).  A shipper which lost its connection sends again what was
+Exactly once holds per (gateway, offset).  A shipper that lost its connection sends again what was
 not acknowledged, and such a message lands twice, at two offsets: see :func:`effectively_once`.
 """
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from ..core.errors import ConfigurationError
 
 CORRUPT = "_msgproto_corrupt"
-"""Where Spark's JSON reader puts a text which does not fit; never seen outside."""
+"""Spark's JSON reader puts a text that does not fit here; it is never seen outside."""
 
 NOT_TEXT = "the body is not UTF-8"
 NOT_JSON = "the body is not JSON"
@@ -28,12 +28,12 @@ NOT_OBJECT = "the body is JSON, but not an object"
 NOT_FITTING = "the body does not fit the schema"
 
 CONTENT = ("protocol", "kind", "destination", "client_id", "fields", "body", "attachments")
-"""The columns which a sender decides.  A retry has them all again; its session, peer, time and
-(as Lumberjack's sequence numbers begin anew with a connection) message_id are others."""
+"""The sender decides these columns.  A retry has them all again; its session, peer, time and (as
+Lumberjack's sequence numbers begin anew with a connection) message_id are others."""
 
 
 def body_text(column: str = "body") -> Column:
-    """The body as text; null where it is null or not UTF-8."""
+    """Return the body as text; null where it is null or not UTF-8."""
     return sf.try_validate_utf8(sf.col(column).cast("string"))
 
 
@@ -45,13 +45,13 @@ def json_columns(
     into: str | None = None,
     error: str = "json_error",
 ) -> DataFrame:
-    """``messages`` with the members of their JSON bodies as columns.
+    """Return ``messages`` with the members of their JSON bodies as columns.
 
     ``schema`` is a Spark schema or its DDL (``"level string, status int"``); without one it is
-    inferred from all bodies, which reads them once (not for streams).  The members become columns
-    of their own, or with ``into`` one struct of that name.  Where a body is not a JSON object or
-    does not fit, its members are null, as far as they do not fit, and ``error`` says why; where
-    all is well, or there is no body (null), ``error`` is null.
+    inferred by reading all bodies once (not for streams).  The members become columns of their own,
+    or with ``into`` one struct of that name.  Where a body is not a JSON object or does not fit,
+    its members are null, as far as they do not fit, and ``error`` says why; where all is well, or
+    there is no body (null), ``error`` is null.
 
     Raises ConfigurationError when a member has the name of a column that is there already (use
     ``into``), or a stream comes without a schema.
@@ -86,7 +86,7 @@ def json_columns(
 
 
 def inferred_schema(messages: DataFrame, *, body: str = "body") -> StructType:
-    """The schema which fits the JSON objects among the bodies; reads them all once."""
+    """Return the schema that fits the JSON objects among the bodies; reads them all once."""
     value = sf.try_parse_json(body_text(body))
     objects = messages.where(sf.schema_of_variant(value).startswith("OBJECT"))
     reader = messages.sparkSession.read.option("mode", "DROPMALFORMED")
@@ -96,10 +96,10 @@ def inferred_schema(messages: DataFrame, *, body: str = "body") -> StructType:
 def variant_column(
     messages: DataFrame, *, body: str = "body", into: str = "json", error: str = "json_error"
 ) -> DataFrame:
-    """``messages`` with their JSON bodies as one VARIANT column: any shape, asked later.
+    """Return ``messages`` with their JSON bodies as one VARIANT column: any shape, queried later.
 
-    ``variant_get(json, '$.user.id', 'bigint')`` or ``json:user.id::bigint`` takes a member.  A body
-    that is not JSON is null there, and ``error`` says why.  Works on streams.
+    ``variant_get(json, '$.user.id', 'bigint')`` or ``json:user.id::bigint`` returns a member.  A
+    body that is not JSON is null there, and ``error`` says why.  Works on streams.
     """
     text = body_text(body)
     value = sf.try_parse_json(text)
@@ -114,11 +114,11 @@ def variant_column(
 def lumberjack_events(
     messages: DataFrame, *, into: str = "event", error: str = "event_error"
 ) -> DataFrame:
-    """Lumberjack's events in one shape, however the shipper framed them.
+    """Return Lumberjack's events in one shape, however the shipper framed them.
 
     A data frame (``kind`` = ``data``) has pairs in ``fields``; a JSON frame has a document in
     ``body``.  ``into`` is a map of text to text for both: the pairs, or the document's members,
-    those which are not strings as JSON text (``event['host']``, ``event['@timestamp']``).  A
+    those that are not strings as JSON text (``event['host']``, ``event['@timestamp']``).  A
     document that is not an object is null there, and ``error`` says why.  Other protocols' rows
     are left out.  Works on streams.
     """
@@ -139,7 +139,7 @@ def lumberjack_events(
 
 
 def message_key(key: str | None = None, *, body: str = "body") -> Column:
-    """What makes two messages the same one: a text, never null for rows with a ``key``.
+    """Return what makes two messages the same one: a text, never null for rows with a ``key``.
 
     ``key`` is a JSON path into the body (``$.event.id``).  Without it the key is a hash (SHA-256)
     of everything the sender decides: :data:`CONTENT`.
@@ -165,16 +165,16 @@ def message_key(key: str | None = None, *, body: str = "body") -> Column:
 def effectively_once(
     messages: DataFrame, key: str | None = None, *, window: str = "1 hour", body: str = "body"
 ) -> DataFrame:
-    """``messages`` without those that a retry sent again: the first of each key stays.
+    """Return ``messages`` without those that a retry sent again: the first of each key stays.
 
     Two messages are the same when they have the same ``key`` (see :func:`message_key`) and were
     received no more than ``window`` apart.  A retry of a retry counts from the one before it.  A
     row whose body has no such member (the JSON path finds nothing) stays.  ``window`` is a Spark
-    interval: longer than your shippers retry, short enough that a message which is meant to come
-    again (a heartbeat) is no duplicate; where such messages exist, take a key that is unique.
+    interval: longer than your shippers retry, short enough that a message that is meant to come
+    again (a heartbeat) is no duplicate; where such messages exist, use a key that is unique.
 
     On a stream Spark's ``dropDuplicatesWithinWatermark`` does it, with ``window`` as watermark of
-    ``received_at``: it keeps the keys of at least one window as its state, and of rows which come
+    ``received_at``: it keeps the keys of at least one window as its state, and of rows that come
     in one batch any may be the one that stays.
     """
     known = message_key(key, body=body)
@@ -195,7 +195,7 @@ def effectively_once(
 
 
 def create_views(messages: DataFrame, name: str = "messages") -> list[str]:
-    """Makes views for SQL of a table (or a look at a queue); their names.
+    """Make views for SQL of a table (or of a queue read as a table), and return their names.
 
     ==================  =======================================================================
     ``NAME``            the rows as they are

@@ -1,1 +1,3 @@
-"""The Delta table: its log, durable commits, and what lands in it.  No Spark, no Twisted."""
+"""This package writes the Delta table: its log, durable commits, and what lands in it.  It needs
+neither Spark nor Twisted.
+"""

@@ -1,6 +1,6 @@
 """What stands in a Delta table's log: actions, as values and as lines of JSON.
 
-One version of the log is a file of one JSON object a line.  This module knows the actions which
+One version of the log is a file of one JSON object a line.  This module knows the actions that
 this package writes and reads; unknown ones are left alone, as the Delta protocol demands.
 """
 
@@ -18,56 +18,56 @@ from urllib.parse import quote, unquote
 from ..queue.lineage import Landed
 
 OURS = "msgproto"
-"""The key of this package's part of a ``commitInfo``."""
+"""This package's part of a ``commitInfo`` has this key."""
 OFFSET_PREFIX = "msgproto:"
 INCARNATION_PREFIX = "msgproto-incarnation:"
 WITNESS_PREFIX = "msgproto-witness:"
-"""Prefixes of the application ids which say how far a gateway has landed, before its queue id."""
+"""Application ids that say how far a gateway has landed begin with these, before the queue's id."""
 
 PATH_SAFE = "/=:-_.~!$&'()*+,;@"
-"""What needs no percent sign in a path of the log."""
+"""These characters need no percent sign in a path of the log."""
 
 
 class Torn(ValueError):
-    """A version's file is not whole: a power cut took a part of it."""
+    """A version's file is torn: a part of it was lost in a power cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a program that writes the table; it stands in every commit it makes."""
+    """Identifies one run of a program that writes the table; every commit of the run names it."""
 
     id: str
-    """Random hexadecimal digits."""
+    """These are random hexadecimal digits."""
     host: str
     pid: int
 
     @classmethod
     def new(cls) -> Run:
-        """A name for this process, from now on."""
+        """Return a name for this process, from now on."""
         return cls(uuid.uuid4().hex, socket.gethostname(), os.getpid())
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file of the table: an ``add`` of its log."""
+    """Describes one Parquet file of the table: an ``add`` of its log."""
 
     path: str
-    """Below the table, with ``/``, not percent-encoded."""
+    """The path is relative to the table, with ``/``, not percent-encoded."""
     size: int
-    """In octets."""
+    """The size is in octets."""
     partition: Mapping[str, str | None]
-    """Partition column to value, as Delta writes values (``day`` → ``2026-01-31``)."""
+    """This maps partition columns to values, as Delta writes values (``day`` → ``2026-01-31``)."""
     rows: int | None = None
-    """None when the file's statistics do not say."""
+    """It is None when the file's statistics do not say."""
     statistics: str = ""
-    """The ``stats`` of the add: a JSON text, or empty."""
+    """The ``stats`` of the add are a JSON text, or empty."""
     modified: int = 0
-    """Milliseconds since 1970."""
+    """The time is in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a table is: identity, columns, partitioning, properties."""
+    """Describes a table: identity, columns, partitioning, properties."""
 
     id: str
     schema: str
@@ -78,7 +78,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolVersions:
-    """What a program has to know to read and to write the table."""
+    """Says what a program has to know to read and to write the table."""
 
     reader: int = 1
     writer: int = 2
@@ -92,34 +92,36 @@ class Commit:
 
     version: int
     operation: str
-    """What the writer calls it (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); empty when unknown."""
+    """The writer calls its operation this (``WRITE``, ``OPTIMIZE``, ``RESTORE`` …); it is empty
+    when unknown.
+    """
     run: Run | None
-    """The run of this package which wrote it; None for other programs."""
+    """This is the run of this package that wrote it; None for other programs."""
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
-    """Paths, as in :class:`DataFile`."""
+    """These are paths, as in :class:`DataFile`."""
     transactions: Mapping[str, int] = field(default_factory=dict)
     """Application id to version, as far as this commit sets it."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What this package's writer put beside its run; empty for other programs."""
+    """This package's writer put this beside its run; it is empty for other programs."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """The ``operationParameters`` of the commit."""
+    """These are the ``operationParameters`` of the commit."""
     timestamp: int = 0
-    """Milliseconds since 1970, by the writer's clock."""
+    """The time is in milliseconds since 1970, by the writer's clock."""
     data_change: bool = True
-    """False when the commit only arranges the same rows anew."""
+    """It is False when the commit only rearranges the same rows."""
     metadata: Metadata | None = None
     protocol: ProtocolVersions | None = None
 
     @property
     def landed(self) -> dict[str, Landed]:
-        """The gateways whose places this commit sets."""
+        """Return the gateways whose places this commit sets."""
         return landed_of(self.transactions)
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A version which somebody wants to add to the log, whatever its number will be."""
+    """A version that somebody wants to add to the log, whatever its number will be."""
 
     run: Run
     operation: str
@@ -129,14 +131,16 @@ class Proposal:
     before: Mapping[str, Landed | None] = field(default_factory=dict)
     """Where the table has the gateways of ``landed`` now, as far as the proposer knows."""
     notes: Mapping[str, int] = field(default_factory=dict)
-    """Other application transactions of this package: why offsets are not in the table."""
+    """These are other application transactions of this package: they say why offsets are not in
+    the table.
+    """
     info: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     data_change: bool = True
 
     @property
     def transactions(self) -> dict[str, int]:
-        """The application transactions which the version sets."""
+        """Return the application transactions that the version sets."""
         return {**transactions_of(self.landed), **self.notes}
 
     def became(self, commit: Commit) -> bool:
@@ -149,7 +153,7 @@ class Proposal:
         return ours == ([file.path for file in commit.added], list(commit.removed))
 
     def as_commit(self, version: int, timestamp: int) -> Commit:
-        """What :func:`parse_commit` would read from the version's file."""
+        """Return what :func:`parse_commit` would read from the version's file."""
         return Commit(
             version=version,
             operation=self.operation,
@@ -164,7 +168,7 @@ class Proposal:
         )
 
     def lines(self, timestamp: int) -> bytes:
-        """The file of the version."""
+        """Return the file of the version."""
         return commit_lines(
             timestamp=timestamp,
             operation=self.operation,
@@ -179,7 +183,7 @@ class Proposal:
 
 
 def transactions_of(landed: Mapping[str, Landed]) -> dict[str, int]:
-    """The application transactions which say how far gateways have landed."""
+    """Return the application transactions that say how far gateways have landed."""
     values: dict[str, int] = {}
     for gateway, place in landed.items():
         values[OFFSET_PREFIX + gateway] = place.offset
@@ -189,7 +193,9 @@ def transactions_of(landed: Mapping[str, Landed]) -> dict[str, int]:
 
 
 def landed_of(transactions: Mapping[str, int]) -> dict[str, Landed]:
-    """The reverse of :func:`transactions_of`; other programs' application ids are left out."""
+    """Return the reverse of :func:`transactions_of`; other programs' application ids are left
+    out.
+    """
     return {
         gateway: Landed(
             offset,
@@ -202,7 +208,7 @@ def landed_of(transactions: Mapping[str, int]) -> dict[str, Landed]:
 
 
 def version_name(version: int) -> str:
-    """The name of a version's file in ``_delta_log``."""
+    """Return the name of a version's file in ``_delta_log``."""
     return f"{version:020d}.json"
 
 
@@ -220,9 +226,9 @@ def commit_lines(
     metadata: Metadata | None = None,
     protocol: ProtocolVersions | None = None,
 ) -> bytes:
-    """One version's file.
+    """Return one version's file.
 
-    ``commitInfo`` comes first and counts the actions, so that a file which was cut between two
+    ``commitInfo`` comes first and counts the actions, so that a file that was cut between two
     lines is known as one; transactions stand before what they speak of.
     """
     actions: list[dict[str, Any]] = []
@@ -248,13 +254,13 @@ def commit_lines(
 def our_info(
     run: Run, operation: str, info: Mapping[str, object], actions: int | None = None
 ) -> dict[str, Any]:
-    """This package's part of a ``commitInfo``; ``actions`` counts the lines after it."""
+    """Return this package's part of a ``commitInfo``; ``actions`` counts the lines after it."""
     values = {"run": run.id, "host": run.host, "pid": run.pid, "operation": operation}
     return {**values, **({} if actions is None else {"actions": actions}), "info": dict(info)}
 
 
 def add_action(file: DataFile, data_change: bool = True) -> dict[str, Any]:
-    """The ``add`` of a file."""
+    """Return the ``add`` of a file."""
     return {
         "path": quote(file.path, safe=PATH_SAFE),
         "partitionValues": dict(file.partition),
@@ -266,7 +272,7 @@ def add_action(file: DataFile, data_change: bool = True) -> dict[str, Any]:
 
 
 def remove_action(file: DataFile, timestamp: int, data_change: bool) -> dict[str, Any]:
-    """The ``remove`` of a file."""
+    """Return the ``remove`` of a file."""
     return {
         "path": quote(file.path, safe=PATH_SAFE),
         "deletionTimestamp": timestamp,
@@ -278,7 +284,7 @@ def remove_action(file: DataFile, timestamp: int, data_change: bool) -> dict[str
 
 
 def parse_commit(version: int, octets: bytes) -> Commit:
-    """A version's file as a :class:`Commit`.
+    """Return a version's file as a :class:`Commit`.
 
     Raises:
         Torn: the file is empty, cut or holds something else than actions.
@@ -315,7 +321,7 @@ def parse_commit(version: int, octets: bytes) -> Commit:
 
 
 def data_file(add: Mapping[str, Any]) -> DataFile:
-    """The file of an ``add``, from the log or from a checkpoint."""
+    """Return the file of an ``add``, from the log or from a checkpoint."""
     statistics = add.get("stats") or ""
     return DataFile(
         path=unquote(add["path"]),
@@ -328,7 +334,7 @@ def data_file(add: Mapping[str, Any]) -> DataFile:
 
 
 def parse_metadata(action: Mapping[str, Any]) -> Metadata:
-    """The ``metaData`` action, from the log or from a checkpoint."""
+    """Return the ``metaData`` action, from the log or from a checkpoint."""
     return Metadata(
         id=action["id"],
         schema=action["schemaString"],
@@ -338,7 +344,7 @@ def parse_metadata(action: Mapping[str, Any]) -> Metadata:
 
 
 def parse_protocol(action: Mapping[str, Any]) -> ProtocolVersions:
-    """The ``protocol`` action, from the log or from a checkpoint."""
+    """Return the ``protocol`` action, from the log or from a checkpoint."""
     return ProtocolVersions(
         reader=action["minReaderVersion"],
         writer=action["minWriterVersion"],

@@ -1,9 +1,9 @@
-"""Checkpoints of a log on a local disk, and the removal of what they make needless.
+"""Make checkpoints of a log on a local disk, and remove what they make needless.
 
 delta-rs writes the checkpoint, but neither durably nor in one step.  So it works in a folder of its
 own, over a log of hard links; what it wrote is synced and then linked into the table's log, and
 only then does ``_last_checkpoint`` name it.  A reader never meets half a checkpoint of ours, and a
-kill leaves nothing but a folder which the next clean-up removes.
+kill leaves nothing but a folder that the next clean-up removes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ SCRATCH_PREFIX = "checkpoint-"
 LEFTOVER_SECONDS = 3600.0
 """No living writer keeps a temporary file so long."""
 KEPT_CHECKPOINTS = 3
-"""The newest checkpoints all stay; of the older ones within the retention, one in ten does."""
+"""The newest checkpoints all stay; one in this many stays of the older ones within the
+retention.
+"""
 THINNED = 10
 
 _INTERVAL = re.compile(r"\s*(?:interval\s+)?(\d+)\s*(second|minute|hour|day|week)s?\s*", re.I)
@@ -55,8 +57,8 @@ def clean_log(
 ) -> list[str]:
     """Remove from the log what is older than the retention and behind a checkpoint.
 
-    ``until`` is the newest checkpoint which is durable; ``now`` is in seconds since 1970.  Returns
-    the names which were removed.  Every version younger than the retention stays readable.
+    ``until`` is the newest checkpoint that is durable; ``now`` is in seconds since 1970.  Returns
+    the names of the removed files.  Every version younger than the retention stays readable.
     """
     listing, names = list_log(storage), storage.log_names()
     needless = _leftovers(storage, names, now)
@@ -70,7 +72,9 @@ def clean_log(
 
 
 def retention_seconds(properties: Mapping[str, str]) -> float:
-    """``delta.logRetentionDuration`` in seconds; the package's own when it is not understood."""
+    """Return ``delta.logRetentionDuration`` in seconds; the package's own when it is not
+    understood.
+    """
     found = _INTERVAL.fullmatch(properties.get("delta.logRetentionDuration", ""))
     if found is None:
         return LOG_RETENTION_HOURS * 3600.0
@@ -107,7 +111,9 @@ def _put_in_place(storage: LocalStorage, scratch_log: str, made: str, version: i
 def _expired(
     storage: LocalStorage, listing: Listing, names: Sequence[str], until: int, cutoff: float
 ) -> list[str]:
-    """Versions and checkpoints behind the newest checkpoint which is older than ``cutoff``."""
+    """Return the versions and checkpoints behind the newest checkpoint that is older than
+    ``cutoff``.
+    """
     durable = [(version, parts) for version, parts in listing.checkpoints if version <= until]
     old = [version for version, parts in durable if _modified(storage, parts[0]) <= cutoff]
     anchor = old[-1] if old else -1
@@ -127,7 +133,7 @@ def _expired(
 
 
 def _leftovers(storage: LocalStorage, names: Sequence[str], now: float) -> list[str]:
-    """Temporary files of writers which were killed."""
+    """Return the temporary files of writers that were killed."""
     temporary = [n for n in names if n.startswith(TEMPORARY_PREFIX) and n.endswith(".tmp")]
     return [n for n in temporary if _modified(storage, n) <= now - LEFTOVER_SECONDS]
 
@@ -145,7 +151,7 @@ def _remove_scratches(storage: LocalStorage, now: float) -> None:
 
 
 def _modified(storage: LocalStorage, name: str) -> float:
-    """When a file of the log was written; the far future when it is gone."""
+    """Return when a file of the log was written; the far future when it is gone."""
     try:
         return storage.disk.modified(storage.log_path(name))
     except FileNotFoundError:

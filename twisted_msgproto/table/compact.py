@@ -1,9 +1,9 @@
 """Make few large files of many small ones, in the order of gateway and offset.
 
-A bridge which lands a batch a second makes 86,400 files a day.  Readers want few.  A compaction is
-one version which takes files out and puts one in with the same rows.  It is given up when one of
-those files went meanwhile, so of two compactions, or of a compaction and an expiry, one goes
-through.  The small files stay on the disk for who reads an older version; vacuum removes them.
+A bridge that lands a batch a second makes 86,400 files a day.  Readers want few.  A compaction is
+one version that removes files and adds one with the same rows.  It is abandoned when one of those
+files was removed meanwhile, so of two compactions, or of a compaction and an expiry, one succeeds.
+The small files stay on the disk for readers of older versions; vacuum removes them.
 
 delta-rs' own ``optimize.compact`` is not used: two of them at once double every row.
 """
@@ -26,19 +26,19 @@ from .rewrite import discard, read_rows, target_of, write_file
 SMALL_OCTETS = 16 << 20
 """Smaller files are worth a compaction."""
 TARGET_OCTETS = 128 << 20
-"""How large a file becomes: what Spark's readers make one task of."""
+"""A file becomes at most this large: Spark's readers make one task of it."""
 MEMORY_OCTETS = 128 << 20
 """How many octets of rows one file is made from, uncompressed; sorting needs four times that."""
 
 SLICE_ROWS = 8192
-"""Rows which are handed to the writer at once; it makes row groups of them."""
+"""This many rows are passed to the writer at once; it makes row groups of them."""
 
 DUE_FILES = 500
-"""A bridge compacts when there are more small files."""
+"""A bridge compacts when there are more small files than this."""
 DUE_SECONDS = 600.0
-"""A bridge compacts at most so often."""
+"""A bridge compacts at most once in this time."""
 DUE_OCTETS = 512 << 20
-"""What a bridge reads for one compaction at most; the rest waits for the next one."""
+"""A bridge reads at most this much for one compaction; the rest waits for the next one."""
 
 
 @dataclass(slots=True)
@@ -46,20 +46,22 @@ class Compacted:
     """What a compaction did, or would do."""
 
     small: int = 0
-    """Small files before it."""
+    """There were this many small files before it."""
     removed: int = 0
-    """Files taken out of the table."""
+    """This many files were removed from the table."""
     added: int = 0
     octets: int = 0
-    """The size of the files taken out."""
+    """The removed files had this size."""
     given_up: int = 0
-    """Groups of files of which another writer took one meanwhile, or one was lost."""
+    """These groups were abandoned, because another writer removed one of their files meanwhile,
+    or one was lost.
+    """
     version: int | None = None
-    """The last version which was made; None if there was none."""
+    """The last version that was made; None if there was none."""
 
 
 def small_files(files: Iterable[DataFile], small: int = SMALL_OCTETS) -> list[DataFile]:
-    """The files which are worth a compaction."""
+    """Return the files that are worth a compaction."""
     return [file for file in files if file.size < small and None not in file.partition.values()]
 
 
@@ -110,8 +112,8 @@ def compact(
 ) -> Compacted:
     """Compact the small files of ``table``, as they are now.
 
-    ``octets_max`` ends it after so many octets of small files.  ``say`` gets a line for each group
-    which was given up.  Raises TableError when the table cannot be read or written.
+    It ends after ``octets_max`` octets of small files.  ``say`` receives a line for each abandoned
+    group.  Raises TableError when the table cannot be read or written.
     """
     files = table.files()
     done = Compacted(small=len(small_files(files, small)))
@@ -136,17 +138,19 @@ def compact(
 
 
 def compact_if_due(table: Table, run: Run) -> Compacted | None:
-    """Compact some of ``table`` if it has more than DUE_FILES small files; None if it has not."""
+    """Compact some of ``table`` if it has more than DUE_FILES small files; return None if it has
+    not.
+    """
     if len(small_files(table.files())) <= DUE_FILES:
         return None
     return compact(table, run, octets_max=DUE_OCTETS)
 
 
 class Compactions:
-    """Compacts the table of a bridge now and then, beside the batches.
+    """Compacts the table of a bridge from time to time, beside the batches.
 
-    It has a thread and a view of the table of its own, so rows do not wait for it, and it may be
-    killed at any time: what it leaves then is a file which vacuum removes.
+    It has its own thread and its own view of the table, so rows do not wait for it, and it may be
+    killed at any time: what it leaves then is a file that vacuum removes.
     """
 
     def __init__(
@@ -175,7 +179,7 @@ class Compactions:
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the one which runs has ended, at most so long."""
+        """Wait until the one that runs has ended, at most so long."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -190,7 +194,7 @@ class Compactions:
 
 
 def _fitting(table: Table, group: Sequence[DataFile], memory: int) -> Iterator[list[DataFile]]:
-    """Parts of a group whose rows fit into memory together."""
+    """Yield parts of a group whose rows fit into memory together."""
     part: list[DataFile] = []
     octets = 0
     for file in group:
@@ -228,7 +232,7 @@ def _replace(table: Table, part: list[DataFile], run: Run, done: Compacted) -> N
 
 
 def sorted_rows(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in the order of gateway and offset; as they come if they have neither."""
+    """Yield the rows in the order of gateway and offset; as they come if they have neither."""
     held = [table for table in tables if table.num_rows]
     if not held:
         return

@@ -24,24 +24,24 @@ DAY = "day"
 
 @dataclass(slots=True)
 class GatewayCounts:
-    """What the table holds of one gateway."""
+    """Counts what the table holds of one gateway."""
 
     gateway: str
     landed: int | None = None
     """The offset after the last landed row, as the log has it; None when it has none."""
     begin: int | None = None
-    """The lowest offset in the table; None without rows."""
+    """This is the lowest offset in the table; None without rows."""
     rows: int = 0
     files: int = 0
     protocols: dict[str, int] = field(default_factory=dict)
-    """Rows by protocol."""
+    """These are the rows by protocol."""
     days: dict[str, int] = field(default_factory=dict)
-    """Rows by day, where the table is partitioned by it."""
+    """These are the rows by day, where the table is partitioned by it."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a table holds."""
+    """Counts what a table holds."""
 
     location: str
     version: int
@@ -96,7 +96,7 @@ def _count(found: Counts, table: Table, file: DataFile) -> None:
 
 
 def _parts(table: Table, file: DataFile) -> list[_Part]:
-    """The rows of a file by gateway and protocol."""
+    """Return the rows of a file by gateway and protocol."""
     has_protocol = PROTOCOL in table.schema.names
     known = _from_statistics(file, has_protocol)
     if known is not None:
@@ -120,7 +120,7 @@ def _parts(table: Table, file: DataFile) -> list[_Part]:
 
 
 def _from_statistics(file: DataFile, has_protocol: bool) -> _Part | None:
-    """What the log says of a file's rows; None where that is not enough."""
+    """Return what the log says of a file's rows; None where that is not enough."""
     try:
         statistics = json.loads(file.statistics)
         low, high = statistics["minValues"], statistics["maxValues"]

@@ -22,22 +22,22 @@ _SYNC = sync_call()[1]
 
 
 class TableDisk(Protocol):
-    """Files by their paths.  Every call may raise OSError."""
+    """Gives access to files by their paths.  Every call may raise OSError."""
 
     def names(self, path: str) -> list[str]:
-        """What stands in a directory."""
+        """Return what stands in a directory."""
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
 
     def size(self, path: str) -> int:
-        """The size of a file in octets."""
+        """Return the size of a file in octets."""
 
     def modified(self, path: str) -> float:
         """When a file was last written, in seconds since 1970."""
 
     def write(self, path: str, octets: bytes) -> None:
-        """Make a file, which must not exist, with these octets."""
+        """Make a new file with these octets; it must not exist."""
 
     def sync(self, path: str) -> None:
         """Return when the file's octets would survive a loss of power."""
@@ -46,10 +46,10 @@ class TableDisk(Protocol):
         """Return when the names in the directory would survive a loss of power."""
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name; FileExistsError if something has it."""
+        """Link a file to a second name; raise FileExistsError if the name is used."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file a new name, in place of what may have had it."""
+        """Rename a file; a file that had the new name is replaced."""
 
     def remove(self, path: str) -> None:
         """Remove a file."""
@@ -59,21 +59,21 @@ class TableDisk(Protocol):
 
 
 class OSTableDisk:
-    """The operating system's files."""
+    """Uses the operating system's files."""
 
     __slots__ = ()
 
     def names(self, path: str) -> list[str]:
-        """What stands in a directory."""
+        """Return what stands in a directory."""
         return os.listdir(path)
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
         with open(path, "rb", buffering=0) as file:
             return file.read()
 
     def size(self, path: str) -> int:
-        """The size of a file in octets."""
+        """Return the size of a file in octets."""
         return os.stat(path).st_size
 
     def modified(self, path: str) -> float:
@@ -81,7 +81,7 @@ class OSTableDisk:
         return os.stat(path).st_mtime
 
     def write(self, path: str, octets: bytes) -> None:
-        """Make a file, which must not exist, with these octets."""
+        """Make a new file with these octets; it must not exist."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             left = memoryview(octets)
@@ -91,19 +91,19 @@ class OSTableDisk:
             os.close(descriptor)
 
     def sync(self, path: str) -> None:
-        """Sync the octets of a file."""
+        """Make the octets of a file durable."""
         _synced(path, _SYNC)
 
     def sync_directory(self, path: str) -> None:
-        """Sync the names of a directory."""
+        """Make the names in a directory durable."""
         _synced(path, os.fsync)
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name."""
+        """Link a file to a second name."""
         os.link(old, new)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file a new name."""
+        """Rename a file."""
         os.replace(old, new)
 
     def remove(self, path: str) -> None:

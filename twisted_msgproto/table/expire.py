@@ -1,4 +1,4 @@
-"""Take old days out of a table: whole files, by the partition column ``day``."""
+"""Remove old days from a table: whole files, by the partition column ``day``."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from .log import Table
 from .offsets import KEY, read_offsets
 
 DAY = "day"
-"""The partition column whose values expire."""
+"""The values of this partition column expire."""
 ATTEMPTS_MAX = 20
-"""How often a compaction may come first."""
+"""A compaction may come first at most this often."""
 
 
 @dataclass(slots=True)
 class Expired:
-    """What an expiry took out, or would take out."""
+    """Reports what an expiry removed, or would remove."""
 
     before: date
     days: list[str] = field(default_factory=list)
     files: int = 0
     octets: int = 0
     gateways: Mapping[str, list[Range]] = field(default_factory=dict)
-    """The offsets of the rows, by gateway."""
+    """These are the offsets of the rows, by gateway."""
     version: int | None = None
-    """The version in which they went; None if none did."""
+    """This version removed them; None if none were removed."""
 
     @property
     def rows(self) -> int:
-        """How many offsets went."""
+        """Return how many offsets went."""
         return sum(size(ranges) for ranges in self.gateways.values())
 
 
 def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Expired:
-    """Take the days before ``before`` out of ``table``, in one version.
+    """Remove the days before ``before`` from ``table``, in one version.
 
-    The version notes which offsets went, so that ``verify`` does not miss them.  The files
-    stay on the disk until vacuum removes them.
+    The version notes the removed offsets, so that ``verify`` does not miss them.  The files stay on
+    the disk until vacuum removes them.
 
     Raises:
         TableError: the table is not partitioned by day, or cannot be read or written.
@@ -75,7 +75,7 @@ def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Ex
 
 
 def days_before(table: Table, before: date) -> list[DataFile]:
-    """The files of older days."""
+    """Return the files of older days."""
     found = []
     for file in table.files():
         try:

@@ -1,16 +1,16 @@
-"""Why offsets are not in a table, where that is nobody's loss: notes in the table's own log.
+"""Notes in the table's own log say why offsets are not in a table, where nothing was lost.
 
 A row may be missing because the table began later, because its day expired, or because the queue
 had lost it before.  The log keeps such reasons as application transactions, which stay through
 checkpoints, log cleanup, vacuum, compaction and a copy of the table:
 
-* ``msgproto-begin:GATEWAY`` is the first offset which the table was to hold;
-* ``msgproto-expired:GATEWAY:LO`` is the offset after the last one of rows which were expired, from
-  offset LO on; rows which expire next to them move it up, so a table which expires a day every day
+* ``msgproto-begin:GATEWAY`` is the first offset that the table was to hold;
+* ``msgproto-expired:GATEWAY:LO`` is the offset after the last one of rows that were expired, from
+  offset LO on; rows that expire next to them move it up, so a table that expires a day every day
   keeps one note a gateway;
-* ``msgproto-damaged:GATEWAY:LO`` is the same for rows which were damaged in the queue;
+* ``msgproto-damaged:GATEWAY:LO`` is the same for rows that were damaged in the queue;
 * ``msgproto-dropping:GATEWAY`` is the first offset of the first batch from which a transform
-  dropped rows: from there on, an offset which is absent may be one that was dropped.
+  dropped rows: from there on, an offset that is absent may be one that was dropped.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ DAMAGED_PREFIX = "msgproto-damaged:"
 DROPPING_PREFIX = "msgproto-dropping:"
 
 NOTES_MAX = 16
-"""New notes of one kind for one gateway in one commit.
+"""One commit has at most this many new notes of one kind for one gateway.
 
 Rows around midnight can expire in many small ranges; the nearest are noted as one.
 """
 
 
 def begins(transactions: Mapping[str, int]) -> dict[str, int]:
-    """The first offset which the table was to hold, of the gateways of which that is noted."""
+    """Return the first offset that the table was to hold, for each gateway with such a note."""
     return _offsets(transactions, BEGIN_PREFIX)
 
 
 def dropping(transactions: Mapping[str, int]) -> dict[str, int]:
-    """Where a transform began to drop rows, of the gateways of which that is noted."""
+    """Return where a transform began to drop rows, for each gateway with such a note."""
     return _offsets(transactions, DROPPING_PREFIX)
 
 
@@ -52,7 +52,7 @@ def _offsets(transactions: Mapping[str, int], prefix: str) -> dict[str, int]:
 
 
 def noted(transactions: Mapping[str, int], prefix: str) -> dict[str, list[Range]]:
-    """The ranges of each gateway which are noted with this prefix, in order."""
+    """Return the ranges of each gateway that are noted with this prefix, in order."""
     found: dict[str, list[Range]] = {}
     for name, hi in transactions.items():
         if name.startswith(prefix):
@@ -65,7 +65,7 @@ def noted(transactions: Mapping[str, int], prefix: str) -> dict[str, list[Range]
 def notes(
     prefix: str, ranges: Mapping[str, Iterable[Range]], transactions: Mapping[str, int]
 ) -> dict[str, int]:
-    """The transactions which note ``ranges``, given those which the table has."""
+    """Return the transactions that note ``ranges``, given those that the table has."""
     known = noted(transactions, prefix)
     return {
         f"{prefix}{gateway}:{lo}": hi
@@ -81,11 +81,11 @@ def batch_notes(
     transactions: Mapping[str, int],
     dropped_from: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """What a batch notes beside its places.
+    """Return what a batch notes beside its places.
 
-    ``begins`` are the first offsets of gateways which the table did not know, ``damaged`` what the
+    ``begins`` are the first offsets of gateways that the table did not know, ``damaged`` what the
     reads of the batch met as damaged, ``dropped_from`` the first offsets of a batch from which a
-    transform dropped rows, ``transactions`` those which the table has.
+    transform dropped rows, ``transactions`` those that the table has.
     """
     found = {BEGIN_PREFIX + gateway: offset for gateway, offset in begins.items()}
     known = dropping(transactions)
@@ -96,7 +96,9 @@ def batch_notes(
 
 
 def _fewer(ranges: list[Range]) -> list[Range]:
-    """At most NOTES_MAX ranges which cover these: the smallest gaps between them are closed."""
+    """Return at most NOTES_MAX ranges that cover these: the smallest gaps between them are
+    closed.
+    """
     neighbours = enumerate(pairwise(ranges))
     gaps = [(after[0] - before[1], index) for index, (before, after) in neighbours]
     closed = {index for _, index in heapq.nsmallest(len(ranges) - NOTES_MAX, gaps)}

@@ -1,8 +1,8 @@
-"""Ranges of offsets: what they cover together, what they cover twice, what they leave out.
+"""Compute what ranges of offsets cover together, cover twice and leave out.
 
-Files of a table may hold rows of many gateways in any order, and a table has billions of rows.
-So offsets are kept as ranges, in Arrow arrays of 16 octets a range, and files which are read in the
-order in which they landed leave one range a gateway.
+Files of a table may hold rows of many gateways in any order, and a table has billions of rows. So
+offsets are kept as ranges, in Arrow arrays of 16 octets a range, and files that are read in the
+order of landing leave one range a gateway.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ import pyarrow.compute as pc
 from ..queue.damage import Range, merged
 
 SETTLE_RANGES = 4096
-"""Ranges which may wait before they are merged with what is known."""
+"""Ranges that may wait before they are merged with what is known."""
 
 Ranges = tuple[pa.Array, pa.Array]
-"""The ends of ranges: ``lo`` and ``hi``, one 64-bit integer each a range."""
+"""Ranges end at these offsets: ``lo`` and ``hi`` are one 64-bit integer each a range."""
 
 NONE: Ranges = (pa.array([], pa.int64()), pa.array([], pa.int64()))
 
 
 def united(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
-    """What ranges cover together, and what at least two of them cover; both in order, disjoint."""
+    """Return what ranges cover together, and what at least two of them cover; both in order,
+    disjoint.
+    """
     once, twice = _swept(lo, hi)
     return once, _swept(*twice)[0]
 
 
 def _swept(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
-    """The union of ranges, and where each begins below the end of those before it."""
+    """Return the union of ranges, and where each begins below the end of those before it."""
     if not len(lo):
         return NONE, NONE
     order = pc.sort_indices(lo)
@@ -49,7 +51,9 @@ def _swept(lo: pa.Array, hi: pa.Array) -> tuple[Ranges, Ranges]:
 
 @dataclass(slots=True)
 class Coverage:
-    """The offsets of one gateway which were seen, and those which were seen more than once."""
+    """Collects the offsets of one gateway that were seen, and those that were seen more than
+    once.
+    """
 
     rows: int = 0
     _once: Ranges = NONE
@@ -58,7 +62,7 @@ class Coverage:
     _waits: int = 0
 
     def add(self, lo: pa.Array, hi: pa.Array) -> None:
-        """Take rows in; a row whose offset was seen before is one which is there twice."""
+        """Add rows; a row whose offset was seen before is there twice."""
         self._waiting.append((lo, hi))
         self._waits += len(lo)
         self.rows += (pc.sum(hi).as_py() or 0) - (pc.sum(lo).as_py() or 0)
@@ -67,12 +71,12 @@ class Coverage:
             self._settle()
 
     def ranges(self) -> list[Range]:
-        """What was seen, in order."""
+        """Return what was seen, in order."""
         self._settle()
         return _pairs(self._once)
 
     def twice(self) -> list[Range]:
-        """What was seen more than once, in order."""
+        """Return what was seen more than once, in order."""
         self._settle()
         return _pairs(self._twice)
 
@@ -94,7 +98,7 @@ def _pairs(ranges: Ranges) -> list[Range]:
 
 
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """What of ``ranges`` none of ``others`` covers; both in any order."""
+    """Return what of ``ranges`` none of ``others`` covers; both in any order."""
     return list(_without(merged(ranges), merged(others)))
 
 
@@ -114,5 +118,5 @@ def _without(ranges: list[Range], others: list[Range]) -> Iterator[Range]:
 
 
 def size(ranges: Iterable[Range]) -> int:
-    """How many offsets there are in disjoint ranges."""
+    """Return how many offsets there are in disjoint ranges."""
     return sum(hi - lo for lo, hi in ranges)

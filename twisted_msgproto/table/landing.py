@@ -2,11 +2,11 @@
 
 :func:`land_ranges` is one task's work: it reads ranges of any number of gateways and writes one
 Parquet file for each partition value (usually one: today), so how many files there are does not
-depend on how many gateways there are.  There is no Spark in it: Spark schedules it (see
+depend on how many gateways there are.  It does not use Spark: Spark schedules it (see
 ``spark/jobs.py``), tests and other schedulers call it.
 
-What it writes belongs to the table only when a commit says so.  A task which fails removes what it
-has written; one which is killed leaves files which no log names, and vacuum takes them.
+What it writes belongs to the table only when a commit says so.  A task that fails removes what it
+has written; one that is killed leaves files that no log names, and vacuum removes them.
 """
 
 from __future__ import annotations
@@ -37,44 +37,48 @@ from .statistics import statistics_of
 from .storage import LocalStorage, Storage, storage_at
 
 DAY = pa.field("day", pa.date32(), nullable=False)
-"""The partition column which no queue has: the day of ``received_at``, UTC."""
+"""No queue has this partition column: the day of ``received_at``, UTC."""
 
 TABLE_SCHEMA: pa.Schema = SCHEMA.append(DAY)
-"""The columns of a landed table."""
+"""A landed table has these columns."""
 
 PARTITION_COLUMNS = ("day", "protocol")
 """What a landed table can be partitioned by, in any order."""
 
 READ_ROWS = 10_000
-"""Rows of one record batch of a queue; small commits are merged up to it."""
+"""One record batch of a queue has this many rows; small commits are merged up to it."""
 
 GROUP_ROWS = 64_000
-"""A Parquet row group is written when it has so many rows ..."""
+"""A Parquet row group is written when it has this many rows ..."""
 
 GROUP_OCTETS = 32 << 20
-"""... or so many octets: large groups compress and read better, small ones need less memory."""
+"""... or has this many octets: large groups compress and read better, small ones need less
+memory.
+"""
 
 OPEN_FILES_MAX = 16
-"""Files which a task writes at once: each holds up to a row group in memory.
+"""A task writes this many files at once: each holds up to a row group in memory.
 
-Rows of a seventeenth partition close the file which was used least lately; a backlog of many
+Rows of a seventeenth partition close the file that was used least lately; a backlog of many
 days is read in order, so one partition seldom needs a second file.
 """
 
 READERS_MAX = 16
-"""Gateways a task reads at once: a small range costs a journey over the network, not work."""
+"""A task reads this many gateways at once: a small range costs a round trip over the network,
+not work.
+"""
 
 READ_AHEAD = 4
-"""Record batches which wait for the writer at most."""
+"""Record batches that wait for the writer at most."""
 
 COMPRESSION_LEVEL = 1
-"""zstd at its fastest: half of snappy's size at about its cost."""
+"""This is zstd at its fastest: half of snappy's size at about its cost."""
 
 DICTIONARY_COLUMNS = (
     *("gateway", "protocol", "peer", "session", "client_id", "kind", "destination"),
     *("fields.key_value.key", "fields.key_value.value"),
 )
-"""Columns whose values repeat.  A dictionary of bodies and ids is built in vain and thrown away."""
+"""The values of these columns repeat.  A dictionary of bodies and ids would be built in vain."""
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
 
@@ -84,7 +88,7 @@ class Range:
     """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
 
     ``landed`` is the end of the batch in this gateway.  The read proves it first, so rows come
-    only from the history which the batch was planned from.  ``access`` is what else opens the
+    only from the history that the batch was planned from.  ``access`` is what else opens the
     queue (files of token and authority); all of it can be pickled.
     """
 
@@ -96,13 +100,15 @@ class Range:
     access: object = None
 
     def between(self, lo: int, hi: int) -> Range:
-        """A part of this range."""
+        """Return a part of this range."""
         return replace(self, lo=lo, hi=hi)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table as a task needs it: where it stands and how its files look; can be pickled."""
+    """Describes the table for a task: where it is and how its files are written; it can be
+    pickled.
+    """
 
     location: str
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -112,7 +118,7 @@ class Target:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The columns which stand in the files: partition columns stand in the log alone."""
+        """Return the columns that stand in the files: partition columns stand in the log alone."""
         return pa.schema([part for part in self.schema if part.name not in self.partition_by])
 
 
@@ -126,11 +132,11 @@ class Failure:
 
 @dataclass(slots=True)
 class LandedRanges:
-    """What tasks have landed.
+    """Reports what tasks have landed.
 
-    ``files`` are durable and wait for their commit.  ``rows`` and ``damaged`` are told by the
-    reads themselves, per gateway.  With anything in ``failed`` there are no files: a batch lands
-    whole or is planned again without those gateways.
+    ``files`` are durable and wait for their commit.  ``rows`` and ``damaged`` come from the reads
+    themselves, per gateway.  With anything in ``failed`` there are no files: a batch lands whole or
+    is planned again without those gateways.
     """
 
     files: list[DataFile] = field(default_factory=list)
@@ -138,7 +144,7 @@ class LandedRanges:
     damaged: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     failed: dict[str, Failure] = field(default_factory=dict)
     dropped: int = 0
-    """Rows which a transform was given and did not return."""
+    """A transform received these rows and did not return them."""
 
 
 OpenQueue = Callable[[Range], Queue]
@@ -146,7 +152,7 @@ OpenQueue = Callable[[Range], Queue]
 
 
 def merged(parts: Iterable[LandedRanges]) -> LandedRanges:
-    """The results of a batch's tasks as one."""
+    """Return the results of a batch's tasks as one."""
     whole = LandedRanges()
     for part in parts:
         whole.files += part.files
@@ -164,9 +170,9 @@ def land_ranges(
 ) -> LandedRanges:
     """Reads ``ranges`` and writes them below the table, durably; names nothing in its log.
 
-    A gateway which cannot be read is told in ``failed`` and ends the task.  Raises TableError, one
-    line, when the table's storage does not take the files; ``storage`` is opened from ``target``
-    unless given.
+    A gateway that cannot be read is named in ``failed`` and ends the task.  Raises TableError, one
+    line, when the table's storage refuses the files; ``storage`` is opened from ``target`` by
+    default.
     """
     storage = storage_at(target.location, target.storage) if storage is None else storage
     landed = LandedRanges()
@@ -197,11 +203,14 @@ def land_ranges(
 # -- reading --------------------------------------------------------------------------------------
 
 Item = Any
-"""A record batch, the damaged ranges which the read of a range met, or a :class:`Failure`."""
+"""A reader yields a record batch, the damaged ranges that the read of a range found, or a
+:class:`Failure`.
+"""
 
 
 def read_all(ranges: Sequence[Range], open_queue: OpenQueue) -> Iterator[tuple[Range, Item]]:
-    """Each range's record batches, then what the read met as damaged; or a failure in between.
+    """Yield each range's record batches, then what the read met as damaged; or a failure in
+    between.
 
     Queues are read by several threads when there are several: rows of a thousand gateways are a
     thousand journeys.  One queue's ranges stay with one thread.
@@ -241,7 +250,7 @@ def _read_ahead(
     ahead: queues.Queue[tuple[Range, Item] | BaseException | None],
     stopped: threading.Event,
 ) -> None:
-    """A reading thread: takes queue after queue; its last item is None."""
+    """Read queue after queue in a thread; the last item is None."""
 
     def put(item: tuple[Range, Item] | BaseException | None) -> None:
         while not stopped.is_set():
@@ -285,9 +294,10 @@ Values = tuple[str, ...]
 
 
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
-    """``batch`` by the values of its partition columns; mostly there is one, and nothing is copied.
+    """Split ``batch`` by the values of its partition columns; usually there is one, and nothing is
+    copied.
 
-    Raises ValueError for a column which is none of :data:`PARTITION_COLUMNS`.
+    Raises ValueError for a column that is none of :data:`PARTITION_COLUMNS`.
     """
     table = pa.Table.from_batches([batch])
     parts: list[tuple[Values, pa.Table]] = [((), table)]
@@ -302,7 +312,7 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
 
 def _split_by(table: pa.Table, name: str) -> Iterator[tuple[str, pa.Table]]:
     if name == DAY.name and DAY.name in table.schema.names:
-        # Rows which are no queue's own (a transform's) say themselves which day they are of.
+        # Rows that are no queue's own (a transform's) say themselves that day they are of.
         keys = table.column(name)
         for value in sorted(pc.unique(keys).to_pylist()):
             yield value.isoformat(), table.filter(pc.equal(keys, value))
@@ -329,7 +339,7 @@ def _split_by(table: pa.Table, name: str) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _day(number: int) -> str:
-    """The day so many days after 1970, as the log and the folder have it."""
+    """Return the day ``days`` after 1970-01-01, as the log and the folder write it."""
     return datetime.fromtimestamp(number * 86_400, UTC).date().isoformat()
 
 
@@ -337,7 +347,7 @@ def _day(number: int) -> str:
 
 
 class Files:
-    """The Parquet files of one task, one open at a time for each partition value."""
+    """Writes the Parquet files of one task, one open at a time for each partition value."""
 
     def __init__(self, target: Target, storage: Storage) -> None:
         self._target = target
@@ -346,7 +356,7 @@ class Files:
         self._closed: list[PartitionFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes rows in the columns of a queue."""
+        """Writes rows that have the columns of a queue."""
         for values, table in split(batch, self._target.partition_by):
             file = self._open.get(values)
             if file is None:
@@ -379,7 +389,7 @@ class Files:
 
 
 def open_output(storage: Storage, path: str) -> pa.NativeFile:
-    """A new file below the table, and its folders, whose names will survive."""
+    """Return a new file below the table, and its folders, whose names will survive."""
     if isinstance(storage, LocalStorage):
         storage.disk.make_directory(os.path.dirname(storage.path(path)))
     return storage.filesystem().open_output_stream(path)
@@ -388,7 +398,7 @@ def open_output(storage: Storage, path: str) -> pa.NativeFile:
 def make_durable(storage: Storage, paths: Sequence[str]) -> None:
     """Returns when closed files below the table would survive a loss of power.
 
-    What an object store has taken does.
+    Whatever an object store has accepted does.
     """
     if isinstance(storage, LocalStorage):
         whole = [storage.path(path) for path in paths]
@@ -399,7 +409,7 @@ def make_durable(storage: Storage, paths: Sequence[str]) -> None:
 
 
 class PartitionFile:
-    """One Parquet file of a partition, which is being written."""
+    """Writes one Parquet file of a partition."""
 
     def __init__(self, target: Target, storage: Storage, values: Values) -> None:
         self.partition = dict(zip(target.partition_by, values, strict=True))
@@ -422,7 +432,7 @@ class PartitionFile:
         self._closed = False
 
     def write(self, table: pa.Table) -> None:
-        """Takes rows of the partition, in the columns of the file."""
+        """Writes rows of the partition, in the columns of the file."""
         table = table.select(self._schema.names)
         self._held.append(table)
         self._rows += table.num_rows

@@ -1,9 +1,9 @@
-"""Versions on a local disk: a whole, durable file under the next number, or nothing.
+"""A version on a local disk is a complete, durable file under the next number, or nothing.
 
 delta-rs syncs nothing, and its commits get slower with the length of the log.  Here a version is
-written beside the log's files, synced, and linked to its number, which fails if somebody has it;
-then the folder is synced.  So a version of ours can be missing after a loss of power and can never
-be torn, and of two writers of the same number one fails.
+written beside the log's files, synced, and linked to its number; the link fails if the number is
+used. Then the folder is synced.  So a version of ours can be missing after a loss of power and can
+never be torn, and of two writers of the same number one fails.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LocalCommits:
         """Make the version after ``version`` of a proposal, durably; returns what it is now.
 
         Raises:
-            FileExistsError: the number is taken.
+            FileExistsError: the number is used.
             OSError: the disk refused; the version may or may not be there.
         """
         now = self.now()
@@ -62,7 +62,7 @@ class LocalCommits:
         return proposal.as_commit(version + 1, now)
 
     def put(self, version: int, octets: bytes) -> None:
-        """The steps of every version, in their durable order."""
+        """Run the steps of every version, in their durable order."""
         disk, log = self.storage.disk, self.storage.log_path()
         temporary = self.storage.temporary()
         try:
@@ -80,7 +80,7 @@ class LocalCommits:
         files: Iterable[DataFile] = (),
         names: Iterable[str] = (),
     ) -> None:
-        """Make versions durable, with the files of those which other programs made.
+        """Make versions durable, with the files of those that other programs made.
 
         Programs of this package sync a version's files before they make it, and write them anew
         when that fails.  ``files`` and ``names``, of the log, are synced besides.
@@ -105,7 +105,7 @@ class LocalCommits:
         """Put a synced copy in the place of a version; the sync of its folder is to follow.
 
         Somebody's sync of it, ours too, may have failed, and the next one may succeed without
-        anything on the disk: the system calls pages clean which it could not write.  A fresh file
+        anything on the disk: the system calls pages clean that it could not write.  A fresh file
         under the name has to be written.  Whoever reads meanwhile sees the same octets.
         """
         disk = self.storage.disk
@@ -128,7 +128,7 @@ class LocalCommits:
         clean_log(self.storage, properties, until, self.clock())
 
     def now(self) -> int:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970."""
         return int(self.clock() * 1000)
 
     def _link(self, temporary: str, path: str) -> None:

@@ -1,6 +1,6 @@
 """A Delta table as its writer sees it: one log, and in it how far every gateway has landed.
 
-The table's log is the only place which says what has landed.  A commit names the files of a batch
+The table's log is the only place that says what has landed.  A commit names the files of a batch
 and, in the same version, the new place of every gateway in it.  Two writers of one gateway exclude
 each other here; writers of different gateways do not disturb each other.
 """
@@ -43,14 +43,16 @@ from .storage import LOG, LocalStorage, ObjectStorage, Storage, storage_at
 from .torn import mend
 
 ATTEMPTS_MAX = 1000
-"""How often a commit tries the next number before it gives up: so many writers are a fault."""
+"""A commit tries the next number at most this often: more writers than that are a fault."""
 
 UNCONFIRMED_MAX = 100
-"""Versions of this package's runs among which a commit whose answer was lost is looked for."""
+"""A commit whose answer was lost is searched among this many versions of this package's runs."""
 CHECKPOINT_RETRY = 10
-"""Versions after which a checkpoint which failed is tried again."""
+"""A checkpoint that failed is tried again after this many versions."""
 CLEAN_SECONDS = 600.0
-"""The log is cleaned so often at most: that lists its folder, which holds hours of versions."""
+"""The log is cleaned at most once in this time: that lists its folder, and the folder holds
+hours of versions.
+"""
 
 
 class Commits(Protocol):
@@ -71,25 +73,25 @@ class Commits(Protocol):
         files: Sequence[DataFile] = (),
         names: Sequence[str] = (),
     ) -> None:
-        """Make versions durable with the files which others name, and other files besides."""
+        """Make versions durable with the files that others name, and other files besides."""
 
     def checkpoint(self, base: Base, version: int) -> Base:
-        """Make a checkpoint of the newest version, which is ``version``, from ``base``."""
+        """Make a checkpoint of ``version``, the newest one, from ``base``."""
 
     def clean(self, properties: Mapping[str, str], until: int) -> None:
         """Remove what the checkpoint ``until`` and the retention make needless."""
 
 
 class Machine(TypedDict, total=False):
-    """What a table stands on, unless it is the operating system's; for tests."""
+    """Replaces what a table uses of the operating system; for tests."""
 
     disk: TableDisk
     clock: Callable[[], float]
-    """Gives the time in seconds since 1970."""
+    """This returns the time in seconds since 1970."""
 
 
 class Table:
-    """One Delta table.  Not for several threads at once.
+    """Represents one Delta table.  It is not for several threads at once.
 
     Every method raises TableError, with one line, when the table cannot do what was asked.
     """
@@ -101,9 +103,9 @@ class Table:
         self._clock = clock
         self._cleaned = clock()
         self.seen: Callable[[Commit], None] = lambda commit: None
-        """Called with every version which is read from now on, in the middle of a commit too.
+        """Called with every version that is read from now on, in the middle of a commit too.
 
-        What it raises ends the call which met the version: nothing lands on top of it.
+        What it raises ends the call that met the version: nothing lands on top of it.
         """
         loaded = load(storage)
         self._state = loaded.state
@@ -142,10 +144,11 @@ class Table:
         storage: Mapping[str, str] | None = None,
         **machine: Unpack[Machine],
     ) -> Table:
-        """Mend what a loss of power tore, where that can be done without doubt, and open.
+        """Repair what a loss of power tore, where that can be done without doubt, and open the
+        table.
 
-        What was mended is in :attr:`mended`.  An object store has to prove that it gives a
-        version's number to one writer alone.
+        :attr:`mended` lists the repairs.  An object store has to prove that only one writer can
+        make a version's number.
 
         Raises:
             TableError: what is torn cannot be mended, or the store lets writers overwrite each
@@ -217,41 +220,41 @@ class Table:
         return cls.open_for_writing(location, storage, **machine)
 
     mended: tuple[str, ...] = ()
-    """What :meth:`open_for_writing` made whole: a line for each thing."""
+    """:meth:`open_for_writing` repaired these: a line for each thing."""
 
     @property
     def location(self) -> str:
-        """Where the table is: an absolute path, or a URL."""
+        """Return where the table is: an absolute path, or a URL."""
         return self._storage.location
 
     @property
     def storage(self) -> Storage:
-        """The table's files."""
+        """Return the table's files."""
         return self._storage
 
     @property
     def version(self) -> int:
-        """The last version which was read or made."""
+        """The last version that was read or made."""
         return self._state.version
 
     @property
     def table_id(self) -> str:
-        """The table's identity, which a copy of it keeps."""
+        """Return the table's identity; a copy of the table keeps it."""
         return self._metadata.id
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns, partition columns among them."""
+        """Return the table's columns, partition columns among them."""
         return arrow_schema(self._metadata)
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The partition columns."""
+        """Return the partition columns."""
         return self._metadata.partition_by
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table's properties (``delta.…``)."""
+        """Return the table's properties (``delta.…``)."""
         return self._metadata.properties
 
     @property
@@ -260,7 +263,7 @@ class Table:
         return self._state.metadata
 
     def refresh(self) -> list[Commit]:
-        """What was committed since the last look, oldest first."""
+        """Return what was committed since the last call, oldest first."""
         seen: list[Commit] = []
         while True:
             version = self._state.version + 1
@@ -277,16 +280,16 @@ class Table:
             self.seen(commit)
 
     def landed(self) -> dict[str, Landed]:
-        """How far each gateway has landed, by queue id."""
+        """Return how far each gateway has landed, by queue id."""
         return landed_of(self._state.transactions)
 
     @property
     def transactions(self) -> Mapping[str, int]:
-        """Every application transaction: its id, and its version."""
+        """Return every application transaction: its id, and its version."""
         return dict(self._state.transactions)
 
     def files(self) -> list[DataFile]:
-        """The table's files at :attr:`version`."""
+        """Return the table's files at :attr:`version`."""
         return list(self._files().values())
 
     def _files(self) -> dict[str, DataFile]:
@@ -310,9 +313,9 @@ class Table:
         """Add a batch: its files, and how far each of its gateways has landed with it.
 
         ``before`` is where the table had those gateways when the batch was planned; None for a
-        gateway which the table did not know; ``notes`` are other application transactions.
-        Returns the version, which is durable.  A commit
-        which failed may be asked for again, with the same arguments.
+        gateway that the table did not know; ``notes`` are other application transactions. Returns
+        the version; it is durable.  A commit that failed may be tried again, with the same
+        arguments.
 
         Raises:
             Overtaken: another writer moved one of the gateways.
@@ -345,12 +348,13 @@ class Table:
         info: Mapping[str, object] | None = None,
         notes: Mapping[str, int] | None = None,
     ) -> int:
-        """Take files out of the table and put others in, in one version.
+        """Remove files from the table and add others, in one version.
 
         ``data_change`` is False when the rows stay the same (compaction).
 
         Raises:
-            Overtaken: a removed file went meanwhile, or a gateway of ``landed`` moved.
+            Overtaken: a removed file was removed by another writer meanwhile, or a gateway of
+                ``landed`` moved.
             TableChanged, TableError: as for :meth:`commit`.
         """
         self._files()
@@ -440,7 +444,7 @@ class Table:
         raise TableError(f"{ATTEMPTS_MAX} other commits came first to {self.location}")
 
     def _confirmed(self, proposal: Proposal) -> int | None:
-        """The version which this proposal became, be it by an attempt whose answer was lost."""
+        """The version that this proposal became, be it by an attempt whose answer was lost."""
         for commit in self._unconfirmed:
             if proposal.became(commit):
                 self._unconfirmed.clear()
@@ -448,7 +452,7 @@ class Table:
         return None
 
     def _look_behind(self) -> None:
-        """Whether the version on which the next one is to stand is still there.
+        """Check that the version before the next one is still there.
 
         Another writer may have cleaned the log up to it.  Then what came since is read, version by
         version: a RESTORE among them must be met.
@@ -518,7 +522,7 @@ class Table:
         )
 
     def _take(self, commit: Commit, *, durable: bool = False) -> None:
-        """Go on to the next version."""
+        """Advance to the next version."""
         self._state.apply(commit)
         self._note(commit)
         if not durable:
@@ -532,7 +536,9 @@ class Table:
 
 
 def exists(storage: Storage) -> bool:
-    """Whether there is a table, whole or not.  Raises TableError when that cannot be seen."""
+    """Return whether there is a table, whole or not.  Raises TableError when that cannot be
+    seen.
+    """
     try:
         return list_log(storage).exists
     except OSError as error:
@@ -542,7 +548,7 @@ def exists(storage: Storage) -> bool:
 def _placed(
     location: str | Path, options: Mapping[str, str] | None, machine: Machine
 ) -> tuple[Storage, Commits, Callable[[], float]]:
-    """A table's storage, what adds versions to it, and its clock."""
+    """Return a table's storage, what adds versions to it, and its clock."""
     storage = storage_at(location, options, machine.get("disk"))
     clock = machine.get("clock", time.time)
     if isinstance(storage, LocalStorage):

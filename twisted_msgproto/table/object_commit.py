@@ -1,7 +1,7 @@
-"""Versions in an object store, through delta-rs, whose puts fail when the number is taken.
+"""Make versions in an object store through delta-rs: its puts fail when the number is used.
 
-delta-rs is never let try a second number by itself (``max_commit_retries=0``): of two compactions
-of the same files it lets both through then.  The log looks what came first and tries again.
+delta-rs never tries a second number by itself (``max_commit_retries=0``), because then it would
+accept both of two compactions of the same files.  The log reads what came first and tries again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ from .snapshot import Base, one_line
 from .storage import LOG, PRIVATE, ObjectStorage
 
 PROBE_WRITERS = 4
-"""Writers who race for a version of the probe."""
+"""This many writers race for a version of the probe."""
 PROBE_ROUNDS = 4
-"""Races: on a careless server of one machine nearly every one has two winners."""
+"""There are this many races: on a careless server of one machine nearly every one has two
+winners.
+"""
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 UNSAFE_RENAME = "allow_unsafe_rename"
 CONDITIONAL_PUT = "conditional_put"
@@ -99,7 +101,7 @@ class ObjectCommits:
         files: Iterable[DataFile] = (),
         names: Iterable[str] = (),
     ) -> None:
-        """Nothing: what a store has answered is durable."""
+        """Do nothing: what a store has answered is durable."""
 
     def checkpoint(self, base: Base, version: int) -> Base:
         """Have delta-rs write a checkpoint of the newest version."""
@@ -114,7 +116,7 @@ class ObjectCommits:
             self._loaded().cleanup_metadata()
 
     def prove(self, environment: Mapping[str, str] | None = None) -> None:
-        """Find out whether the store gives a number to one writer alone.
+        """Find out whether the store lets only one writer make a number.
 
         Raises:
             TableError: it does not, it was told not to, or it cannot be reached.
@@ -135,11 +137,11 @@ class ObjectCommits:
             )
 
     def _exclusive(self, location: str) -> bool:
-        """Whether of writers who make the same version at once never two succeed.
+        """Return whether, of writers that make the same version at once, never two succeed.
 
-        They race on a table that exists for this alone.  delta-rs looks for newer versions before
-        it puts one, so writers one after the other would never put the same object twice; these
-        begin together, and several times, so that two of them have looked before one has put.
+        They race on a table that exists for this alone.  delta-rs lists newer versions before it
+        puts one, so writers one after the other would never put the same object twice; these begin
+        together, and several times, so that two of them have listed before one has put.
         """
         schema = pa.schema([pa.field("probe", pa.int64())])
         metadata = Metadata("", Schema.from_arrow(schema).to_json(), (), {})
@@ -172,7 +174,7 @@ class ObjectCommits:
         )
 
     def _loaded(self) -> DeltaTable:
-        """delta-rs' view of the table, at its newest version."""
+        """Return delta-rs' view of the table, at its newest version."""
         if self._table is None:
             options = dict(self.storage.options)
             self._table = DeltaTable(self.storage.location, storage_options=options)
@@ -185,7 +187,7 @@ def check_options(options: Mapping[str, str], environment: Mapping[str, str]) ->
     """Refuse options under which two writers could make the same version.
 
     Raises:
-        TableError: names the option.
+        TableError: the text names the option.
     """
     for source, values in (("storage option", options), ("environment variable", environment)):
         for name, value in values.items():
@@ -246,7 +248,7 @@ def _probe(writer: DeltaTable, together: threading.Barrier) -> DeltaError | OSEr
 
 @contextlib.contextmanager
 def _os_errors() -> Iterator[None]:
-    """delta-rs' errors as OSError."""
+    """Raise delta-rs' errors as OSError."""
     try:
         yield
     except DeltaError as error:

@@ -1,4 +1,4 @@
-"""Which offsets of which gateways the files of a table hold, read from the files themselves."""
+"""Read from the files of a table that offsets of which gateways they hold."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from .snapshot import one_line
 from .storage import Storage
 
 KEY = ("gateway", "offset")
-"""The columns which name a row for good."""
+"""These columns name a row for good."""
 TIME = "received_at"
 """Rows of all gateways are nearly in the order of this column, as they landed."""
 MICROSECONDS = 1_000_000
 
 
 class FileLost(Exception):
-    """A file which the log names is not there or is torn; the text says which."""
+    """A file that the log names is not there or is torn; the text names it."""
 
 
 @dataclass(slots=True)
 class Offsets:
-    """What files hold of each gateway."""
+    """Reports what files hold of each gateway."""
 
     gateways: dict[str, Coverage] = field(default_factory=dict)
     nameless: int = 0
-    """Rows without a gateway or an offset."""
+    """These rows have no gateway or no offset."""
     lost: dict[str, str] = field(default_factory=dict)
-    """Path to what is the matter, of files which could not be read."""
+    """Path to what is the matter, of files that could not be read."""
 
     def add(self, rows: pa.Table) -> None:
-        """Take in rows which have the columns KEY."""
+        """Add rows that have the columns KEY."""
         held = rows.drop_null()
         self.nameless += rows.num_rows - held.num_rows
         if not held.num_rows:
@@ -65,7 +65,7 @@ class Offsets:
 
 
 def check_columns(table: Table) -> None:
-    """Raise TableError if the rows of a table do not say which they are."""
+    """Raise TableError if the rows of a table have no gateway and offset."""
     missing = [name for name in KEY if name not in table.schema.names]
     if missing:
         raise TableError(
@@ -76,9 +76,9 @@ def check_columns(table: Table) -> None:
 def read_offsets(
     storage: Storage, files: Iterable[DataFile], *, every_column: bool = False
 ) -> Offsets:
-    """What ``files`` hold, read one row group at a time in about the order of landing.
+    """Return what ``files`` hold, read one row group at a time in about the order of landing.
 
-    ``every_column`` reads the other columns too, to find pages of them which are torn.
+    ``every_column`` reads the other columns too, to find pages of them that are torn.
     Raises TableError when the storage cannot be read.
     """
     found = Offsets()
@@ -93,7 +93,7 @@ def read_offsets(
 def row_groups(
     storage: Storage, files: Iterable[DataFile], columns: Sequence[str] | None
 ) -> Iterator[tuple[DataFile, pa.Table | FileLost]]:
-    """The row groups of files, those of the oldest rows first, and which files are lost."""
+    """Return the row groups of files, those of the oldest rows first, and the lost files."""
     # An entry without a footer stands for a file, one with it for a row group.
     waiting: list[tuple[int, int, DataFile, pq.FileMetaData | None, int]] = []
     for file in files:
@@ -120,10 +120,10 @@ def row_groups(
 
 
 def read_footer(storage: Storage, file: DataFile) -> pq.FileMetaData:
-    """What a file says of itself.
+    """Return what a file says of itself.
 
     Raises:
-        FileLost: it is missing, or not the whole file which the log names.
+        FileLost: it is missing, or not the whole file that the log names.
         TableError: the storage cannot be read.
     """
     try:
@@ -145,7 +145,7 @@ def read_group(
     group: int,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """A row group of a file; raises as :func:`read_footer` does."""
+    """Return a row group of a file; raises as :func:`read_footer` does."""
     try:
         with storage.filesystem().open_input_file(file.path) as source:
             parquet = pq.ParquetFile(source, metadata=footer)

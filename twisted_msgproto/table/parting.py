@@ -1,7 +1,8 @@
-"""Where a table and a queue part: the last row which both have.
+"""Find where a table and a queue part: the last row that both have.
 
-A queue which was restored from an older copy and written on has other rows than the table from some
-offset on.  Below it rows are the same in both, above it they are not, so it is found by halving.
+A queue that was restored from an older copy and written on has other rows than the table from some
+offset on.  Below it rows are the same in both, above it they are not, so the offset is found by
+halving.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from .log import Table
 from .offsets import KEY, read_footer, read_group
 
 PROOF = ("received_at", "message_id", "session", "peer", "body")
-"""Columns which tell rows of two histories apart; those which the table has are compared."""
+"""These columns distinguish rows of two histories; those that the table has are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where rows lo ≤ offset < hi of the gateway are."""
+    """Returns where rows lo ≤ offset < hi of the gateway are."""
 
     lo: int
     hi: int
@@ -34,7 +35,7 @@ class _Place:
 
 
 def parting_offset(table: Table, queue: Queue, gateway: str, whole_to: int) -> int:
-    """The offset after the last row which the table and the queue have in common.
+    """Return the offset after the last row that the table and the queue have in common.
 
     It is at most ``whole_to``.  What the queue has trimmed cannot be compared.
 
@@ -69,7 +70,9 @@ def parting_offset(table: Table, queue: Queue, gateway: str, whole_to: int) -> i
 
 
 def _same(rows: _Rows, queue: Queue, offset: int, names: list[str]) -> bool:
-    """Whether a row is the same in both; what is damaged in the queue is told by the next one."""
+    """Return whether a row is the same in both; what is damaged in the queue is told by the next
+    one.
+    """
     while offset < rows.end:
         ours = rows.row(offset)
         theirs = [batch for batch in queue.read(offset, offset + 1) if batch.num_rows]
@@ -80,7 +83,7 @@ def _same(rows: _Rows, queue: Queue, offset: int, names: list[str]) -> bool:
 
 
 class _Rows:
-    """Single rows of one gateway in a table."""
+    """Reads single rows of one gateway in a table."""
 
     def __init__(self, table: Table, gateway: str, begin: int, end: int, names: list[str]) -> None:
         self.end = end
@@ -92,7 +95,7 @@ class _Rows:
         ]
 
     def row(self, offset: int) -> dict[str, Any] | None:
-        """A row's columns of PROOF; None if the table does not have it."""
+        """Return a row's columns of PROOF; None if the table does not have it."""
         for place in self._places:
             if place.lo <= offset < place.hi:
                 rows = _group(self._table, place, self._names)

@@ -1,7 +1,7 @@
-"""What the next batch lands: shares of rows among gateways, and tasks which read them.
+"""Plan what the next batch lands: shares of rows among gateways, and tasks that read them.
 
-A batch takes what waits in every gateway, up to a number of rows and an estimate of octets over
-all of them.  The work is cut into at most ``cores`` tasks, however many gateways there are: a task
+A batch reads what waits in every gateway, up to a number of rows and an estimate of octets over all
+of them.  The work is cut into at most ``cores`` tasks, however many gateways there are: a task
 reads ranges of any number of gateways into one file a partition, so files and time depend on rows
 and not on gateways (TB-13).
 """
@@ -15,7 +15,7 @@ from ..queue.lineage import Description, Landed
 from .landing import Range
 
 ROWS_MAX = 1_000_000
-"""Rows of one batch at most: bounds its time, and what a failed one repeats."""
+"""One batch has at most this many rows: this bounds its time, and what a failed one repeats."""
 
 OCTETS_MAX = 1 << 30
 """Octets of one batch at most, as the gateways estimate them: bounds what tasks hold in memory."""
@@ -24,12 +24,14 @@ TASK_ROWS_MIN = 20_000
 """Below this a second task costs more than it saves (measured: a task costs some 10 ms)."""
 
 TASK_GATEWAYS_MIN = 50
-"""So many gateways are worth a second task: each is asked for its rows over the network."""
+"""This many gateways are worth a second task: each is asked for its rows over the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A gateway which has answered, and how far the table has landed it (None: not at all yet)."""
+    """Holds a gateway that has answered, and how far the table has landed it (None: not at all
+    yet).
+    """
 
     gateway: str
     location: str
@@ -39,23 +41,23 @@ class Waiting:
 
     @property
     def lo(self) -> int:
-        """The first offset which the table does not have."""
+        """The first offset that the table does not have."""
         return self.description.begin if self.before is None else self.before.offset
 
     @property
     def rows(self) -> int:
-        """How many rows wait."""
+        """Return how many rows wait."""
         return max(0, self.description.end - self.lo)
 
     @property
     def octets(self) -> int:
-        """How many octets wait, about."""
+        """Return how many octets wait, about."""
         return self.description.waiting_octets if self.rows else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One batch: the tasks' ranges, and for each gateway where it begins and where it ends."""
+    """Describes one batch: the tasks' ranges, and for each gateway where it begins and ends."""
 
     tasks: Sequence[Sequence[Range]]
     before: Mapping[str, Landed | None]
@@ -64,7 +66,9 @@ class Plan:
 
 
 Place = Callable[[Mapping[str, int]], Mapping[str, Landed]]
-"""Asks gateways, by id → offset, what proves that offset; leaves out who does not answer."""
+"""This asks gateways, by id → offset, for what proves that offset; it leaves out those that do
+not answer.
+"""
 
 
 def plan_batch(
@@ -75,10 +79,10 @@ def plan_batch(
     rows_max: int = ROWS_MAX,
     octets_max: int = OCTETS_MAX,
 ) -> Plan | None:
-    """The next batch; None when nothing waits.
+    """Return the next batch; None when nothing waits.
 
     A gateway whose rows do not all fit ends at an offset inside of it: ``place`` is asked once for
-    all of these, for the incarnation and the witness which go into the table with the offset.
+    all of these, for the incarnation and the witness that go into the table with the offset.
     """
     ends = batch_ends(waiting, rows_max, octets_max)
     described = {one.gateway: one for one in waiting if ends.get(one.gateway, 0) > one.lo}
@@ -110,9 +114,10 @@ def plan_batch(
 def batch_ends(
     waiting: Sequence[Waiting], rows_max: int = ROWS_MAX, octets_max: int = OCTETS_MAX
 ) -> dict[str, int]:
-    """Where the batch ends in each gateway: at most about ``octets_max`` and ``rows_max`` rows.
+    """Return where the batch ends in each gateway: at most about ``octets_max`` and ``rows_max``
+    rows.
 
-    A gateway which has rows and a share gets on by at least one row, however heavy it is.
+    A gateway that has rows and a share gets on by at least one row, however heavy it is.
     """
     shares = share({one.gateway: one.rows for one in waiting}, rows_max)
     octets = sum(one.octets * shares[one.gateway] // max(1, one.rows) for one in waiting)
@@ -125,7 +130,9 @@ def batch_ends(
 
 
 def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
-    """``rows_max`` rows divided among the queues: evenly, what one does not need to the others."""
+    """Divide ``rows_max`` rows evenly among the queues; what one does not need goes to the
+    others.
+    """
     shares: dict[str, int] = {}
     left = rows_max
     for position, name in enumerate(sorted(room, key=lambda name: (room[name], name))):
@@ -135,13 +142,15 @@ def share(room: Mapping[str, int], rows_max: int) -> dict[str, int]:
 
 
 def task_number(rows: int, gateways: int, cores: int) -> int:
-    """How many tasks are worth their cost: one for a small batch, never more than ``cores``."""
+    """Return how many tasks are worth their cost: one for a small batch, never more than
+    ``cores``.
+    """
     wanted = max(rows // TASK_ROWS_MIN, gateways // TASK_GATEWAYS_MIN)
     return max(1, min(cores, wanted, rows))
 
 
 def cut(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
-    """``ranges`` in order, cut into at most ``tasks`` lists of about the same number of rows."""
+    """Cut ``ranges``, in order, into at most ``tasks`` lists of about the same number of rows."""
     rows = sum(part.hi - part.lo for part in ranges)
     parts: list[list[Range]] = [[]]
     taken = 0

@@ -1,4 +1,4 @@
-"""What a table that this package makes is: its properties, its protocol, its first version."""
+"""A table that this package makes has these properties, this protocol and this first version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .actions import Metadata, ProtocolVersions
 PROTOCOL = ProtocolVersions(reader=1, writer=2)
 """The plainest table there is: every reader of Delta tables knows it."""
 CHECKPOINT_EVERY = 100
-"""Versions from one checkpoint to the next: what a reader has to replay at most."""
+"""One checkpoint follows another after this many versions; a reader replays at most that many."""
 LOG_RETENTION_HOURS = 6
 """How long old versions can be read (time travel), and how many files the log's folder keeps."""
 
@@ -31,7 +31,7 @@ def metadata_of(
     partition_by: Sequence[str],
     properties: Mapping[str, str] | None = None,
 ) -> Metadata:
-    """The metadata of a new table.
+    """Return the metadata of a new table.
 
     Raises:
         ConfigurationError: a partition column is not in the schema, or Delta has no such type.
@@ -47,12 +47,14 @@ def metadata_of(
 
 
 def arrow_schema(metadata: Metadata) -> pa.Schema:
-    """The columns of a table, as pyarrow writes and reads them."""
+    """Return the columns of a table, as pyarrow writes and reads them."""
     return pa.schema(Schema.from_json(metadata.schema).to_arrow())
 
 
 def unknown_features(protocol: ProtocolVersions) -> list[str]:
-    """What this package does not know of a table's protocol; empty when it can write the table."""
+    """Return what this package does not know of a table's protocol; empty when it can write the
+    table.
+    """
     features = sorted(protocol.reader_features | protocol.writer_features - {"appendOnly"})
     if features:
         return features
@@ -64,7 +66,7 @@ def unknown_features(protocol: ProtocolVersions) -> list[str]:
 def incompatible(ours: Metadata, theirs: Metadata) -> str:
     """Why files written for ``ours`` do not fit ``theirs``; empty when they do.
 
-    A new column which may be null fits: files without it read as null.
+    A new column that may be null fits: files without it read as null.
     """
     if ours.id != theirs.id:
         return f"it is another table, {theirs.id}"

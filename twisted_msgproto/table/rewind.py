@@ -2,8 +2,8 @@
 
 After a RESTORE, an overwrite or a repair of the table, or when its queue was restored from an older
 copy, the place in the log and the rows do not fit any more.  ``rewind`` finds the offset up to
-which the table holds every row once, sets the place to it, and takes out the rows from there on, in
-the same version: the queue lands them again, and without that they would be there twice.
+which the table holds every row once, sets the place to it, and removes the rows from there on, in
+the same version: the queue lands them again, and otherwise they would be there twice.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .verify import GatewayReport, Report, verify
 
 @dataclass(slots=True)
 class Rewound:
-    """What became of one gateway."""
+    """Reports what became of one gateway."""
 
     gateway: str
     before: Landed
     place: Landed
     removed: int = 0
-    """Rows at or above the place, which go out of the table."""
+    """This many rows at or above the place are removed from the table."""
     lost: int = 0
-    """How many of these are in the table alone: the queue has no such rows."""
+    """This many of these are in the table alone: the queue has no such rows."""
 
 
 @dataclass(slots=True)
@@ -45,9 +45,9 @@ class Plan:
 
     gateways: list[Rewound] = field(default_factory=list)
     files: list[DataFile] = field(default_factory=list)
-    """Files which are written anew without the rows that go, or which are lost."""
+    """These files are written again without the removed rows, or are lost."""
     version: int | None = None
-    """The version which did it; None when nothing was done."""
+    """This version did it; None when nothing was done."""
 
 
 def rewind(
@@ -62,7 +62,7 @@ def rewind(
     """Set the places of ``gateways`` (default: all the table knows) to what ``verify`` proves.
 
     ``queues``, by queue id, are needed for gateways of which anything is wrong: they say whether
-    they can give the rows again.  Rows which only the table has go with ``discard_rows`` alone.
+    they still have the rows.  Rows that only the table has are removed with ``discard_rows`` alone.
 
     Raises:
         TableError: a place cannot be set, with the reason; nothing was changed.
@@ -109,7 +109,7 @@ def _rewind(
 
 
 def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> Rewound:
-    """Where a gateway goes on, and how many rows go for that."""
+    """Return where a gateway resumes, and how many rows are removed for that."""
     found = report.gateways[gateway]
     landed = table.landed()[gateway]
     offset = found.whole_to
@@ -139,7 +139,9 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
 
 
 def _rows_from(found: GatewayReport, offset: int) -> int:
-    """How many rows of a gateway are at or above an offset, those which are twice counted once."""
+    """Return how many rows of a gateway are at or above an offset, those that are twice counted
+    once.
+    """
     return sum(hi - max(lo, offset) for lo, hi in found.seen if hi > offset)
 
 
@@ -147,7 +149,7 @@ def _rows_from(found: GatewayReport, offset: int) -> int:
 
 
 def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Iterator[DataFile]:
-    """The files which hold rows at or above the places, and those which are lost."""
+    """Yield the files that hold rows at or above the places, and those that are lost."""
     above = {
         gateway: offset
         for gateway, offset in places.items()
@@ -160,7 +162,7 @@ def _concerned(table: Table, report: Report, places: Mapping[str, int]) -> Itera
 
 
 def _may_hold(file: DataFile, places: Mapping[str, int]) -> bool:
-    """Whether the statistics of a file leave room for rows at or above one of the places."""
+    """Return whether the statistics of a file leave room for rows at or above one of the places."""
     try:
         highest = json.loads(file.statistics)["maxValues"]["offset"]
     except (ValueError, KeyError, TypeError):
@@ -186,7 +188,7 @@ def _above(rows: pa.Table, places: Mapping[str, int]) -> pa.ChunkedArray:
 
 
 def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[str, int]) -> None:
-    """Commit the places and the files without the rows which go, in one version."""
+    """Commit the places and the files without the rows that go, in one version."""
     target = target_of(table)
     added: list[DataFile] = []
 

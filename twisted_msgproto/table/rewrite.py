@@ -17,13 +17,13 @@ from .storage import Storage
 
 
 def target_of(table: Table) -> Target:
-    """What files of ``table`` look like."""
+    """Return the layout of files of ``table``."""
     storage = table.storage
     return Target(table.location, dict(storage.options), table.schema, table.partition_by)
 
 
 def read_rows(storage: Storage, file: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The row groups of a file in the columns of ``schema``; what it does not have is null.
+    """Yield the row groups of a file in the columns of ``schema``; what it does not have is null.
 
     Raises:
         FileLost: the file is missing or torn.
@@ -47,7 +47,8 @@ def write_file(
     partition: Mapping[str, str | None],
     rows: Iterable[pa.Table],
 ) -> DataFile | None:
-    """One file of a partition, durable, which no log names yet; None if there are no rows.
+    """Write one durable file of a partition that no log names yet, and return it; None if there are
+    no rows.
 
     Raises TableError when the storage refuses; what was written is removed then.
     """
@@ -75,7 +76,7 @@ def write_file(
 
 
 def discard(storage: Storage, paths: Iterable[str]) -> None:
-    """Remove files which no log names, as far as that is possible; vacuum does the rest."""
+    """Remove files that no log names, as far as that is possible; vacuum does the rest."""
     for path in paths:
         with contextlib.suppress(Exception):
             storage.delete(path)

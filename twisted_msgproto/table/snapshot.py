@@ -1,4 +1,4 @@
-"""The state of a table at a version: its newest checkpoint, and the versions after it."""
+"""Read the state of a table at a version from its newest checkpoint and the versions after it."""
 
 from __future__ import annotations
 
@@ -28,48 +28,48 @@ from .storage import LOG, Storage
 
 VERSION = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
-"""A checkpoint of one file, or one of the parts of a larger one."""
+"""A checkpoint has one file, or several parts if it is large."""
 
 ERROR_LINE_MAX = 300
-"""Characters of another library's error text which fit on a line of ours."""
+"""This many characters of another library's error text fit on a line of ours."""
 READ_ERRORS = (OSError, pa.ArrowException, KeyError, TypeError, AttributeError)
-"""What reading a torn checkpoint may raise."""
+"""Reading a torn checkpoint may raise these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What stands in a log."""
+    """Lists what stands in a log."""
 
     versions: tuple[int, ...]
-    """Ascending."""
+    """The numbers are ascending."""
     checkpoints: tuple[tuple[int, tuple[str, ...]], ...]
-    """Version and names of the files of each complete checkpoint, ascending."""
+    """These are version and names of the files of each complete checkpoint, ascending."""
 
     @property
     def exists(self) -> bool:
-        """Whether there is a table at all."""
+        """Return whether there is a table at all."""
         return bool(self.versions or self.checkpoints)
 
     @property
     def newest(self) -> int:
-        """The last version; -1 when there is none."""
+        """Return the last version; -1 when there is none."""
         newest = self.checkpoints[-1][0] if self.checkpoints else -1
         return max(newest, self.versions[-1] if self.versions else -1)
 
 
 @dataclass(slots=True)
 class State:
-    """What a table is at ``version``; :meth:`apply` takes it one version further."""
+    """Holds what a table is at ``version``; :meth:`apply` advances it by one version."""
 
     version: int = -1
     metadata: Metadata | None = None
     protocol: ProtocolVersions | None = None
     transactions: dict[str, int] = field(default_factory=dict)
     files: dict[str, DataFile] | None = None
-    """The table's files by path; None until they were asked for."""
+    """These are the table's files by path; None until they are needed."""
 
     def apply(self, commit: Commit) -> None:
-        """Go on to the next version."""
+        """Advance to the next version."""
         self.version = commit.version
         self.metadata = commit.metadata or self.metadata
         self.protocol = commit.protocol or self.protocol
@@ -82,7 +82,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A checkpoint, or, with version -1 and no names, the beginning of the log."""
+    """Is a checkpoint, or, with version -1 and no names, the beginning of the log."""
 
     version: int = -1
     names: tuple[str, ...] = ()
@@ -95,11 +95,11 @@ class Loaded:
     state: State
     base: Base
     commits: tuple[Commit, ...]
-    """The versions after the base, oldest first."""
+    """These are the versions after the base, oldest first."""
 
 
 def list_log(storage: Storage) -> Listing:
-    """What stands in the log, from one listing of its folder."""
+    """Return what stands in the log, from one listing of its folder."""
     versions: list[int] = []
     parts: dict[tuple[int, int], list[str]] = {}
     for name in storage.log_names():
@@ -116,11 +116,11 @@ def list_log(storage: Storage) -> Listing:
 
 
 def read_version(storage: Storage, version: int) -> Commit:
-    """One version of the log.
+    """Return one version of the log.
 
     Raises:
         FileNotFoundError: there is none yet, or it was cleaned away.
-        Torn: a power cut took a part of it.
+        Torn: a part of it was lost in a power cut.
     """
     return parse_commit(version, storage.read(f"{LOG}/{version_name(version)}"))
 
@@ -128,7 +128,7 @@ def read_version(storage: Storage, version: int) -> Commit:
 def read_checkpoint(
     storage: Storage, version: int, names: Sequence[str], *, files: bool = False
 ) -> State:
-    """The state which a checkpoint holds.  Raises one of READ_ERRORS when it is torn."""
+    """Return the state that a checkpoint holds.  Raises one of READ_ERRORS when it is torn."""
     state = State(version, files={} if files else None)
     columns = ["txn", "metaData", "protocol"] + (["add"] if files else [])
     filesystem = storage.filesystem()
@@ -198,7 +198,7 @@ def base_state(
 
 
 def whole_version(storage: Storage, version: int) -> Commit:
-    """A version which must be there and whole; TableError says what to do when it is not."""
+    """A version that must be there and whole; TableError says what to do when it is not."""
     try:
         return read_version(storage, version)
     except OSError as error:
@@ -215,7 +215,9 @@ def whole_version(storage: Storage, version: int) -> Commit:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's text on one line: what a store's answer says, without its markup and arrows."""
+    """Return an error's text on one line: what a store's answer says, without its markup and
+    arrows.
+    """
     text = str(error)
     code = re.search(r"<Code>(.*?)</Code>", text, re.DOTALL)
     if code:
@@ -238,7 +240,7 @@ def _take_actions(state: State, table: pa.Table) -> None:
 
 
 def _actions(table: pa.Table, name: str) -> Iterator[dict[str, Any]]:
-    """The rows of a checkpoint which hold this kind of action."""
+    """Yield the rows of a checkpoint that hold this kind of action."""
     column = table.column(name)
     rows = column.filter(pc.is_valid(column))
     yield from rows.to_pylist()
@@ -250,5 +252,5 @@ def _files(actions: Iterable[dict[str, Any]]) -> Iterator[DataFile]:
 
 
 def _plain(action: dict[str, Any], name: str) -> dict[str, Any]:
-    """An action whose map ``name`` is a list of pairs, as pyarrow gives maps."""
+    """Return an action whose map ``name`` was a list of pairs, as pyarrow returns maps."""
     return {**action, name: dict(action.get(name) or ())}

@@ -1,8 +1,8 @@
-"""A start looks before it touches: the table, its log's operations, and each gateway.
+"""A start checks before it writes: the table, its log's operations, and each gateway.
 
-What the table says about a gateway is believed only when nothing has happened to the table which
+What the table says about a gateway is believed only when nothing has happened to the table that
 could have made it untrue, and only for the queue whose history it is.  Everything that does not
-fit is one line which says what happened and what to do; nothing has been written by then.
+fit is one line that says what happened and what to do; nothing has been written by then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .snapshot import read_version
 from .storage import LocalStorage, Storage, storage_at
 
 FIRST_DESIGN_LOG = "_spark_metadata"
-"""The log of a table which the first design's Parquet sink wrote."""
+"""The log of a table by the first design's Parquet sink had this name."""
 
 FIRST_DESIGN = (
     "the table {table} was written by the first design of the bridge, which kept its place in a "
@@ -38,10 +38,12 @@ FIRST_DESIGN = (
 )
 
 CONSUMER_DIGITS = 8
-"""Digits of the table's id in a consumer's default name: two tables do not trim each other's."""
+"""A consumer's default name has this many digits of the table's id: two tables do not trim each
+other's queue.
+"""
 
 TAKEN_BACK = frozenset({"RESTORE", "FSCK", "REPAIR"})
-"""Operations which change what the table holds whatever they say they added and removed."""
+"""These operations change what the table holds, whatever they say they added and removed."""
 
 
 def open_table(
@@ -73,7 +75,9 @@ def open_table(
 
 
 def is_new(location: str, storage: Mapping[str, str]) -> bool:
-    """Whether :func:`open_table` would make the table; the same errors for what cannot be one."""
+    """Return whether :func:`open_table` would make the table; the same errors for what cannot be
+    one.
+    """
     place = storage_at(location, storage)
     check_first_design(place)
     return not exists(place)
@@ -89,7 +93,7 @@ def check_partitioning(partition_by: Sequence[str]) -> None:
 
 
 def check_first_design(storage: Storage) -> None:
-    """Raises ConfigurationError for a table which the first design wrote."""
+    """Raises ConfigurationError for a table that the first design wrote."""
     if not isinstance(storage, LocalStorage):
         return
     if (Path(storage.location) / FIRST_DESIGN_LOG).is_dir():
@@ -99,9 +103,9 @@ def check_first_design(storage: Storage) -> None:
 
 
 def check_schema(table: Table, schema: pa.Schema) -> None:
-    """Raises ConfigurationError unless rows of ``schema`` fit the table.
+    """Raise ConfigurationError unless rows of ``schema`` fit the table.
 
-    The table may have more columns which may be null; they are null in what we land.
+    The table may have more columns if they may be null; they are null in what we land.
     """
     has = {column.name: column for column in table.schema}
     if DAY.name not in has and {"gateway", "offset"} <= set(has):
@@ -126,7 +130,9 @@ def check_schema(table: Table, schema: pa.Schema) -> None:
 
 
 def _same_type(ours: pa.DataType, theirs: pa.DataType) -> bool:
-    """Whether both are one Delta type; pyarrow's names of nested fields and large types differ."""
+    """Return whether both are one Delta type; pyarrow's names of nested fields and large types
+    differ.
+    """
     return _plain(ours) == _plain(theirs)
 
 
@@ -145,9 +151,9 @@ def _plain(kind: pa.DataType) -> str:
 
 
 def check_operations(table: Table) -> None:
-    """Raises RewindNeeded when the table's offsets may not be what its rows are.
+    """Raise RewindNeeded when the table's offsets may not match its rows.
 
-    Looks at every version since the last one which landed rows of a gateway.
+    Every version since the last one that landed rows of a gateway is checked.
     """
     if not table.landed():
         return
@@ -156,7 +162,9 @@ def check_operations(table: Table) -> None:
 
 
 def versions_since_landing(table: Table) -> Iterator[Commit]:
-    """The newest version and so on, down to the newest which says how far a gateway has landed."""
+    """Yield the newest version and so on, down to the newest that says how far a gateway has
+    landed.
+    """
     for version in range(table.version, -1, -1):
         try:
             commit = read_version(table.storage, version)
@@ -175,10 +183,10 @@ def versions_since_landing(table: Table) -> Iterator[Commit]:
 
 
 def check_commits(location: str, commits: Iterable[Commit]) -> None:
-    """Raises RewindNeeded for a commit which took rows back or put others in their place.
+    """Raise RewindNeeded for a commit that removed rows or replaced them.
 
-    What only arranges rows anew goes on (OPTIMIZE, VACUUM), what other programs append too, and
-    what this package did itself: it keeps the offsets right.
+    Commits that only rearrange rows (OPTIMIZE, VACUUM) are accepted, and so are rows that other
+    programs append, and commits of this package, because it keeps the offsets right.
     """
     for commit in commits:
         if commit.run is not None:
@@ -194,7 +202,7 @@ def check_commits(location: str, commits: Iterable[Commit]) -> None:
 
 
 def rewind(location: str) -> str:
-    """What to do when the offsets of a table are in doubt."""
+    """Return what to do when the offsets of a table are in doubt."""
     return (
         f"'msgproto table rewind {location}' sets each gateway's place to what the table's rows "
         "prove, then start the bridge again"
@@ -204,7 +212,7 @@ def rewind(location: str) -> str:
 def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterable[Commit]) -> None:
     """Raises Overtaken when another writer has moved one of the gateways in ``before``.
 
-    ``commits`` are those which a refresh has just seen.
+    ``commits`` are those that a refresh has just seen.
     """
     now = table.landed()
     for gateway, landed in before.items():
@@ -225,17 +233,17 @@ def check_not_moved(table: Table, before: Mapping[str, Landed], commits: Iterabl
 
 
 def consumer_name(table_id: str) -> str:
-    """The consumer's name when nobody gives one."""
+    """Return the consumer's name if no other was configured."""
     return f"spark-{re.sub(r'[^0-9A-Za-z]', '', table_id)[:CONSUMER_DIGITS]}"
 
 
 def check_gateway(
     location: str, description: Description, landed: Landed | None, *, start_begin: bool
 ) -> None:
-    """Raises QueueMismatch when the table cannot begin with this gateway.
+    """Raise QueueMismatch when the table cannot begin with this gateway.
 
-    ``landed`` has been proven by then: what is looked at here is a gateway which the table does
-    not know though the gateway has trimmed rows already (another table had them).
+    ``landed`` has been proven by then: this check concerns a gateway that the table does not know
+    although it has trimmed rows already (another table had them).
     """
     if landed is None and description.begin > 0 and not start_begin:
         raise QueueMismatch(

@@ -1,7 +1,7 @@
-"""The statistics of a data file, as its ``add`` carries them: of every column, or of none.
+"""A data file's ``add`` carries statistics of every column, or of none.
 
-Readers skip a file when its statistics say that no row fits.  pyarrow's and duckdb's readers take a
-column without statistics, beside others which have them, for one without any value and skip the
+Readers skip a file when its statistics say that no row fits.  pyarrow's and duckdb's readers treat
+a column without statistics, beside others that have them, as one without any value and skip the
 file wrongly, so a file has them for each primitive column or says its number of rows alone.  The
 columns of maps and lists, which nobody filters by range, are left out as every writer of Delta
 tables leaves them out.
@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 TEXT_MAX = 32
-"""Characters of a text's minimum and maximum which the log keeps, as Delta's own writer does."""
+"""Characters of a text's minimum and maximum that the log keeps, as Delta's own writer does."""
 TIE_BREAKER = "\U0010ffff"
 """Sorts after every other character."""
 
 
 @dataclass(slots=True)
 class _Bounds:
-    """The smallest and the largest value of a column, and its nulls, over row groups."""
+    """Holds the smallest and the largest value of a column, and its nulls, over row groups."""
 
     nulls: int = 0
     least: Any = None
@@ -48,7 +48,7 @@ class _Bounds:
 
 @dataclass(slots=True)
 class _Collected:
-    """The three parts of a file's statistics."""
+    """Holds the three parts of a file's statistics."""
 
     minimum: dict[str, Any] = field(default_factory=dict)
     maximum: dict[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class _Collected:
 
 
 def statistics_of(footer: pq.FileMetaData) -> str:
-    """The ``stats`` of a Parquet file, from its footer: a JSON text.
+    """Return the ``stats`` of a Parquet file, from its footer: a JSON text.
 
     Only the number of rows stands there when a column's footer says too little, or when a column
     is of a type whose order in Parquet is not the one of Delta's readers (floats with their NaN,
@@ -72,7 +72,7 @@ def statistics_of(footer: pq.FileMetaData) -> str:
 
 
 def _collect(footer: pq.FileMetaData) -> _Collected | None:
-    """The statistics of all columns; None when those of one are not known."""
+    """Return the statistics of all columns; None when those of one are not known."""
     places = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
     collected = _Collected()
     for column in footer.schema.to_arrow_schema():
@@ -108,7 +108,7 @@ def _least(value: Any) -> Any:
 
 
 def _most(value: Any) -> Any:
-    """A text's first characters and one that sorts after all which may follow them."""
+    """Return a text's first characters and one that sorts after all that may follow them."""
     if isinstance(value, str):
         if len(value) <= TEXT_MAX or value[TEXT_MAX] == TIE_BREAKER:
             return value

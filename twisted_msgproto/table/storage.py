@@ -1,6 +1,6 @@
-"""Where a table stands: a directory of this machine, or an object store through delta-rs.
+"""A table is kept in a directory of this machine, or in an object store through delta-rs.
 
-:func:`storage_at` makes either of a location and options; what it gives can be pickled, so that
+:func:`storage_at` makes either from a location and options; its result can be pickled, so that
 tasks on other machines write files into the same table.
 """
 
@@ -24,10 +24,12 @@ from .disk import OSTableDisk, TableDisk
 LOG = "_delta_log"
 """The folder of a table's log."""
 PRIVATE = "_msgproto"
-"""The folder of a table for what is no part of it; readers pass over names which begin so."""
+"""This folder of a table is for files that are no part of it; readers skip names with this
+beginning.
+"""
 TEMPORARY_PREFIX = "_commit_"
 TEMPORARY_SUFFIX = ".json.tmp"
-"""Names which delta-rs uses for the same purpose, so that either cleans up after the other."""
+"""delta-rs uses these names for the same purpose, so that either cleans up after the other."""
 LOCAL_SCHEMES = frozenset({"", "file"})
 
 CLIENT_OPTIONS: Mapping[str, str] = {
@@ -36,9 +38,9 @@ CLIENT_OPTIONS: Mapping[str, str] = {
     "max_retries": "3",
     "retry_timeout": "20s",
 }
-"""What delta-rs' client is given unless the operator says otherwise.
+"""delta-rs' client gets these options unless the operator sets others.
 
-Left alone it asks a store which does not answer for three minutes.
+By default it would try a store that does not answer for three minutes.
 """
 
 
@@ -49,33 +51,33 @@ class Storage(Protocol):
     """
 
     location: str
-    """A directory, or a URL which delta-rs reads."""
+    """This is a directory, or a URL that delta-rs reads."""
     options: Mapping[str, str]
-    """Delta-rs' storage options; empty for a directory."""
+    """These are delta-rs' storage options; they are empty for a directory."""
 
     @property
     def local(self) -> bool:
         """Whether files are on a disk whose durability is this package's work."""
 
     def log_names(self) -> list[str]:
-        """The names in the log's folder, in no order; empty when there is none."""
+        """Return the names in the log's folder, in no order; empty when there is none."""
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
 
     def size(self, path: str) -> int:
-        """The size of a file in octets."""
+        """Return the size of a file in octets."""
 
     def delete(self, path: str) -> None:
         """Remove a file."""
 
     def filesystem(self) -> Any:
-        """A pyarrow filesystem whose root is the table."""
+        """Return a pyarrow filesystem whose root is the table."""
 
 
 @dataclass(slots=True)
 class LocalStorage:
-    """A table in a directory of this machine, or of a disk which machines share."""
+    """Keeps a table in a directory of this machine, or of a disk that machines share."""
 
     location: str
     disk: TableDisk = field(default_factory=OSTableDisk)
@@ -83,19 +85,19 @@ class LocalStorage:
 
     @property
     def local(self) -> bool:
-        """Whether durability is our work."""
+        """Return whether durability is our work."""
         return True
 
     def path(self, path: str) -> str:
-        """Where a file of the table is."""
+        """Return where a file of the table is."""
         return os.path.join(self.location, path)
 
     def log_path(self, name: str = "") -> str:
-        """Where a file of the log is; without a name, the log's folder."""
+        """Return where a file of the log is; without a name, the log's folder."""
         return os.path.join(self.location, LOG, name) if name else f"{self.location}/{LOG}"
 
     def temporary(self) -> str:
-        """A new name beside the log's files, for what is not part of the log yet."""
+        """Return a new name beside the log's files, for what is not part of the log yet."""
         return self.log_path(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
 
     def put(self, path: str, octets: bytes) -> None:
@@ -107,18 +109,18 @@ class LocalStorage:
         self.disk.sync_directory(os.path.dirname(path))
 
     def log_names(self) -> list[str]:
-        """The names in the log."""
+        """Return the names in the log."""
         try:
             return self.disk.names(self.log_path())
         except FileNotFoundError:
             return []
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
         return self.disk.read(self.path(path))
 
     def size(self, path: str) -> int:
-        """The size of a file in octets."""
+        """Return the size of a file in octets."""
         return self.disk.size(self.path(path))
 
     def delete(self, path: str) -> None:
@@ -126,35 +128,35 @@ class LocalStorage:
         self.disk.remove(self.path(path))
 
     def filesystem(self) -> Any:
-        """A pyarrow filesystem whose root is the table."""
+        """Return a pyarrow filesystem whose root is the table."""
         return pafs.SubTreeFileSystem(self.location, pafs.LocalFileSystem())
 
 
 @dataclass(slots=True)
 class ObjectStorage:
-    """A table in an object store which delta-rs knows."""
+    """Keeps a table in an object store that delta-rs knows."""
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def local(self) -> bool:
-        """Whether durability is our work."""
+        """Return whether durability is our work."""
         return False
 
     def log_names(self) -> list[str]:
-        """The names in the log."""
+        """Return the names in the log."""
         selector = pafs.FileSelector(LOG, allow_not_found=True)
         return [info.base_name for info in self.filesystem().get_file_info(selector)]
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
         with self.filesystem().open_input_file(path) as file:
             octets: bytes = file.read()
             return octets
 
     def size(self, path: str) -> int:
-        """The size of a file in octets."""
+        """Return the size of a file in octets."""
         [info] = self.filesystem().get_file_info([path])
         if info.type == pafs.FileType.NotFound:
             raise FileNotFoundError(path)
@@ -165,19 +167,19 @@ class ObjectStorage:
         self.filesystem().delete_file(path)
 
     def filesystem(self) -> Any:
-        """A pyarrow filesystem whose root is the table."""
+        """Return a pyarrow filesystem whose root is the table."""
         return pafs.PyFileSystem(_StoreFiles(self.location, dict(self.options)))
 
 
 class _StoreFiles(DeltaStorageHandler):
-    """delta-rs' filesystem, with files which also take pyarrow's buffers."""
+    """Wraps delta-rs' filesystem, so that its files also accept pyarrow's buffers."""
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> Any:
         return pa.PythonFile(_OctetsOnly(self._handler.open_output_stream(path, metadata)))
 
 
 class _OctetsOnly:
-    """A file of delta-rs, whose ``write`` knows nothing but ``bytes``."""
+    """Wraps a file of delta-rs, because its ``write`` accepts nothing but ``bytes``."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -192,7 +194,7 @@ class _OctetsOnly:
 def storage_at(
     location: str | Path, options: Mapping[str, str] | None = None, disk: TableDisk | None = None
 ) -> Storage:
-    """The storage of a table.
+    """Return the storage of a table.
 
     ``location`` is a directory, a ``file:`` URL or a URL of an object store (``s3://…``);
     ``options`` are delta-rs' storage options, for object stores alone.

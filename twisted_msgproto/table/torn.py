@@ -1,11 +1,11 @@
-"""What a loss of power may leave of a log on a local disk, and how it is made whole.
+"""Repair what a loss of power may leave of a log on a local disk.
 
-This package makes every version and every checkpoint durable before it relies on it, so its own
-can be missing and cannot be torn.  Other programs which write the table sync nothing.  What can be
-mended without doubt is mended before a writer goes on:
+This package makes every version and every checkpoint durable before it relies on it, so its own can
+be missing and cannot be torn.  Other programs that write the table sync nothing.  What can be
+repaired without doubt is repaired before a writer continues:
 
-* a torn checkpoint goes when the log without it still says everything;
-* a torn last version, or one whose files are not there whole, becomes an empty version of the same
+* a torn checkpoint is removed when the log without it still says everything;
+* a torn last version, or one whose files are incomplete, becomes an empty version of the same
   number.  Numbers are never used again: a reader may have seen it.
 
 Everything else is for a person to decide, and the error says what to do.
@@ -32,16 +32,16 @@ from .snapshot import (
 from .storage import LocalStorage
 
 EMPTY = "EMPTY"
-"""The operation of a version which stands for one that a loss of power took."""
+"""A version that replaces one lost in a power cut has this operation."""
 PARQUET_MARK = b"PAR1"
-"""The last octets of every whole Parquet file."""
+"""Every complete Parquet file ends with these octets."""
 
 
 def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
     """Make the log whole; returns a line for each thing done.
 
     Raises:
-        TableError: something is torn which other versions rely on; the line says what to do.
+        TableError: something is torn that other versions rely on; the line says what to do.
     """
     listing = list_log(storage)
     if not listing.exists:
@@ -53,7 +53,7 @@ def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
 
 
 def _mend_checkpoints(storage: LocalStorage, listing: Listing) -> list[str]:
-    """Removes torn checkpoints which are newer than the newest whole one."""
+    """Removes torn checkpoints that are newer than the newest whole one."""
     torn: list[tuple[int, tuple[str, ...]]] = []
     for version, names in reversed(listing.checkpoints):
         try:
@@ -80,7 +80,7 @@ def _mend_checkpoints(storage: LocalStorage, listing: Listing) -> list[str]:
 
 
 def _hinted(storage: LocalStorage) -> int | None:
-    """The version which ``_last_checkpoint`` names; -1 when it is torn, None without one."""
+    """Return the version that ``_last_checkpoint`` names; -1 when it is torn, None without one."""
     try:
         return int(json.loads(storage.disk.read(storage.log_path(LAST_CHECKPOINT)))["version"])
     except FileNotFoundError:
@@ -123,9 +123,9 @@ def _mend_last(
 def _make_empty(
     storage: LocalStorage, version: int, reason: str, clock: Callable[[], float]
 ) -> None:
-    """Puts an empty version in the place of a torn one, durably.
+    """Replace a torn version by an empty one, durably.
 
-    It bears no run of this package: what came before it has still to be looked at.
+    It names no run of this package, because what came before it still has to be checked.
     """
     info = {
         "timestamp": int(clock() * 1000),
@@ -138,13 +138,15 @@ def _make_empty(
 
 
 def _since_own(commits: list[Commit]) -> list[Commit]:
-    """The versions from our last one on: everything before it was durable when it was made."""
+    """Return the versions from our last one on: everything before it was durable when it was
+    made.
+    """
     own = [place for place, commit in enumerate(commits) if commit.run is not None]
     return commits[own[-1] :] if own else commits
 
 
 def _not_whole(storage: LocalStorage, commit: Commit, commits: list[Commit]) -> str:
-    """A file which a version adds, no later one removes, and the disk does not have whole."""
+    """A file that a version adds, no later one removes, and the disk does not have whole."""
     removed = {
         path for later in commits if later.version > commit.version for path in later.removed
     }

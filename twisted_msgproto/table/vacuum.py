@@ -1,9 +1,9 @@
-"""Remove files which no version of a table needs any more, and what failed writers left.
+"""Remove files that no version of a table needs any more, and what failed writers left.
 
-A file goes when all of this holds: the newest version does not name it, no version of the last
-hours took it out, and it was not written in the last hours.  A bridge commits no file which is
-older than an hour, and a day is the least which can be asked for, so nothing goes which somebody
-is about to commit or which a reader of an older version still reads.
+A file is removed when all of this holds: the newest version does not name it, no version of the
+last hours removed it, and it was not written in the last hours.  A bridge commits no file that is
+older than an hour, and a day is the least that can be asked for, so nothing is removed that
+somebody is about to commit or that a reader of an older version still needs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .snapshot import READ_ERRORS, list_log, one_line, read_version
 from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage
 
 HOURS_MIN = 24
-"""Files which went out of the table so many hours ago are kept in any case."""
+"""Files that were removed from the table within this many hours are kept in any case."""
 PARQUET = ".parquet"
 CHECKSUM = ".crc"
-"""What Hadoop's local file system puts beside a file NAME, as ``.NAME.crc``."""
+"""Hadoop's local file system puts this beside a file NAME, as ``.NAME.crc``."""
 
 
 @dataclass(slots=True)
 class Vacuumed:
-    """What a vacuum removed, or would remove."""
+    """Reports what a vacuum removed, or would remove."""
 
     paths: list[str] = field(default_factory=list)
     octets: int = 0
@@ -77,9 +77,9 @@ def vacuum(
 
 
 def removed_since(table: Table, since: float) -> set[str]:
-    """The files which versions have taken out since then (seconds since 1970).
+    """Return the files that versions have removed since then (seconds since 1970).
 
-    Versions which were cleaned away stand in the newest checkpoint.
+    The newest checkpoint holds those of versions that were cleaned away.
     """
     listing = list_log(table.storage)
     found: set[str] = set()
@@ -113,7 +113,7 @@ def _tombstones(storage: Storage, name: str, since: float) -> Iterator[str]:
 
 
 def _unlogged(storage: Storage) -> Iterator[Any]:
-    """The files which may be data of the table, or a rest of somebody's commit."""
+    """The files that may be data of the table, or a rest of somebody's commit."""
     filesystem = storage.filesystem()
     for info in filesystem.get_file_info(pafs.FileSelector("", recursive=True)):
         if info.type == pafs.FileType.File and (_is_data(info.path) or _is_rest(info.path)):
@@ -128,7 +128,7 @@ def _is_data(path: str) -> bool:
 
 
 def _data_of(path: str) -> str:
-    """The file of the table which a file belongs to: itself, or whose checksum it holds."""
+    """Return the file of the table that a file belongs to: itself, or whose checksum it holds."""
     folder, slash, name = path.rpartition("/")
     if name.startswith(".") and name.endswith(CHECKSUM):
         name = name[1 : -len(CHECKSUM)]
@@ -141,7 +141,7 @@ def _is_rest(path: str) -> bool:
 
 
 def _modified(info: Any) -> float:
-    """When a file was written, seconds since 1970; the future when nobody knows."""
+    """Return when a file was written, seconds since 1970; the future when nobody knows."""
     return float("inf") if info.mtime_ns is None else info.mtime_ns / 1e9
 
 

@@ -1,7 +1,7 @@
-"""Prove up to where each gateway is whole in a table: nothing missing, nothing twice.
+"""Prove up to where a table holds each gateway completely: nothing missing, nothing twice.
 
-``verify`` reads the gateway and the offset of every row.  It looks at the files, not at
-what the log says of them, and compares what they hold with how far each gateway has landed.
+``verify`` reads the gateway and the offset of every row.  It reads the files, not what the log says
+of them, and compares what they hold with how far each gateway has landed.
 """
 
 from __future__ import annotations
@@ -22,39 +22,41 @@ from .offsets import check_columns, read_offsets
 from .snapshot import list_log, read_version
 
 LINES_MAX = 20
-"""Ranges of one kind and gateway which are printed; JSON has them all."""
+"""This many ranges of one kind and gateway are printed; JSON has them all."""
 
 
 @dataclass(slots=True)
 class GatewayReport:
-    """What the table holds of one gateway, and what is wrong with it.  Ranges are in order."""
+    """Says what the table holds of one gateway, and what is wrong with it.  Ranges are in order."""
 
     gateway: str
     landed: Landed | None
-    """The place in the log; None when rows are there and no place."""
+    """This is the place in the log; None when there are rows and no place."""
     begin: int
-    """The first offset which the table was to hold, as far as that is known."""
+    """This is the first offset that the table was to hold, as far as that is known."""
     rows: int
     seen: list[Range]
-    """The offsets which are in files."""
+    """These offsets are in files."""
     missing: list[Range]
-    """Below the place, in no file, for no known reason."""
+    """These are below the place, in no file, for no known reason."""
     twice: list[Range]
     above: list[Range]
-    """Rows at or above the place: a bridge would land them once more."""
+    """These rows are at or above the place: a bridge would land them once more."""
     expired: list[Range]
     damaged: list[Range]
     """Damaged in the queue before they could land."""
     dropped: list[Range] = field(default_factory=list)
-    """Absent where a transform drops rows: which of them it has dropped nobody can tell."""
+    """These are absent where a transform drops rows: nobody can tell the dropped ones from the
+    lost ones.
+    """
     mismatch: str = ""
-    """Why the queue is not the one which has landed here; empty when it is, or was not asked."""
+    """Why the queue is not the one that has landed here; empty when it is, or was not asked."""
     in_queue: int | None = None
-    """How many of the missing rows the queue still has; None when it was not asked."""
+    """The queue still has this many of the missing rows; None when it was not asked."""
 
     @property
     def whole_to(self) -> int:
-        """The offset up to which the table is proven to hold every row once.
+        """Return the offset up to which the table is proven to hold every row once.
 
         Where a transform drops rows, nothing behind the last row that is there is proven.
         """
@@ -65,38 +67,38 @@ class GatewayReport:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether nothing is wrong."""
         wrong = self.missing or self.twice or self.above or self.mismatch
         return self.landed is not None and not wrong
 
 
 @dataclass(slots=True)
 class Report:
-    """What ``verify`` has found."""
+    """Reports what ``verify`` has found."""
 
     location: str
     version: int
     files: int
     gateways: dict[str, GatewayReport] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-    """Files of the log which are missing or torn: path to what is the matter."""
+    """These files of the log are missing or torn: path to what is the matter."""
     nameless: int = 0
-    """Rows without a gateway or an offset."""
+    """These rows have no gateway or no offset."""
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing and nothing twice."""
+        """Return whether nothing is missing and nothing twice."""
         return not (self.lost or self.nameless) and all(
             found.whole for found in self.gateways.values()
         )
 
     @property
     def rows(self) -> int:
-        """How many rows with a name there are."""
+        """Return how many rows with a name there are."""
         return sum(found.rows for found in self.gateways.values())
 
     def findings(self) -> Iterator[str]:
-        """A line for each thing which is wrong."""
+        """Yield a line for each thing that is wrong."""
         for path, reason in sorted(self.lost.items()):
             yield f"lost: file {path}: {reason}"
         if self.nameless:
@@ -128,10 +130,10 @@ def _findings(gateway: str, found: GatewayReport) -> Iterator[str]:
 def verify(
     table: Table, queues: Mapping[str, Queue] | None = None, *, every_column: bool = False
 ) -> Report:
-    """Look at every row of ``table`` and say what is missing or twice.
+    """Read every row of ``table`` and report what is missing or twice.
 
-    ``queues``, by queue id, are asked what they still have and whether their history is the one
-    which has landed.  ``every_column`` reads whole files.
+    ``queues``, by queue id, are asked for what they still have and whether their history is the one
+    that has landed.  ``every_column`` reads whole files.
 
     Raises:
         TableError: the table cannot be read, or its rows have no gateway and offset.
@@ -168,7 +170,7 @@ def _judged(
         without(missing, [(0, dropped_from)]),
     )
     if missing:
-        # Commits tell of damage which is noted nowhere else, as long as the log has them.
+        # Commits tell of damage that is noted nowhere else, as long as the log has them.
         damaged = merged([*damaged, *reasons.told(gateway)])
         missing = without(missing, damaged)
     return GatewayReport(
@@ -211,7 +213,7 @@ class _Reasons:
         self._commits: dict[str, list[Range]] | None = None
 
     def told(self, gateway: str) -> list[Range]:
-        """What the versions which the log still has, and the queue, say was damaged."""
+        """Return what the versions that the log still has, and the queue, say was damaged."""
         if self._commits is None:
             self._commits = damage_of_commits(self._table)
         queue = self.queues.get(gateway)
@@ -219,7 +221,9 @@ class _Reasons:
 
 
 def damage_of_commits(table: Table) -> dict[str, list[Range]]:
-    """What bridges met as damaged in queues, as their commits tell which the log still has."""
+    """Return what bridges found damaged in queues, according to the commits that the log still
+    has.
+    """
     found: dict[str, list[Range]] = {}
     for version in list_log(table.storage).versions:
         try:

@@ -1,4 +1,4 @@
-"""UMQ: symmetric calls, callbacks, topics and attributes with attachments, over WebSocket.
+"""UMQ has symmetric calls, callbacks, topics and attributes with attachments, over WebSocket.
 
 Read in this order: wire, terms, machine, protocol, application, service.
 """
@@ -6,7 +6,7 @@ Read in this order: wire, terms, machine, protocol, application, service.
 from .application.hub import Hub
 from .application.methods import MethodRegistry, Remote, RemoteError, call_method
 from .machine.sides import Client, Server
-from .protocol.comeback import UmqClientService
+from .protocol.comeback import Renewed, UmqClientService
 from .protocol.exchange import (
     AttachmentLost,
     AttachmentStream,
@@ -29,7 +29,8 @@ from .protocol.sides import (
     UmqServerFactory,
     connect,
 )
-from .protocol.topics import Subscription, Topic
+from .protocol.subscriptions import Subscription
+from .protocol.topics import Topic
 
 __all__ = [
     "AttachmentLost",
@@ -42,6 +43,7 @@ __all__ = [
     "NoSuchMethod",
     "Remote",
     "RemoteError",
+    "Renewed",
     "Reply",
     "Request",
     "Server",

@@ -7,38 +7,47 @@ same addresses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from ..cli.asking import ask_each
-from ..cli.connecting import client_endpoint, tls_options
-from ..cli.shapes import ConnectOptions, Messages, Progress, RecvOptions, SendOptions
-from ..core.errors import ConfigurationError, ConnectionClosed
+from ..core.errors import ConfigurationError, ConnectionClosed, PeerError, Refused
 from ..core.message import Message
 from ..core.strict_json import NotJson
-from ..net.wires import websocket
+from ..net.clients.asking import ask_each
+from ..net.clients.endpoints import client_endpoint, websocket_endpoint
+from ..net.clients.shapes import (
+    LOG_IN_OPTIONS,
+    TLS_OPTIONS,
+    ConnectOptions,
+    Messages,
+    Progress,
+    RecvOptions,
+    SendOptions,
+)
 from .application.methods import call_method, dump, parse
-from .protocol.exchange import Reply, Stored, Update, plain
+from .protocol.exchange import NoSuchMethod, Reply, Stored, Update, plain
 from .protocol.sides import UmqClient, UmqClientFactory, connect
 from .protocol.storing import PROTOCOL
+from .protocol.subscriptions import Subscription
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:5048/"
+
+SEND_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS | {"destination", "window", "replace_invalid"}
+RECV_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS | {"destination"}
 
 WINDOW = 100
 """Calls in flight when nobody says."""
 
 
 def _where(reactor: Any, options: ConnectOptions) -> tuple[str, IStreamClientEndpoint]:
-    """The WebSocket address and the endpoint which an ENDPOINT means."""
+    """Return the WebSocket address and the endpoint that an ENDPOINT means."""
     text = options.endpoint
-    if text.startswith(("ws://", "wss://")):
-        address = websocket.parse_address(text)
-        tls = tls_options(options, address.host) if address.secure else None
-        return text, websocket.client_endpoint(reactor, text, tls)
+    if text.startswith(("ws:", "wss:")):
+        return text, websocket_endpoint(reactor, options)
     kind, _, rest = text.partition(":")
     endpoint = client_endpoint(reactor, options)
     scheme = {"tcp": "ws", "tls": "wss"}.get(kind)
@@ -59,21 +68,32 @@ async def _connected(
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:
     """A call for each message; its answer is the acknowledgement.
 
-    With a destination the call is ``["DESTINATION", MESSAGE]``.  The first call which fails ends
-    it.
+    With a destination the call is ``["DESTINATION", MESSAGE]``.  A message that is not UTF-8 is the
+    call's attachment, and the text in its place is empty (``UM-03``).  The first call that fails
+    ends it.
     """
     session = await _connected(reactor, options)
 
     def ask(body: bytes) -> Deferred[Reply]:
-        text = body.decode("utf-8", "replace")
+        text, attachments = _payload(body, options.replace_invalid)
         if options.destination is not None:
             text = dump([options.destination, text])
-        return session.call(text)
+        return session.call(text, attachments)
 
     try:
         await ask_each(reactor, messages, progress, options.window or WINDOW, ask)
     finally:
-        session.closeSession()
+        await session.close()
+
+
+def _payload(body: bytes, replace_invalid: bool) -> tuple[str, list[bytes]]:
+    """Return what a call says of ``body``: a text, or an attachment for octets that are none
+    (HO-02).
+    """
+    try:
+        return body.decode("utf-8", "replace" if replace_invalid else "strict"), []
+    except UnicodeDecodeError:
+        return "", [body]
 
 
 async def call(
@@ -81,7 +101,8 @@ async def call(
 ) -> tuple[str, bool]:
     """Call one JSON method; its result as JSON, and whether there was such a method.
 
-    An argument which is JSON is that value, any other is text.
+    If there was none, the text says what the server did instead.  An argument that is JSON is that
+    value, any other is text.
     """
     values: list[Any] = []
     for argument in arguments:
@@ -93,13 +114,13 @@ async def call(
     try:
         result = await call_method(session, method, *values)
         if isinstance(result, Stored):
-            return str(result), False
+            return str(NoSuchMethod(result)), False
         if isinstance(result, Reply):
             sizes = [len(body) for body in plain(result.attachments)]
             return dump({"result": result.payload, "attachments": sizes}), True
         return dump(result), True
     finally:
-        session.closeSession()
+        await session.close()
 
 
 class Receiver(UmqClient):
@@ -129,12 +150,20 @@ class Receiver(UmqClient):
             attachments=[],
         )
 
+    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
+        """The server publishes no more."""
+        if reason == "closed":
+            why = "the server has ended the topic, or we read it too slowly"
+            self.ended.errback(PeerError(why))
+
     def sessionLost(self, reason: Failure) -> None:
         """The server is gone."""
-        if reason.check(ConnectionDone):
+        if self.ended.called:
+            return
+        if reason.check(ConnectionDone) and not isinstance(self.ending, Refused):
             self.ended.callback(None)
         else:
-            self.ended.errback(self._reason or ConnectionClosed("the connection was lost"))
+            self.ended.errback(self.ending or ConnectionClosed("the connection was lost"))
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:
@@ -156,4 +185,4 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
             await subscription.whenStarted()
         await session.ended
     finally:
-        session.closeSession()
+        await session.close()

@@ -13,23 +13,24 @@ from ..net.options import ServerOptions
 from ..net.wires.websocket import parse_origins
 from .application.stock import StockServer, StockServerFactory
 from .protocol.session import LIMITS
-from .protocol.sides import UmqRealm
+from .protocol.sides import UmqRealm, UmqServer
 from .protocol.storing import PROTOCOL
 
 
 class Options(AuthenticationOptions):
     """Serve UMQ: calls, topics, callbacks and attributes over WebSocket.
 
-    Every call is accepted and put into the queue (with --queue: answered when it is on disk).
-    Calls of the form ["METHOD", ARGUMENT…] for the methods subscribe, publish and methods are
-    answered by the server's hub of topics; for other methods the answer is {"stored":true}, or
-    {"stored":false} without a queue.  --ingest names the methods which are taken, others are
-    refused then.
+    Every call is accepted and put into the queue (with --queue: answered when it is on disk). Calls
+    of the form ["METHOD", ARGUMENT…] for the methods subscribe, publish and methods are answered by
+    the server's hub of topics; for other methods the answer is {"stored":true}, or {"stored":false}
+    without a queue.  --ingest names the methods that are taken, others are refused then.
     """
 
     protocolName = PROTOCOL
     defaultEndpoint = "tcp:5048:interface=127.0.0.1"
     LIMITS = LIMITS
+    serverFactory = StockServerFactory
+    serverClass = UmqServer
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,32 +42,41 @@ class Options(AuthenticationOptions):
         self["ingest"].append(name)
 
     def opt_origin(self, origin: str) -> None:
-        """A web page's origin which may connect, like https://example.org; 'null'; '*' for all."""
+        """A web page's origin that may connect, like https://example.org; 'null'; '*' for all."""
         try:
             parse_origins([origin])
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
         self["origins"].append(origin)
 
+    def postOptions(self) -> None:
+        """Check what was given; ``ingest`` is what the stock server looks at."""
+        super().postOptions()
+        if (
+            self["ingest"]
+            and self.subclass
+            and not issubclass(self.subclass, StockServer | StockServerFactory)
+        ):
+            raise usage.UsageError(
+                f"class {self['class']!r}: --ingest needs a subclass of"
+                f" {StockServer.__module__}.{StockServer.__name__}"
+            )
+
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """The UMQ server as a child of ``gateway``, which has the sink."""
+    """Return the UMQ server as a child of ``gateway``, which has the sink."""
     checkers = options.checkers if isinstance(options, AuthenticationOptions) else []
-    factory = StockServerFactory(
-        gateway.sink,
-        limits=options["limits"],
-        clock=gateway.reactor,
-        budget=gateway.budget,
+    factory = gateway.makeFactory(
+        options,
         ingest=options["ingest"],
         portal=Portal(UmqRealm(), checkers) if checkers else None,  # type: ignore[arg-type]
         origins=options["origins"],
     )
-    gateway.factories.append(factory)
     return ListeningService(gateway.reactor, factory, options["endpoints"])
 
 
 def makeService(options: ServerOptions) -> IService:
-    """What twistd calls."""
+    """Return what twistd calls."""
     return standalone(options, serve)
 
 

@@ -1,6 +1,4 @@
-"""UMQ's grammar: one WebSocket text message is one command (``UM-01`` … ``UM-05``).
-
-::
+"""In UMQ's grammar one WebSocket text message is one command (``UM-01`` … ``UM-05``)::
 
     message = ["A" count ":"] command id ":" payload
     command = one of  - H W F C B R E T D U S X  (and !, read like E)
@@ -9,8 +7,8 @@
 Binary messages carry attachments only and have no grammar.  Ids are compared by value, but a reply
 repeats the id as it came, so a frame keeps its text.
 
-:func:`decode` never raises: what is no command is a :class:`UmqFault` with the code which the
-``F`` command will carry.
+:func:`decode` never raises: what is no command is a :class:`UmqFault` with the code that the ``F``
+command will carry.
 """
 
 from __future__ import annotations
@@ -18,22 +16,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from ..core.errors import Fault, shown
 from ..core.limits import Limit, Limits
 
 VERSION: Final = 1
-"""The protocol's version which this package speaks (``UM-07``)."""
+"""This package speaks this version of the protocol (``UM-07``)."""
 
 DIGITS_MAX: Final = 13
-"""Digits of an id or a count: enough for 64 bits (``UM-02``)."""
+"""An id or a count has at most this many digits: enough for 64 bits (``UM-02``)."""
 
 LIMITS: Final = (
     Limit("payload-characters", 1 << 20, "characters", "text of one command (UM-20)", 1),
     Limit("attachments", 32, "attachments", "of one command (UM-19)"),
 )
-"""What :func:`decode` takes as limits (``UM-19``, ``UM-20``)."""
+""":func:`decode` has these limits (``UM-19``, ``UM-20``)."""
 
 
 class Code(IntEnum):
@@ -51,17 +50,17 @@ class Code(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class UmqFault(Fault):
-    """A peer's fault, and the code of the ``F`` which answers it (``UM-18``)."""
+    """A peer's fault, and the code of the ``F`` that answers it (``UM-18``)."""
 
     code: Code = Code.FORMAT
 
 
 @dataclass(slots=True)
 class Frame:
-    """One command.
+    """Is one command.
 
-    ``id`` is the text as it came or goes, ``attachments`` the number of binary messages which
-    follow.  The subclass says which command it is; ``letter`` is its letter.
+    ``id`` is the text as it came or goes, ``attachments`` the number of binary messages that
+    follow.  The subclass is the command; ``letter`` is its letter.
     """
 
     id: str = ""
@@ -70,90 +69,90 @@ class Frame:
 
     @property
     def number(self) -> int:
-        """The id's value; no digits read as 0 (``UM-02``)."""
-        return number(self.id)
+        """Return the id's value; no digits read as 0 (``UM-02``)."""
+        return int(self.id, 36) if self.id else 0
 
 
 class Hello(Frame):
-    """``H``: a client begins; the id is its version (``UM-06``)."""
+    """With ``H`` a client begins; the id is its version (``UM-06``)."""
 
     __slots__ = ()
 
 
 class Welcome(Frame):
-    """``W``: the server accepts; the id is the version, possibly lowered (``UM-07``)."""
+    """With ``W`` the server accepts; the id is the version, possibly lowered (``UM-07``)."""
 
     __slots__ = ()
 
 
 class Fatal(Frame):
-    """``F``: ``<code> <message>``, the last command of its sender (``UM-08``)."""
+    """An ``F`` is ``<code> <message>``, the last command of its sender (``UM-08``)."""
 
     __slots__ = ()
 
 
 class AttachmentError(Frame):
-    """``-``: takes the place of one attachment (``UM-04``)."""
+    """A ``-`` replaces one attachment (``UM-04``)."""
 
     __slots__ = ()
 
 
 class Call(Frame):
-    """``C``: a remote procedure call (``UM-09``)."""
+    """A ``C`` is a remote procedure call (``UM-09``)."""
 
     __slots__ = ()
 
 
 class Callback(Frame):
-    """``B``: a call of what the other side registered (``UM-11``)."""
+    """A ``B`` is a call of what the other side registered (``UM-11``)."""
 
     __slots__ = ()
 
 
 class Result(Frame):
-    """``R``: a call's answer (``UM-10``)."""
+    """An ``R`` is a call's answer (``UM-10``)."""
 
     __slots__ = ()
 
 
 class CallError(Frame):
-    """``E``, and ``!`` of a later draft: a call's failure (``UM-09``, ``UM-10``)."""
+    """An ``E``, or ``!`` of a later draft, is a call's failure (``UM-09``, ``UM-10``)."""
 
     __slots__ = ()
 
 
 class TopicUpdate(Frame):
-    """``T``: something new on a topic (``UM-12``)."""
+    """A ``T`` is something new on a topic (``UM-12``)."""
 
     __slots__ = ()
 
 
 class TopicClose(Frame):
-    """``D``: the publisher ends a topic (``UM-13``)."""
+    """With ``D`` the publisher ends a topic (``UM-13``)."""
 
     __slots__ = ()
 
 
 class Unsubscribe(Frame):
-    """``U``: the subscriber ends a topic (``UM-14``)."""
+    """With ``U`` the subscriber ends a topic (``UM-14``)."""
 
     __slots__ = ()
 
 
 class SetAttribute(Frame):
-    """``S``: ``name=value`` (``UM-15``)."""
+    """An ``S`` is ``name=value`` (``UM-15``)."""
 
     __slots__ = ()
 
 
 class UnsetAttribute(Frame):
-    """``X``: a name (``UM-16``)."""
+    """An ``X`` is a name (``UM-16``)."""
 
     __slots__ = ()
 
 
 class Attachment:
-    """A binary message; only a name for the machine's tables (``UM-01``)."""
+    """Is a binary message: only a name for the machine's tables (``UM-01``)."""
 
 
 FRAMES: Final[dict[str, type[Frame]]] = {
@@ -172,15 +171,15 @@ FRAMES: Final[dict[str, type[Frame]]] = {
     "S": SetAttribute,
     "X": UnsetAttribute,
 }
-"""Letter → frame class."""
+"""This maps a letter to its frame's class."""
 
 LETTERS: Final[dict[type[Frame], str]] = {
     frame: letter for letter, frame in FRAMES.items() if letter != "!"
 }
-"""Frame class → letter; ``!`` is never written (``UM-09``)."""
+"""This maps a frame's class to its letter; ``!`` is never written (``UM-09``)."""
 
 BARE: Final[frozenset[str]] = frozenset("FEDUX!-")
-"""Commands which cannot have attachments (``UM-05``)."""
+"""Commands that cannot have attachments (``UM-05``)."""
 
 _HEAD: Final = re.compile(r"(?:A([0-9A-Z]{0,13}):)?([-HWFCBRETDUSX!])([0-9A-Z]{0,13}):").match
 
@@ -194,14 +193,18 @@ _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def base36(value: int) -> str:
-    """``value`` ≥ 0 in upper-case base 36."""
+    """Return ``value`` ≥ 0 in upper-case base 36."""
     if value < 36:
         return _ALPHABET[value]
-    digits = ""
-    while value:
-        value, digit = divmod(value, 36)
-        digits = _ALPHABET[digit] + digits
-    return digits
+    return _base36_cached(value // 36) + _ALPHABET[value % 36]
+
+
+@lru_cache(maxsize=256)
+def _base36_cached(value: int) -> str:
+    """Return what :func:`base36` does: ids are counted up, so nearly all have their first digits
+    in common.
+    """
+    return base36(value)
 
 
 def is_id(text: str) -> bool:
@@ -210,13 +213,20 @@ def is_id(text: str) -> bool:
 
 
 def encode(frame: Frame) -> str:
-    """The text message of ``frame``; no ``A`` for no attachments (``UM-03``)."""
-    text = f"{LETTERS[type(frame)]}{frame.id}:{frame.payload}"
-    return f"A{base36(frame.attachments)}:{text}" if frame.attachments else text
+    """Return the text message of ``frame``; no ``A`` for no attachments (``UM-03``)."""
+    return command_text(type(frame), frame.id, frame.payload, frame.attachments)
+
+
+def command_text(kind: type[Frame], id: str, payload: str, attachments: int = 0) -> str:
+    """Return the text message of one command: as :func:`encode`, without a frame."""
+    text = f"{LETTERS[kind]}{id}:{payload}"
+    return f"A{base36(attachments)}:{text}" if attachments else text
 
 
 class Decoder:
-    """Text messages to frames, within limits.  Keeps no state: one message is one command."""
+    """Turns text messages into frames, within limits.  It keeps no state: one message is one
+    command.
+    """
 
     __slots__ = ("_attachments", "_characters")
 
@@ -226,7 +236,9 @@ class Decoder:
         self._attachments = limits.integer("attachments")
 
     def decode(self, text: str) -> Frame | UmqFault:
-        """The command in ``text``, or what is wrong with it (``UM-02`` … ``UM-05``, ``UM-18``)."""
+        """Return the command in ``text``, or what is wrong with it (``UM-02`` … ``UM-05``,
+        ``UM-18``).
+        """
         head = _HEAD(text)
         if head is None:
             return diagnose(text)
@@ -249,7 +261,7 @@ def _fault(reason: str, why: str, text: str, code: Code = Code.FORMAT) -> UmqFau
 
 
 def diagnose(text: str) -> UmqFault:
-    """Why ``text``, which is no command, is none (``UM-02``, ``UM-03``, ``UM-18``)."""
+    """Return why ``text`` is no command (``UM-02``, ``UM-03``, ``UM-18``)."""
     rest = text
     if text[:1] == "A":
         count, colon, rest = text[1:].partition(":")

@@ -1,5 +1,5 @@
-"""What ``msgproto bench`` measures beside the protocols; each module is one subject.
+"""``msgproto bench`` has one module for each subject.
 
-They stand here and not in the rooms which they measure, because a benchmark is a thing of the
-command line (it prints, it starts processes) and those rooms know nothing of it.
+They are here and not in the rooms that they measure, because a benchmark belongs to the command
+line: it prints and it starts processes.
 """

@@ -1,12 +1,13 @@
-"""Many gateways in few processes: real Flight endpoints, each with a queue and an id of its own.
+"""Run many gateways in few processes: real Flight endpoints, each with a queue and an id of its
+own.
 
 ``python -m twisted_msgproto.cli.benches.endpoints DIR COUNT`` makes COUNT small queues in DIR, or
-takes those which are there, serves each on a port of its own and prints their locations as one JSON
-list.  A line ``N`` on its standard input gives each queue N more messages, and is answered by a
-line; the process ends when its standard input does.  An endpoint costs a thread and about 100 KiB.
+uses those that are there, serves each on a port of its own and prints their locations as one JSON
+list.  A line ``N`` on its standard input adds N messages to each queue, and is answered by a line;
+the process ends when its standard input does.  An endpoint costs a thread and about 100 KiB.
 
 The same process can be killed and started again, on the same ports, or stopped for a while: then
-its gateways are there and say nothing, as machines do which are out of memory.
+its gateways are there and say nothing, as machines do that are out of memory.
 """
 
 from __future__ import annotations
@@ -32,33 +33,33 @@ from twisted_msgproto.queue.flight import QueueFlightServer
 
 PROCESSES = 2
 END_SECONDS = 60.0
-"""How long a process may take to close its endpoints."""
+"""A process may need this long to close its endpoints."""
 
 
 class HastyDisk(OSDisk):
-    """A disk which is never synced: a thousand queues are made in seconds."""
+    """Is a disk that is never synced, so that a thousand queues are made in seconds."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sync = lambda descriptor: None
 
     def sync_directory(self, path: str) -> None:
-        """Nothing: these queues need not survive."""
+        """Do nothing: these queues need not survive."""
 
 
 class SlowServer(QueueFlightServer):
-    """A server which answers after ``delay`` seconds, as one far away does."""
+    """A server that answers after ``delay`` seconds, as one far away does."""
 
     delay = 0.0
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
-        """Waits, then answers."""
+        """Wait, then answer."""
         time.sleep(self.delay)
         return super().do_action(context, action)
 
 
 class Served:
-    """One queue, its writer and its server."""
+    """Has one queue, its writer and its server."""
 
     def __init__(self, path: str, port: int, delay: float) -> None:
         self.path = path
@@ -69,7 +70,7 @@ class Served:
         self.server.delay = delay
 
     def write(self, rows: int) -> None:
-        """Gives the queue so many more messages."""
+        """Add this many messages to the queue."""
         log = SegmentLog(self.path, disk=self._disk)
         first = log.end
         bodies = [b"body %d" % number for number in range(first, first + rows)]
@@ -95,7 +96,7 @@ class Served:
 
 
 class Endpoints:
-    """One process which serves ``count`` queues below ``directory``; see the module.
+    """One process that serves ``count`` queues below ``directory``; see the module.
 
     ``ports`` are those to listen on (default: free ones), ``env`` is the process's environment.
     """
@@ -124,14 +125,14 @@ class Endpoints:
 
     @property
     def locations(self) -> list[str]:
-        """Where the queues are served; waits until they are."""
+        """Return where the queues are served; waits until they are."""
         if not self._locations:
             self._locations = json.loads(self._answer())
         return self._locations
 
     @property
     def ports(self) -> list[int]:
-        """The ports of the locations."""
+        """Return the ports of the locations."""
         return [int(location.rpartition(":")[2]) for location in self.locations]
 
     def _answer(self) -> str:
@@ -142,7 +143,7 @@ class Endpoints:
         return line
 
     def write(self, rows: int) -> None:
-        """Gives each queue so many more messages; returns when they are there."""
+        """Add this many messages to each queue; return when they are there."""
         assert self._process.stdin is not None
         print(rows, file=self._process.stdin, flush=True)
         self._answer()
@@ -152,16 +153,16 @@ class Endpoints:
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Goes on after :meth:`stop`."""
+        """Continue after :meth:`stop`."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends at once: connections are refused."""
+        """End at once: connections are refused."""
         self._process.kill()
         self._process.communicate()
 
     def close(self) -> None:
-        """Ends in order; nothing if it has ended."""
+        """End in order; do nothing if it has ended."""
         if self._process.poll() is None:
             self.resume()
         with suppress(BrokenPipeError, ValueError):
@@ -178,9 +179,9 @@ def serving(
     ports: Mapping[int, Sequence[int]] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[list[Endpoints]]:
-    """A process for each of ``counts``, all of which serve meanwhile.
+    """Run a process for each of ``counts``; all of them serve meanwhile.
 
-    ``ports``, by the place in ``counts``, has the ports of those processes which are to be killed
+    ``ports``, by the place in ``counts``, has the ports of those processes that are to be killed
     and started again (see :func:`reserved`).
     """
     with ExitStack() as stack:
@@ -203,9 +204,10 @@ def serving(
 
 @contextmanager
 def reserved(count: int) -> Iterator[list[int]]:
-    """Ports which no connection of this machine takes by chance while nobody listens on them.
+    """Reserve ports, so that no connection of this machine uses them by chance while nobody
+    listens.
 
-    They are bound here and not listened on; a server which sets SO_REUSEADDR, as gRPC's do, can
+    They are bound here and not listened on; a server that sets SO_REUSEADDR, as gRPC's do, can
     listen on them again and again, and nobody is connected meanwhile.
     """
     with ExitStack() as stack:

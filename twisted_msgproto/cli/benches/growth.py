@@ -1,4 +1,5 @@
-"""What a message costs when there is ten times more of something: CPU time at 10 × beside 1 ×.
+"""Measure what a message costs when there is ten times more of something: CPU time at 10 × beside 1
+×.
 
 Work that grows linearly costs the same a message at either size; a ratio of 1.1 is the mark.  What
 grows, one at a time:
@@ -8,7 +9,7 @@ grows, one at a time:
   a part of it on both sides), in windows of 200.
 * *window*: 2,000 events instead of 200, for as many events in all.  Wider windows make a message
   cheaper, so here linear means: not dearer.
-* *backlog*: a queue which already holds ten times more, for the gateway which appends to it and
+* *backlog*: a queue that already holds ten times more, for the gateway that appends to it and
   for whoever reads it from the beginning.
 * *idle peers*: 100 and 1,000 of them instead of one, for each protocol; see :mod:`.idle_peers`.
 """
@@ -34,16 +35,18 @@ TIMES = 10
 NARROW = 200
 WIDE = NARROW * TIMES
 MESSAGES = 200_000
-"""At 1 ×, on one connection."""
+"""There are this many at 1 ×, on one connection."""
 CONNECTIONS = 4
 SHARE = 50_000
-"""Messages of one connection where there are many."""
+"""One connection has this many messages where there are many connections."""
 BACKLOG = 200_000
-"""Stored at 1 ×."""
+"""The queue holds this many at 1 ×."""
 
 
 class Load(NamedTuple):
-    """``windows`` windows of ``size`` events over so many connections, one in flight on each."""
+    """Sends ``windows`` windows of ``size`` events over a number of connections, one in flight
+    on each.
+    """
 
     windows: int
     size: int = WIDE
@@ -59,7 +62,7 @@ class Load(NamedTuple):
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of growth; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of growth; ``arguments`` are those of ``msgproto bench``."""
 
     def scaled(messages: int, size: int) -> int:
         return max(1, int(messages * arguments.scale) // size)
@@ -110,7 +113,7 @@ def _row(name: str, more: Callable[[], Figures], once: Callable[[], Figures]) ->
 
 
 def _filled(directory: Path, windows: int) -> Subject:
-    """A gateway whose queue holds so many windows."""
+    """Return a gateway whose queue holds this many windows."""
     subject = Subject(MODULE, "durable", str(directory))
     try:
         drive(subject.port, json_window(WIDE), windows, CONNECTIONS, 2)
@@ -121,7 +124,7 @@ def _filled(directory: Path, windows: int) -> Subject:
 
 
 def _append_behind(arguments: argparse.Namespace, stored: int, windows: int) -> Figures:
-    """What a gateway takes for ``windows`` when its queue holds ``stored`` already.
+    """Measure what a gateway uses for ``windows`` when its queue holds ``stored`` already.
 
     Each time a new one, because what is measured adds to the backlog.
     """
@@ -130,7 +133,7 @@ def _append_behind(arguments: argparse.Namespace, stored: int, windows: int) -> 
 
 
 def _read(directory: Path, windows: int) -> Figures:
-    """Read a queue of so many windows from its beginning, in this process."""
+    """Read a queue of this many windows from its beginning, in this process."""
     if not directory.exists():
         directory.mkdir()
         _filled(directory, windows).close()

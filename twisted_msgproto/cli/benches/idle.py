@@ -1,10 +1,10 @@
-"""What a gateway costs which has nothing to do, and how long it takes to begin.
+"""Measure what an idle gateway costs, and how long it needs to start.
 
-* *10,000 idle connections*: TCP, none of which ever sends an octet.  Memory above that of the same
-  process without them, CPU time while nobody speaks, and how long one good client waits for its
-  acknowledgements (on disk) among them.
+* *10,000 idle connections*: TCP connections that never send an octet.  Memory above that of the
+  same process without them, CPU time while nobody speaks, and how long one good client waits for
+  its acknowledgements (on disk) among them.
 * *after one event each*: the memory when each of them has had one event acknowledged.
-* *listening*: from the start of the process to its open port, with a GiB in its queue which is not
+* *listening*: from the start of the process to its open port, with a GiB in its queue that is not
   in the cache of the system.
 
 The gateway is ``python -m twisted lumberjack --queue DIR``, measured from outside.
@@ -35,7 +35,7 @@ from .queue import MAX_BYTES, batches, submit_all
 
 CONNECTIONS = 10_000
 SPARE_FILES = 200
-"""What either process opens beside the connections."""
+"""Either process opens this many files beside the connections."""
 SETTLE_SECONDS = 1.0
 IDLE_SECONDS = 10.0
 GOOD_WINDOWS = 2_000
@@ -46,14 +46,16 @@ PATIENCE_SECONDS = 60.0
 
 
 def gateway(directory: Path, connections: int = CONNECTIONS) -> Peer:
-    """A gateway over the queue in ``directory`` which takes so many connections and a few more."""
+    """Return a gateway over the queue in ``directory`` that accepts this many connections and a
+    few more.
+    """
     words = [sys.executable, "-m", "twisted", "lumberjack", "--queue", str(directory / "queue")]
     words += ["-e", f"tcp:{PORT}:interface=127.0.0.1", "--limit", f"connections={connections + 10}"]
     return Peer(shlex.join(words), directory, "the gateway")
 
 
 class Crowd:
-    """A gateway and its idle connections, made when first needed."""
+    """Holds a gateway and its idle connections, made when first needed."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self._directory = directory
@@ -80,7 +82,7 @@ class Crowd:
         return made
 
     def memory(self) -> Reading:
-        """MiB above the same process without the connections."""
+        """Return the MiB above the same process without the connections."""
         resident = self.gateway.usage()["rss"]
         added = (resident - self.resident_before) / MIB
         return Reading(
@@ -104,14 +106,16 @@ class Crowd:
         return self.memory()
 
     def cpu(self, seconds: float) -> Reading:
-        """Percent of a processor while nobody speaks."""
+        """Return the percentage of a processor used while nobody speaks."""
         before, began = self.gateway.usage()["cpu"], time.perf_counter()
         time.sleep(seconds)
         taken = self.gateway.usage()["cpu"] - before
         return Reading(taken / (time.perf_counter() - began) * 100, {"connections": self._count})
 
     def good_client(self, windows: int) -> Reading:
-        """Milliseconds which 99 of 100 acknowledgements of another client take at most."""
+        """Return the milliseconds within which 99 of 100 acknowledgements of another client
+        arrive.
+        """
         latencies = drive(self.gateway.port, json_window(GOOD_WINDOW), windows)
         figures = Figures(windows, 1.0, 0.0, latencies=latencies)
         p50, p99 = figures.percentile(0.5), figures.percentile(0.99)
@@ -127,7 +131,9 @@ class Crowd:
 
 
 def need_files(count: int) -> None:
-    """Let this process and those it starts open so many files; ConfigurationError if it may not."""
+    """Let this process and those it starts open this many files; raise ConfigurationError if it
+    may not.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         raise ConfigurationError(f"idle: {count} open files are needed, ulimit -n allows {hard}")
@@ -136,7 +142,9 @@ def need_files(count: int) -> None:
 
 
 def accepted(port: int) -> int:
-    """How many connections to this port a process has accepted and not closed: see proc(5)."""
+    """Return how many connections to this port a process has accepted and not closed: see
+    proc(5).
+    """
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     found = 0
     for fields in map(str.split, lines):
@@ -148,7 +156,7 @@ def accepted(port: int) -> int:
 
 
 class Start:
-    """Starts of a gateway whose queue holds so many octets."""
+    """Starts a gateway whose queue holds a number of octets, again and again."""
 
     def __init__(self, directory: Path, octets: int) -> None:
         self._directory = directory
@@ -178,7 +186,7 @@ class Start:
 
 
 def forget(path: Path) -> None:
-    """Take a file out of the system's cache, as it is after the machine has started."""
+    """Drop a file from the system's cache, as it is after the machine has started."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -187,7 +195,7 @@ def forget(path: Path) -> None:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of idleness; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of idleness; ``arguments`` are those of ``msgproto bench``."""
     count = max(10, int(CONNECTIONS * arguments.scale))
     seconds = max(0.5, IDLE_SECONDS * min(1.0, arguments.scale))
     windows = max(10, int(GOOD_WINDOWS * arguments.scale))

@@ -1,4 +1,4 @@
-"""What a message costs beside idle peers: CPU time with 100 and 1,000 of them beside one.
+"""Measure what a message costs beside idle peers: CPU time with 100 and 1,000 of them beside one.
 
 Three server processes (one for each number of peers) serve all five protocols; another process
 keeps the idle sessions and sends the messages.  Only one protocol has sessions at a time, and
@@ -24,21 +24,23 @@ MODULE = "twisted_msgproto.cli.benches.idle_peers"
 MESSAGES = 1_000
 IN_FLIGHT = 10
 CONNECTING = 50
-"""Sessions which begin at the same time."""
+"""This many sessions begin at the same time."""
 TIMES = (100, 1_000)
 MARK = 1.5
-"""What a message may cost with more idle peers, beside what it costs with one."""
+"""With more idle peers a message may cost this many times what it costs with one."""
 
 FILES_A_PEER = 8
-"""What the process of the clients opens for one: ZeroMQ has several descriptors a socket."""
+"""The process of the clients opens this many files for one client: ZeroMQ has several
+descriptors a socket.
+"""
 
 QUIET_SECONDS = 36_000.0
 QUIET = {"heartbeat": QUIET_SECONDS, "liveness": 2 * QUIET_SECONDS}
-"""MTL's limits without heartbeats."""
+"""These are MTL's limits without heartbeats."""
 
 
 class Servers:
-    """The processes, started when first needed."""
+    """Holds the processes, started when first needed."""
 
     def __init__(self, scale: float) -> None:
         self._scale = scale
@@ -46,11 +48,11 @@ class Servers:
         self._driver: Driver | None = None
 
     def count(self, times: int) -> int:
-        """How many idle peers there are for ``times`` 1, at this run's scale."""
+        """Return how many idle peers there are for ``times`` 1, at this run's scale."""
         return max(1, int(times * min(1.0, self._scale))) if times > 1 else 1
 
     def run(self, protocol: str, times: int) -> Figures:
-        """One peer's messages beside the idle ones; what that cost the server."""
+        """Return one peer's messages beside the idle ones; what that cost the server."""
         if self._driver is None:
             need_files(sum(map(self.count, TIMES)) * FILES_A_PEER + SPARE_FILES)
             self._driver = Driver()
@@ -72,7 +74,9 @@ class Servers:
 
 
 class Driver:
-    """The process of the clients: asked with a line, it answers with a line when it is done."""
+    """Runs the process of the clients: asked with a line, it answers with a line when it is
+    done.
+    """
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -104,7 +108,7 @@ class Driver:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """Two rows a protocol; ``arguments`` are those of ``msgproto bench``."""
+    """Yield two rows a protocol; ``arguments`` are those of ``msgproto bench``."""
     with closing(Servers(arguments.scale)) as servers:
 
         def work(protocol: str, times: int) -> Callable[[], Figures]:
@@ -126,7 +130,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def serve() -> None:
-    """Serve all five protocols with a sink which is safe at once."""
+    """Serve all five protocols with a sink that is safe at once."""
     from twisted.internet import reactor as installed
     from twisted.internet.defer import Deferred, succeed
     from zope.interface import implementer
@@ -169,7 +173,7 @@ def serve() -> None:
 
 
 class Session(NamedTuple):
-    """A client's session: ``send()`` fires when one message is acknowledged."""
+    """Is a client's session: ``send()`` fires when one message is acknowledged."""
 
     send: Callable[[], Awaitable[Any]]
     close: Callable[[], object]
@@ -224,7 +228,9 @@ async def _mtl(reactor: Any, port: int) -> Session:
 
 
 class _Shared:
-    """One client's sockets, of a context which all clients share: each has threads."""
+    """Holds one client's sockets, of a context that all clients share, because each context has
+    threads.
+    """
 
     _sockets: Any = None
 
@@ -257,7 +263,7 @@ OPENERS: dict[str, Callable[[Any, int], Awaitable[Session]]] = {
 
 
 class Standing:
-    """The sessions which stand: one which sends and the idle ones, at each server's port."""
+    """Holds the sessions: one that sends and the idle ones, at each server's port."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
@@ -265,7 +271,7 @@ class Standing:
         self._at: dict[int, list[Session]] = {}
 
     async def stand(self, protocol: str, port: int, idle: int) -> None:
-        """Have ``idle`` sessions at ``port`` and one which sends; others' protocols have none."""
+        """Have ``idle`` sessions at ``port`` and one that sends; others' protocols have none."""
         if protocol != self._protocol:
             for session in (one for sessions in self._at.values() for one in sessions):
                 session.close()

@@ -1,6 +1,7 @@
-"""What Lumberjack costs: the reader through a real socket, alone and into the durable queue.
+"""Measure what Lumberjack costs: the reader through a real socket, alone and into the durable
+queue.
 
-The load comes from this process with plain sockets and octets which were encoded before; the
+The load comes from this process with plain sockets and octets that were encoded before; the
 server is a process of its own, and its CPU time is what is measured.
 """
 
@@ -40,15 +41,15 @@ BODY_OCTETS = 300
 WINDOW = 2048
 MESSAGES = 200_000
 MEMORY_TIMES = 2.5
-"""Times the messages: events after which the memory is first looked at."""
+"""This, times the messages, is the number of events before the memory is first read."""
 SILENT_SECONDS_MAX = 60
-"""How long a reader may say nothing while something is not acked."""
+"""A reader may say nothing for this long while something is not acked."""
 AGAINST_TIMES = 5
-"""Times the messages of the rows beside a peer: its CPU time is known to 10 ms only."""
+"""The rows beside a peer have this many times the messages: its CPU time is known to 10 ms only."""
 MODULE = "twisted_msgproto.cli.benches.lumberjack"
 
 
-# ── Loads: octets which were encoded before the clock runs ──────────────────────────────────────
+# ── Loads: octets that were encoded before the clock runs ──────────────────────────────────────
 
 
 @cache
@@ -67,13 +68,13 @@ def documents(count: int) -> list[bytes]:
 
 @cache
 def json_window(size: int = WINDOW) -> bytes:
-    """A W frame and ``size`` J frames."""
+    """Return a W frame and ``size`` J frames."""
     return wire.encode_window(size) + wire.encode_json(range(1, size + 1), documents(size))
 
 
 @cache
 def data_window(size: int = WINDOW) -> bytes:
-    """A W frame and ``size`` D frames of five pairs, which weigh what the J frames weigh."""
+    """Return a W frame and ``size`` D frames of five pairs, as large as the J frames."""
     # 10 octets of header either way; five keys of 6 octets, ten lengths, the rest is values.
     value = "v" * ((BODY_OCTETS - 5 * (4 + 6 + 4)) // 5)
     pairs = [{f"field{key}": value for key in range(5)}] * size
@@ -82,7 +83,7 @@ def data_window(size: int = WINDOW) -> bytes:
 
 @cache
 def zlib_window(size: int = WINDOW, level: int = 3) -> bytes:
-    """A W frame and one C frame with ``size`` J frames."""
+    """Return a W frame and one C frame with ``size`` J frames."""
     frames = wire.encode_json(range(1, size + 1), documents(size))
     return wire.encode_window(size) + wire.encode_compressed(frames, level)
 
@@ -173,7 +174,7 @@ def drive(
 
 
 def scan(window: bytes, windows: int, size: int) -> Figures:
-    """A checked scan of J frames in memory: unpack, compare, slice, keep."""
+    """Return a checked scan of J frames in memory: unpack, compare, slice, keep."""
     unpack, length_max = struct.Struct(">BBII").unpack_from, 16 << 20
     with timed(windows * size) as figures:
         for _ in range(windows):
@@ -194,7 +195,7 @@ def scan(window: bytes, windows: int, size: int) -> Figures:
 
 
 def inflate(window: bytes, windows: int, size: int) -> Figures:
-    """``zlib.decompress`` alone on the same data."""
+    """Run ``zlib.decompress`` alone on the same data."""
     payload = window[12:]
     with timed(windows * size) as figures:
         for _ in range(windows):
@@ -206,21 +207,21 @@ def inflate(window: bytes, windows: int, size: int) -> Figures:
 
 
 class Subjects:
-    """The server processes of one run, started when first needed and ended with the run."""
+    """Holds the server processes of one run, started when first needed and ended with the run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._subjects: dict[str, Measured] = {}
 
     def get(self, *arguments: str) -> Measured:
-        """The server with these arguments."""
+        """Return the server with these arguments."""
         key = " ".join(arguments)
         if key not in self._subjects:
             self._subjects[key] = Subject(MODULE, *arguments)
         return self._subjects[key]
 
     def peer(self, command: str) -> Measured:
-        """Another program's server; ConfigurationError if it does not start."""
+        """Start another program's server; raise ConfigurationError if it does not start."""
         if command not in self._subjects:
             self._subjects[command] = Peer(command, self.directory)
         return self._subjects[command]
@@ -232,7 +233,7 @@ class Subjects:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of Lumberjack; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of Lumberjack; ``arguments`` are those of ``msgproto bench``."""
     count = max(WINDOW, int(MESSAGES * arguments.scale))
     with tempfile.TemporaryDirectory(prefix="msgproto-bench-", dir=arguments.queue) as made:
         subjects = Subjects(Path(made))
@@ -264,7 +265,9 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
         return figures
 
     def written(groups: int | None = None) -> Figures:
-        """The same octets in ``groups``; None: in as many as the queue made of them just now."""
+        """Return the same octets in ``groups``; None: in as many as the queue made of them just
+        now.
+        """
         touch_memory(subjects.directory, octets)
         return write_raw(subjects.directory, octets, messages, groups or committed)
 
@@ -345,7 +348,9 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
     )
 
     def memory() -> Reading:
-        """How far the resident memory of one gateway moves while it stores ten times more."""
+        """Return how far the resident memory of one gateway moves while it stores ten times
+        more.
+        """
         notes: dict[str, float] = {}
         resident: list[float] = []
         with tempfile.TemporaryDirectory(dir=subjects.directory) as own:
@@ -366,7 +371,7 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
 
 
 def _against(subjects: Subjects, count: int, command: str) -> Iterator[Row]:
-    """The same work beside another program's reader."""
+    """Yield the same work beside another program's reader."""
 
     def run(server: Measured, window: Callable[[], bytes], size: int, *flows: int) -> Figures:
         windows = count // size

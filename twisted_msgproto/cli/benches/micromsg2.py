@@ -1,6 +1,6 @@
-"""What MicroMsg2 costs: a server through a real socket, its fan-out, and its filters.
+"""Measure what MicroMsg2 costs: a server through a real socket, its fan-out, and its filters.
 
-The load comes from this process with plain sockets and octets which were encoded before; the
+The load comes from this process with plain sockets and octets that were encoded before; the
 server is a process of its own, and its CPU time is what is measured.
 """
 
@@ -35,18 +35,18 @@ PAYLOAD_OCTETS = 100
 WINDOW = 100
 MESSAGES = 200_000
 RUN = 65_500
-"""Messages of one connection: whole windows, before the numbers wrap."""
+"""One connection has this many messages: complete windows, before the numbers wrap."""
 
 FILTER_SECONDS = 2e-6
-"""What a filter check may cost."""
+"""A filter check may cost this much."""
 
 
-# ── Loads: octets which were encoded before the clock runs ──────────────────────────────────────
+# ── Loads: octets that were encoded before the clock runs ──────────────────────────────────────
 
 
 @cache
 def windows(payload_octets: int = PAYLOAD_OCTETS) -> list[bytes]:
-    """All windows of one connection."""
+    """Return all windows of one connection."""
     address, payload = encode_address("orders"), b"x" * payload_octets
     return [
         b"".join(encode_message(number, address, payload)[0] for number in range(n, n + WINDOW))
@@ -55,7 +55,7 @@ def windows(payload_octets: int = PAYLOAD_OCTETS) -> list[bytes]:
 
 
 def session(port: int, *required: Offer) -> socket.socket:
-    """A connection with the handshake through."""
+    """Return a connection with the handshake through."""
     made = socket.create_connection(("127.0.0.1", port))
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     opening = encode_handshake(Proposal(required=required).opening())
@@ -88,7 +88,7 @@ def drive(port: int, count: int) -> list[float]:
 
 
 def subscribers(port: int, count: int) -> list[socket.socket]:
-    """``count`` connections which are subscribed to one topic."""
+    """Make ``count`` connections that are subscribed to one topic."""
     made = []
     for _ in range(count):
         one = session(port, Offer("pub-sub"))
@@ -128,7 +128,7 @@ def fan_out(port: int, subscribed: list[socket.socket], count: int) -> list[floa
 
 
 def scan(count: int) -> Figures:
-    """A minimal parse of the same octets in memory: no limit, no check."""
+    """Return a minimal parse of the same octets in memory: no limit, no check."""
     with timed(count * WINDOW) as figures:
         for window in windows()[:count]:
             messages: list[tuple[int, bytes]] = []
@@ -144,7 +144,7 @@ def scan(count: int) -> Figures:
 
 
 def filter_checks(count: int) -> Figures:
-    """A filter of two conditions on a message which matches."""
+    """Return a filter of two conditions on a message that matches."""
     chosen = Filter.read("amount>=N100;market=Teu")
     properties = read_properties(b"amount:N250;market:Teu;")
     with timed(count) as figures:
@@ -157,7 +157,7 @@ def filter_checks(count: int) -> Figures:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
-    """The rows of MicroMsg2; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of MicroMsg2; ``arguments`` are those of ``msgproto bench``."""
     count = max(10, int(MESSAGES * arguments.scale) // WINDOW)
     subjects: list[Subject] = []
     made: dict[str, Subject] = {}

@@ -1,6 +1,6 @@
-"""What MTL costs: confirmed Content into a counting sink beside a raw blocking ROUTER loop.
+"""Measure what MTL costs: confirmed Content into a counting sink beside a raw blocking ROUTER loop.
 
-The writer is the same for both: a process of plain pyzmq which sends as fast as the socket takes
+The writer is the same for both: a process of plain pyzmq that sends as fast as the socket accepts
 it and waits for the last Confirm.  The server's process also says for how long its reactor stood
 still at worst.
 """
@@ -25,7 +25,7 @@ STALL_LOOK_SECONDS = 0.005
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
-    """The rows of MTL; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of MTL; ``arguments`` are those of ``msgproto bench``."""
     count = max(1000, int(MESSAGES * arguments.scale))
     servers: dict[str, Subject] = {}
 
@@ -68,7 +68,7 @@ def _close(server: Subject) -> None:
 
 
 def serve() -> None:
-    """Be the broker: a counting sink, and a clock which sees the reactor stand still."""
+    """Be the broker: a counting sink, and a clock that sees the reactor stand still."""
     from twisted.internet import reactor as installed
     from twisted.internet.defer import Deferred, succeed
     from zope.interface import implementer
@@ -111,7 +111,7 @@ def serve() -> None:
 
 
 def raw() -> None:
-    """Be the loop which stands beside: receive, count, say when the last one is there."""
+    """Be the loop that stands beside: receive, count, say when the last one is there."""
     import threading
 
     import zmq

@@ -1,10 +1,11 @@
-"""What the queue costs above the disk: beside write + sync of the same octets in the same groups.
+"""Measure what the queue costs above the disk: beside write + sync of the same octets in the same
+groups.
 
 * *encoded groups*: encoded before the clock runs, through ``SegmentLog.append``.
 * *from columns*: message batches through ``QueueWriter.submit``, encoding included, with a few
   groups in flight, as connections have them.
 
-In each round both sides take turns slice by slice, on the same disk.
+In each round both sides alternate slice by slice, on the same disk.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from .raw import RawFile
 
 BODY_OCTETS = 300
 MESSAGES = 400_000
-"""Of one round."""
+"""One round has this many octets."""
 IN_FLIGHT = 4
 SLICES = 10
 MAX_BYTES = 1 << 40
 FRAME_OCTETS = 32
-"""Of a frame's head and end, which the raw write writes too."""
+"""A frame's head and end have this many octets; the raw write writes them too."""
 
 
 class Load(NamedTuple):
-    """Groups of ``group`` messages, handed over in batches of ``batch``, ``groups_max`` a round.
+    """Describes groups of ``group`` messages, submitted in batches of ``batch``, ``groups_max`` a
+    round.
 
     The two marks and goals are of encoded groups and of columns; None: not measured.
     """
@@ -86,7 +88,7 @@ def batches(group: int, groups: int, batch: int) -> list[list[MessageBatch]]:
 
 
 class Bed:
-    """One load on the disk: the queue and the raw file beside it, made when first needed."""
+    """Holds one load on the disk: the queue and the raw file beside it, made when first needed."""
 
     def __init__(self, directory: Path, load: Load, groups: int) -> None:
         self._directory = directory
@@ -96,12 +98,12 @@ class Bed:
 
     @property
     def messages(self) -> int:
-        """Of one slice."""
+        """Return the octets of one slice."""
         return self._groups * self._load.group
 
     @cached_property
     def work(self) -> list[list[MessageBatch]]:
-        """The batches of one slice."""
+        """Return the batches of one slice."""
         return batches(self._load.group, self._groups, self._load.batch)
 
     @cached_property
@@ -132,7 +134,7 @@ class Bed:
         return self._raw.write(self._frames, self.messages)
 
     def append(self) -> Figures:
-        """Append groups which were encoded before."""
+        """Append groups that were encoded before."""
         # The same groups again and again: what is on the disk differs by its offsets only.
         log, encoded = self._log, self._encoded
         with timed(self.messages) as figures:
@@ -150,7 +152,7 @@ class Bed:
         return figures
 
     def read(self) -> Reading:
-        """Microseconds of CPU to read a message of the queue; all of it is read."""
+        """Return the microseconds of CPU to read a message of the queue; all of it is read."""
         if not self._writer.end:
             self.columns()
         reader = QueueReader(self._directory / "queue")
@@ -195,7 +197,7 @@ def submit_all(writer: QueueWriter, work: Sequence[Sequence[MessageBatch]]) -> N
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of the queue; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of the queue; ``arguments`` are those of ``msgproto bench``."""
     for load in LOADS:
         groups = max(1, int(min(load.groups_max, MESSAGES // load.group) * arguments.scale))
         with (

@@ -1,4 +1,4 @@
-"""The plainest way to make octets durable: write, sync, and again.  It stands beside the queue."""
+"""Make octets durable in the plainest way: write, sync, repeat.  The queue is compared with it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TOUCH_OCTETS = 1 << 20
 def touch_memory(directory: Path, octets: int) -> None:
     """Let this machine have memory for a file of ``octets``: write one, and remove it.
 
-    The host of a virtual machine gives memory when it is touched first, and takes back what is not
-    used for some seconds.  To write into memory which is not there costs four times the CPU time,
-    and who writes first would pay for both sides of a comparison.
+    The host of a virtual machine provides memory when it is touched first, and reclaims what is not
+    used for some seconds.  Writing into memory that is not there costs much more CPU time, and
+    whoever writes first would pay for both sides of a comparison.
     """
     path, piece = directory / "touched", bytes(TOUCH_OCTETS)
     with path.open("wb", buffering=0) as file:
@@ -30,7 +30,7 @@ def touch_memory(directory: Path, octets: int) -> None:
 
 
 class RawFile:
-    """A file in ``directory`` which is written and synced group by group; gone when closed."""
+    """Writes a file in ``directory`` and syncs it group by group; closing removes it."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "raw"
@@ -39,7 +39,7 @@ class RawFile:
         self._descriptor = os.open(self._path, flags, 0o600)
 
     def write(self, groups: Iterable[Any], messages: int) -> Figures:
-        """Write the buffers ``groups``, which hold so many ``messages``; a sync each."""
+        """Write the buffers ``groups``, with a sync each; they hold ``messages`` messages."""
         written = 0
         with timed(messages) as figures:
             for written, group in enumerate(groups, 1):  # noqa: B007

@@ -1,8 +1,8 @@
-"""What sABC costs: requests and their acknowledgements through a real socket.
+"""Measure what sABC costs: requests and their acknowledgements through a real socket.
 
-The load comes from this process with plain sockets and octets which were encoded before; the
-servers are processes of their own.  Beside ours stands Twisted's LineReceiver, which echoes the
-same octets with the end mark of a message as its delimiter: a line a message.
+The load comes from this process with plain sockets and octets that were encoded before; the servers
+are processes of their own.  Ours is compared with Twisted's LineReceiver: it echoes the same octets
+with the end mark of a message as its delimiter, a line a message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SESSION_ID = "a-session-id-of-the-usual-length-0123456789"
 WINDOWS_IN_FLIGHT = 2
 
 
-# ── Loads: octets which were encoded before the clock runs ──────────────────────────────────────
+# ── Loads: octets that were encoded before the clock runs ──────────────────────────────────────
 
 
 @cache
@@ -104,7 +104,7 @@ def drive(port: int, count: int, *, session: bool, lengths: bool = True) -> list
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
-    """The rows of sABC; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of sABC; ``arguments`` are those of ``msgproto bench``."""
     count = max(1, int(MESSAGES * arguments.scale) // WINDOW)
     subjects: dict[tuple[str, ...], Subject] = {}
 

@@ -1,13 +1,13 @@
-"""What many gateways cost a bridge: 10, 100 and 1000 real Flight endpoints on this machine.
+"""Measure what many gateways cost a bridge: 10, 100 and 1000 real Flight endpoints on this machine.
 
 * *a batch's plan*: from the first question to the tasks, every living gateway asked, a tenth of
   them silent; answers take 10 ms beyond what they cost.
-* *a commit* which moves every gateway, and *opening a table* which knows them.
+* *a commit* that moves every gateway, and *opening a table* that knows them.
 * *a batch*: a few rows of every gateway, from the writers' sync to the commit; a bridge as users
   start it, with Spark.  *A start after kill -9*: until the table has what waited.
 * *the network*: octets of a question and its answer, and of a row, counted between the two.
 
-The endpoints stand on the same machine and take their share of its cores, which is told.
+The endpoints are on the same machine and use a share of its cores; the rows say so.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ REQUIRES = ("pyspark", "deltalake")
 
 SIZES = (10, 100, 1000)
 DEAD_SHARE = 10
-"""One gateway of so many is silent."""
+"""One gateway out of this many is silent."""
 ANSWER_SECONDS = 0.01
 ROWS = 10
 PLANS = 5
-"""Plans of which the median counts, after the first rounds have found the dead."""
+"""The median of this many plans counts, after the first rounds have found the dead."""
 BATCHES = 3
 COMMITS = 120
-"""More than a checkpoint's interval: a start reads what a bridge leaves behind."""
+"""This is more than a checkpoint's interval: a start reads what a bridge leaves behind."""
 QUESTIONS = 50
 NETWORK_ROWS = 20_000
 PATIENCE_SECONDS = 300.0
@@ -51,7 +51,7 @@ PATIENCE_SECONDS = 300.0
 
 @contextmanager
 def gateways(directory: Path, count: int, dead: int = 0) -> Iterator[list[Endpoints]]:
-    """``count`` gateways, the last ``dead`` of them in a process of their own."""
+    """Run ``count`` gateways, the last ``dead`` of them in a process of their own."""
     living = count - dead
     shares = [living // PROCESSES + (n < living % PROCESSES) for n in range(PROCESSES)]
     shares += [dead] if dead else []
@@ -60,12 +60,12 @@ def gateways(directory: Path, count: int, dead: int = 0) -> Iterator[list[Endpoi
 
 
 def locations(served: list[Endpoints]) -> list[str]:
-    """Where all of them are."""
+    """Return where all of them are."""
     return [location for one in served for location in one.locations]
 
 
 def median(values: list[float]) -> float:
-    """The middle one."""
+    """Return the middle one."""
     return sorted(values)[len(values) // 2]
 
 
@@ -73,7 +73,7 @@ def median(values: list[float]) -> float:
 
 
 def plan_seconds(directory: Path, count: int) -> Reading:
-    """Seconds from the first question to the tasks of a batch over all living gateways."""
+    """Return seconds from the first question to the tasks of a batch over all living gateways."""
     from twisted_msgproto.spark.gateways import Gateways
     from twisted_msgproto.spark.opening import open_queue
     from twisted_msgproto.table.plan import plan_batch
@@ -110,13 +110,13 @@ def plan_seconds(directory: Path, count: int) -> Reading:
 
 
 def own_cpu_seconds() -> float:
-    """CPU time of this process alone."""
+    """Return the CPU time of this process alone."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Waits for it; RuntimeError after :data:`PATIENCE_SECONDS`."""
+    """Wait for it; raise RuntimeError after :data:`PATIENCE_SECONDS`."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         if time.monotonic() > deadline:
@@ -128,7 +128,7 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def commit_seconds(directory: Path, count: int) -> Reading:
-    """Seconds of a durable commit which moves all gateways; and what opening the table takes."""
+    """Return seconds of a durable commit that moves all gateways; and of opening the table."""
     from twisted_msgproto.queue.lineage import Landed
     from twisted_msgproto.table.actions import DataFile, Run
     from twisted_msgproto.table.landing import TABLE_SCHEMA
@@ -210,14 +210,14 @@ def batch_seconds(directory: Path, count: int) -> Iterator[tuple[str, Reading]]:
 
 
 def _written(served: list[Endpoints]) -> int:
-    """Gives every gateway a few rows; how many in all."""
+    """Add a few rows to every gateway; return how many in all."""
     for one in served:
         one.write(ROWS)
     return ROWS * len(locations(served))
 
 
 def _await_rows(bridge: subprocess.Popen[str], table: Looking, rows: int) -> float:
-    """Waits until the table has so many rows; the seconds it took."""
+    """Wait until the table has this many rows; return the seconds."""
     began = time.perf_counter()
 
     def arrived() -> bool:
@@ -238,14 +238,14 @@ def drained(bridge: subprocess.Popen[str]) -> None:
 
 
 class Looking:
-    """Looks how many rows a table has; it is opened once, and then its new commits are read."""
+    """Counts the rows of a table; it is opened once, and then its new commits are read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._table: Table | None = None
 
     def rows(self) -> int:
-        """Rows which the table has, by what it says of its gateways."""
+        """Return rows that the table has, by what it says of its gateways."""
         from twisted_msgproto.core.errors import TableError
         from twisted_msgproto.table.log import Table
 
@@ -259,12 +259,12 @@ class Looking:
 
 
 def versions(path: Path) -> int:
-    """The newest version of a table."""
+    """Return the newest version of a table."""
     return max(int(file.stem) for file in (path / "_delta_log").glob("*.json"))
 
 
 def added(path: Path, after: int) -> list[int]:
-    """How many files each commit has added since a version."""
+    """Return how many files each commit has added since a version."""
     return [
         sum(line.startswith('{"add"') for line in file.read_text().splitlines())
         for file in sorted((path / "_delta_log").glob("*.json"))
@@ -273,7 +273,7 @@ def added(path: Path, after: int) -> list[int]:
 
 
 class Bridges:
-    """The rows of one bridge over ``count`` gateways, measured when the first is asked for."""
+    """Measures the rows of one bridge over ``count`` gateways when the first is needed."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self._directory = directory
@@ -281,7 +281,7 @@ class Bridges:
         self._readings: dict[str, Reading] = {}
 
     def read(self, name: str) -> Reading:
-        """One of the figures of :func:`batch_seconds`."""
+        """Return one of the figures of :func:`batch_seconds`."""
         if not self._readings:
             self._readings = dict(batch_seconds(self._directory, self._count))
         return self._readings[name]
@@ -291,7 +291,7 @@ class Bridges:
 
 
 class Counting:
-    """A relay on this machine which counts the octets of both directions."""
+    """A relay on this machine that counts the octets of both directions."""
 
     def __init__(self, port: int) -> None:
         self.octets = 0
@@ -316,7 +316,7 @@ class Counting:
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """No more connections."""
+        """Accept no more connections."""
         self._server.close()
 
 
@@ -349,7 +349,7 @@ def network_octets(directory: Path) -> Reading:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of many gateways; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of many gateways; ``arguments`` are those of ``msgproto bench``."""
 
     def made() -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="msgproto-bench-", dir=arguments.queue)

@@ -1,4 +1,4 @@
-"""What the way from the queue into a table costs.
+"""Measure what the way from the queue into a table costs.
 
 * *queue → table* beside Spark's own Parquet → Parquet stream: both in one warm session, in turns,
   on the same rows (300-octet JSON bodies, fourteen columns), with the same number of batches, in
@@ -48,18 +48,18 @@ RATE = 2000
 LATENCY_SECONDS = 20.0
 LATENCY_GROUP = 20
 WARM_BATCHES = 20
-"""The backlog of the start has landed when the bridge has landed so many batches."""
+"""The backlog of the start has landed when the bridge has landed this many batches."""
 BATCHES_MIN = 3
-"""Looked at in any case, however slow they are: rows of the steady part are in them."""
+"""These are measured in any case, however slow they are: rows of the steady part are in them."""
 GATEWAYS = 1000
 ANSWER_SECONDS = 0.01
 COMMITS = 20_000
 PATIENCE_SECONDS = 120.0
-"""How long the bridge may take to land the next batch before it is given up."""
+"""The bridge may need this long to land the next batch before the measurement ends."""
 
 
 def bodies(first: int, count: int, chance: random.Random) -> list[bytes]:
-    """JSON documents of :data:`BODY_OCTETS` which compress about as logs do."""
+    """Return JSON documents of :data:`BODY_OCTETS` that compress about as logs do."""
     words = ["GET", "POST", "/index", "/api/v1/item", "200", "404", "error", "timeout", "user"]
     made = []
     for number in range(first, first + count):
@@ -74,7 +74,7 @@ def bodies(first: int, count: int, chance: random.Random) -> list[bytes]:
 
 
 def batch_of(first: int, count: int, chance: random.Random) -> MessageBatch:
-    """A batch of such documents, received now."""
+    """Return a batch of such documents, received now."""
     return MessageBatch(
         "lumberjack",
         "json",
@@ -118,7 +118,7 @@ def copy_to_parquet(queue: Path, directory: Path, files: int, codec: str = "snap
 
 
 class Streams:
-    """A Spark session and the same rows as a queue and as Parquet, made when first needed."""
+    """Holds a Spark session and the same rows as a queue and as Parquet, made when first needed."""
 
     def __init__(self, directory: Path, rows: int) -> None:
         self._directory = directory
@@ -213,7 +213,7 @@ class Streams:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of all below it: Java and its Python workers."""
+    """Return the CPU time of this process and of all below it: Java and its Python workers."""
     from twisted_msgproto.spark.session import descendants
 
     ticks = 0
@@ -282,9 +282,9 @@ def ended(bridge: subprocess.Popen[str]) -> None:
 
 
 def latency(directory: Path, rate: float, seconds: float, warm: int = WARM_BATCHES) -> Reading:
-    """Seconds from the acknowledgement of a row to its commit: the 95 % quantile.
+    """Return the seconds from the acknowledgement of a row to its commit: the 95 % quantile.
 
-    Looked at for so many ``seconds`` after the first ``warm`` batches, and for three batches.
+    It is measured for ``seconds`` after the first ``warm`` batches, and for at least three batches.
     """
     queue, table = directory / "queue", directory / "table"
     writing = Writing(queue, rate, LATENCY_GROUP)
@@ -323,7 +323,9 @@ def latency(directory: Path, rate: float, seconds: float, warm: int = WARM_BATCH
 def _watch(
     bridge: subprocess.Popen[str], log: Path, seconds: float, warm: int
 ) -> tuple[float, list[tuple[float, int]]]:
-    """When the steady part began; when each batch stood in the log, and the offset it ends at."""
+    """Return when the steady part began; when each batch stood in the log, and the offset it ends
+    at.
+    """
     seen: list[tuple[float, int]] = []
     began = until = 0.0
     while not until or time.time() < until or len(seen) < warm + BATCHES_MIN:
@@ -344,7 +346,7 @@ def _watch(
 
 
 def landed_in(commit: Path) -> int:
-    """How far a commit says that its one gateway has landed."""
+    """Return how far a commit says that its one gateway has landed."""
     for line in commit.read_text().splitlines():
         transaction = json.loads(line).get("txn")
         if transaction and transaction["appId"].startswith("msgproto:"):
@@ -356,14 +358,14 @@ def landed_in(commit: Path) -> int:
 
 
 class Answering:
-    """A gateway without a network: it answers after a while, or never."""
+    """Is a gateway without a network: it answers after a while, or never."""
 
     def __init__(self, name: str, answers: bool) -> None:
         self.queue_id = name
         self._never = None if answers else threading.Event()
 
     def describe(self, landed: Any = None) -> Any:
-        """What a plan needs, after :data:`ANSWER_SECONDS`."""
+        """Return what a plan needs, after :data:`ANSWER_SECONDS`."""
         from twisted_msgproto.queue.lineage import Description, Landed
 
         if self._never is not None:
@@ -377,7 +379,7 @@ class Answering:
 
 
 def plan_seconds(gateways: int) -> Reading:
-    """Seconds from the first question to the tasks of a batch, in the second round.
+    """Return seconds from the first question to the tasks of a batch, in the second round.
 
     In the first one every gateway is asked twice, and the dead are found.
     """
@@ -405,7 +407,9 @@ def plan_seconds(gateways: int) -> Reading:
 
 
 def commit_growth(directory: Path, commits: int) -> Reading:
-    """CPU of a commit at the end of a long log, as a multiple of one at its beginning."""
+    """Return the CPU of a commit at the end of a long log, as a multiple of one at its
+    beginning.
+    """
     from twisted_msgproto.queue.lineage import Landed
     from twisted_msgproto.table.actions import DataFile, Run
     from twisted_msgproto.table.landing import TABLE_SCHEMA
@@ -428,7 +432,7 @@ def commit_growth(directory: Path, commits: int) -> Reading:
 
 
 def end_seconds(directory: Path) -> Reading:
-    """Seconds from SIGTERM to the end of a bridge, one of whose gateways hangs."""
+    """Return seconds from SIGTERM to the end of a bridge, one of whose gateways hangs."""
     queue = directory / "queue"
     fill(queue, 1000)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -447,7 +451,7 @@ def end_seconds(directory: Path) -> Reading:
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The rows of Spark; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of Spark; ``arguments`` are those of ``msgproto bench``."""
 
     def made() -> Any:
         return tempfile.TemporaryDirectory(prefix="msgproto-bench-", dir=arguments.queue)

@@ -1,7 +1,8 @@
-"""What UMQ costs: echoed calls beside bare autobahn echoing the same text, and idle connections.
+"""Measure what UMQ costs: echoed calls beside bare autobahn echoing the same text, and idle
+connections.
 
 Both ends are processes of their own; the client process keeps 100 calls in flight over one
-connection and prints how long it took.
+connection and prints the seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MODULE = "twisted_msgproto.cli.benches.umq"
 
 
 def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
-    """The rows of UMQ; ``arguments`` are those of ``msgproto bench``."""
+    """Yield the rows of UMQ; ``arguments`` are those of ``msgproto bench``."""
     calls = max(IN_FLIGHT, int(CALLS * arguments.scale))
     servers: dict[str, Subject] = {}  # started when first needed; they end with this process
 
@@ -56,7 +57,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Comparison]:
 
 
 def serve(kind: str) -> None:
-    """Be a server which echoes."""
+    """Be a server that echoes."""
     from twisted.internet import reactor as installed
 
     reactor: Any = installed
@@ -92,7 +93,7 @@ def _bare_server() -> Any:
 
 
 def drive(kind: str, port: int, calls: int) -> None:
-    """Be a client: keep calls in flight until all are answered, print what that took."""
+    """Be a client: keep calls in flight until all are answered, print the seconds."""
     from twisted.internet import reactor as installed
     from twisted.internet.endpoints import TCP4ClientEndpoint
 
@@ -184,7 +185,7 @@ def _bare_client(port: int, begin: Any, heard: Any) -> Any:
 
 
 def idle_octets(kind: str, connections: int = 1000) -> float:
-    """Octets of resident memory which one idle connection costs a server of ``kind``."""
+    """Return the octets of resident memory that one idle connection costs a server of ``kind``."""
     import asyncio
 
     async def open_all(port: int) -> list[Any]:
@@ -221,7 +222,7 @@ def idle_octets(kind: str, connections: int = 1000) -> float:
 
 
 def main(words: list[str]) -> None:
-    """``serve KIND``, ``idle``, or ``KIND PORT CALLS``."""
+    """Run ``serve KIND``, ``idle``, or ``KIND PORT CALLS``."""
     if words[0] == "serve":
         serve(words[1])
     elif words[0] == "idle":

@@ -1,4 +1,4 @@
-"""Both sides' machines: octets in, events out.  No I/O, no clock."""
+"""The machines of both sides turn octets into events; they need no I/O and no clock."""
 
 from .parcels import Packer
 from .receiving import Reader

@@ -1,4 +1,4 @@
-"""Events on their way out: checked and packed, and what of them is in flight."""
+"""Check and pack events to send, and keep account of those in flight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Packer:
         self._data_octets_max = limits.integer("data-octets")
 
     def pack(self, events: Iterable[Event], token: Any = None) -> Parcel:
-        """One parcel of all ``events``: documents in version 2, mappings in version 1 (``LJ-21``).
+        """Return one parcel of all ``events``: documents in version 2, mappings in version 1
+        (``LJ-21``).
 
         Raises LimitExceeded if one of them is above a limit, TypeError if one is of the wrong
         type for the version, ValueError if there is none.
@@ -85,14 +86,14 @@ class Packer:
 
 @dataclass(slots=True)
 class Flight:
-    """One window in flight: which parcel each of its events came from, in order."""
+    """Is one window in flight: it knows the parcel of each of its events, in order."""
 
-    portions: list[tuple[Parcel, int]]  # parcel, events of it which are not acknowledged
+    portions: list[tuple[Parcel, int]]  # parcel, events of it that are not acknowledged
     size: int
     acknowledged: int = 0
 
     def acknowledge(self, count: int) -> list[Parcel]:
-        """``count`` more of its events are acknowledged: the parcels which are done by that."""
+        """``count`` more of its events are acknowledged: the parcels that are done by that."""
         self.acknowledged += count
         done = []
         while count:

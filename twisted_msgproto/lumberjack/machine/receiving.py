@@ -1,15 +1,15 @@
-"""Both sides of a Lumberjack connection as machines: octets in, events out.  No I/O, no clock.
+"""The reader's side of a Lumberjack connection is this machine: octets in, events out.  It needs no
+I/O and no clock.
 
-How the protocol works
-----------------------
-The **writer** connects, announces a window (``W``), sends so many data frames and waits.  The
-**reader** makes the frames safe and acknowledges the last one of the window, which covers all
-before it.  Sequence numbers only name frames: writers restart them with every window, let them run
-over windows and reconnects, or begin at 0, so neither side ever compares their size (``LJ-11``).
+How the protocol works ---------------------- The **writer** connects, announces a window (``W``),
+sends that many data frames and waits.  The **reader** makes the frames safe and acknowledges the
+last one of the window, which covers all before it.  Sequence numbers only name frames: writers
+restart them with every window, let them run over windows and reconnects, or begin at 0, so neither
+side ever compares their size (``LJ-11``).
 
-The reader counts frames in the order in which they arrive.  It hands them to the sink at once, long
-before a window is full, because *safe* and *acknowledged* are two states (``LJ-13``): what the sink
-has made safe is acknowledged when the window's last frame is among it.
+The reader counts frames in the order in which they arrive.  It delivers them to the sink at once,
+long before a window is full, because *safe* and *acknowledged* are two states (``LJ-13``): what the
+sink has made safe is acknowledged when the window's last frame is among it.
 
 The duties of the caller of a :class:`Reader` are those of :mod:`twisted_msgproto.core.connection`.
 A C frame may take several calls to decode: finish what is ``unfinished`` before ``ended``.
@@ -61,14 +61,17 @@ _OtherFrame = Window | Ack | Compressed | Fault
 
 
 def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
-    """The table refuses a frame: it is an ack, which only readers send (``LJ-05``, ``LJ-16``)."""
+    """Report a frame that the table refuses: it is an ack, and only readers send these
+    (``LJ-05``, ``LJ-16``).
+    """
     assert type(frame) is Ack
     octets = encode_ack(frame.sequence, frame.version)
     return Fault("wrong-role", f"a frame 'A' from a writer ({refusal})", octets)
 
 
 class Reader(Connection[bytes, bytes, ReaderEvent]):
-    """The receiving side (server): counts windows, owes acks, reports faults as the last event.
+    """Is the receiving side (server): it counts windows, owes acks, and reports faults as the last
+    event.
 
     Serves ``LJ-02`` … ``LJ-08``, ``LJ-11``, ``LJ-13``, ``LJ-14``, ``LJ-16``, ``LJ-17``, ``LJ-19``
     and ``LJ-20``.
@@ -76,7 +79,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     Attributes:
         counters: plain integers for metrics.
         fault: what the writer did wrong, or None.
-        decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities which are no faults.
+        decoder: its ``trailing_octets`` and ``invalid_texts`` count oddities that are no faults.
     """
 
     counters: ReaderCounters
@@ -107,7 +110,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._count = 0  # data frames of the current window so far
         # What would acknowledge all data frames so far, in the last one's version (LJ-02).
         self._last = encode_ack(0, VERSION_2)
-        self._held: list[tuple[int, bytearray]] = []  # acks within a C frame which has not ended
+        self._held: list[tuple[int, bytearray]] = []  # acks within a C frame that has not ended
         self._out: list[bytes | bytearray] = []
         self._paused = False
         self._now = 0.0  # when the last call began
@@ -118,7 +121,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def state(self) -> Reading:
-        """Where the reader stands."""
+        """Return where the reader stands."""
         return self._machine.state
 
     @property
@@ -133,13 +136,15 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def finished(self) -> bool:
-        """Nothing is read any more, and every ack which was owed has been given out (``LJ-19``)."""
+        """Return whether nothing is read any more and every ack that was owed has been sent
+        (``LJ-19``).
+        """
         state = self._machine.state
         return state in _SILENT or (state is Reading.DRAINING and not self._window.waiting)
 
     @property
     def held(self) -> int:
-        """Octets of frames which are not whole yet."""
+        """Return the octets of incomplete frames."""
         return self.decoder.held_octets
 
     @property
@@ -162,7 +167,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: bytes, now: float) -> list[ReaderEvent]:
-        """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
+        """Read what arrived at ``now`` (seconds, any clock that does not run backwards)."""
         machine = self._machine
         if machine.state not in _OPEN:
             return []
@@ -213,7 +218,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return True
 
     def _receive(self, run: Json | Data, kind: type) -> None:
-        """Count a run of data frames, with the windows which are announced in it.
+        """Count a run of data frames, with the windows that are announced in it.
 
         Each window is acknowledged where it ends: where it is full, or cut short by the next one
         (``LJ-07``, ``LJ-13``).
@@ -227,7 +232,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         acks: list[bytes] = []
         size, count, start = self._size, self._count, 0
         for end, announced in (*run.windows, (total, 0)):
-            # Windows follow each other without further W frames: all which are full by ``end``.
+            # Windows follow each other without further W frames: all that are full by ``end``.
             full = start - count + size
             while full <= end:
                 acks.append(encode_ack(sequence(full - 1), version))
@@ -250,7 +255,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             self._machine.step(WindowCompleted)
 
     def _give_out(self, runs: list[Any]) -> ReaderEvent:
-        """Runs of one kind which followed each other as one event."""
+        """Return runs of one kind that followed each other as one event."""
         place = self._window.slice()
         run = runs[0]
         kind = type(run)
@@ -261,7 +266,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return DataReceived(run.sequences, run.pairs, run.octets, place)
 
     def _mark(self, acks: bytearray, place: int, held: bool) -> None:
-        """``acks`` wait for the sink, or first for the end of the C frame (``LJ-08``)."""
+        """Let ``acks`` wait for the sink, or first for the end of the C frame (``LJ-08``)."""
         marks = self._held if held else self._window.waiting
         if marks and marks[-1][0] == place:
             marks[-1][1].extend(acks)
@@ -273,29 +278,33 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
                 self._waiting_since = self._now
 
     def _release_held(self) -> None:
-        """A C frame ended well: what it completed may be acknowledged (``LJ-08``)."""
+        """Note that a C frame ended well: what it completed may be acknowledged (``LJ-08``)."""
         for place, acks in self._held:
             self._mark(acks, place, held=False)
         self._held.clear()
 
     @property
     def _covered(self) -> int:
-        """Data frames which an ack (given, waiting or held) covers."""
+        """An ack (sent, waiting or held) covers this many data frames."""
         return self._held[-1][0] if self._held else self._window.marked
 
     def _acknowledge_tail(self, held: bool) -> None:
-        """Give a window which stays short its own ack, unless all of it has one (``LJ-13``)."""
+        """Acknowledge a window that stays short by itself, unless all of it is acknowledged
+        (``LJ-13``).
+        """
         if self._window.received > self._covered:
             self._mark(bytearray(self._last), self._window.received, held)
 
     def _announce(self, size: int, compressed: bool) -> None:
-        """A W frame: it ends a short window, and starts a new one (``LJ-07``)."""
+        """Follow a W frame: it ends a short window, and starts a new one (``LJ-07``)."""
         if self._count:
             self._acknowledge_tail(held=compressed)
         self._size, self._count = size, 0
 
     def _answer_empty(self, frame: Window) -> None:
-        """``W`` 0: its ack stands in line behind those which are owed already (``LJ-07``)."""
+        """Follow a ``W`` 0: its ack stands in line behind those that are owed already
+        (``LJ-07``).
+        """
         if frame.version == VERSION_2:
             acks = bytearray(encode_ack(0, VERSION_2))
             self._mark(acks, self._covered, held=frame.compressed)
@@ -314,11 +323,11 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return []
 
     def drain(self, now: float) -> list[ReaderEvent]:
-        """Nothing is read any more, because this side ends: close the connection once ``finished``.
+        """Read nothing any more, because this side ends: close the connection once ``finished``.
 
-        What is owed is acknowledged, and no more.  The writer may be in mid-window, and one which
-        takes any ack for that of its whole window would lose the rest of it (``LJ-13``); nor has
-        a C frame ended well of which the rest is not looked at (``LJ-08``).
+        What is owed is acknowledged, and no more.  The writer may be in mid-window, and a writer
+        that mistakes any ack for that of its whole window would lose the rest of it (``LJ-13``).
+        Nor does a C frame count as ended well if the rest of it is not read (``LJ-08``).
         """
         self._now = now
         if self.state in _OPEN:
@@ -328,7 +337,9 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
     def made_safe(self, place: int, now: float) -> list[ReaderEvent]:
-        """The events up to ``place`` (of one event given out before) are safe (``LJ-13``)."""
+        """Note that the events up to ``place`` (of one event returned before) are safe
+        (``LJ-13``).
+        """
         self._now = now
         self._give_acks(self._window.made_safe(place))
         return []
@@ -367,7 +378,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return []
 
     def _look_soon(self, now: float) -> None:
-        """Something happened which may make something due."""
+        """Something happened that may make something due."""
         deadlines, soon = self.deadlines, now + self._shortest
         if (deadlines.next is None or soon < deadlines.next) and soon < inf:
             deadlines.set("look", soon)
@@ -431,7 +442,9 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 
     def outputs(self) -> bytes:
-        """Take the octets which are to be written now: every ack that is due, in one write."""
+        """Return and forget the octets that are to be written now: every ack that is due, in one
+        write.
+        """
         if not self._out:
             return b""
         octets = b"".join(self._out)
@@ -439,7 +452,9 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         return octets
 
     def lost(self, now: float) -> list[ReaderEvent | WorkLost]:
-        """The connection is gone.  Events which were given out stay; their acks do not matter."""
+        """Note that the connection is gone.  Events that were returned stay; their acks do not
+        matter.
+        """
         if self.state is not Reading.CLOSED:
             self._machine.step(ConnectionLost)
             self._out.clear()

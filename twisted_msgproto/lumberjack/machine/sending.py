@@ -1,15 +1,14 @@
-"""The writer's side of a Lumberjack connection as a machine.  No I/O, no clock.
+"""The writer's side of a Lumberjack connection is this machine.  It needs no I/O and no clock.
 
-How a writer works
-------------------
-Events are handed in as **parcels**: what was handed in together is reported together.  What is
-queued when the writer may send forms a **window** (``LJ-18``): a ``W`` frame which announces so
-many events, then their data frames, all in one ``C`` frame unless compression is off.  Sequence
-numbers begin at 1 in each window, so the number which an ack carries *is* the count of events it
-covers and never wraps (``LJ-12``).  Then the writer waits for the window's ack (``LJ-09``).
+How a writer works ------------------ Events are submitted as **parcels**: what was submitted
+together is reported together.  What is queued when the writer may send forms a **window**
+(``LJ-18``): a ``W`` frame that announces their number, then their data frames, all in one ``C``
+frame unless compression is off.  Sequence numbers begin at 1 in each window, so the number that an
+ack carries *is* the count of events it covers and never wraps (``LJ-12``).  Then the writer waits
+for the window's ack (``LJ-09``).
 
-With ``pipelining`` above 1 so many windows are in flight at a time.  An ack belongs to the oldest
-of them, which is only right with readers that acknowledge every window.
+``pipelining`` is how many windows may be in flight at a time.  An ack belongs to the oldest of
+them; this is only right with readers that acknowledge every window.
 
 Duties of the caller of a :class:`Writer`, beside those of :mod:`twisted_msgproto.core.connection`:
 
@@ -18,8 +17,8 @@ Duties of the caller of a :class:`Writer`, beside those of :mod:`twisted_msgprot
    writer may send;
 3. ``paused(now)`` and ``resumed(now)`` around times in which the transport has not written our
    octets: the reader cannot have answered;
-4. ``lost(now)`` at the end gives back all parcels which are not acknowledged, in order, for
-   ``submit`` to the writer of the next connection (``LJ-15``).
+4. ``lost(now)`` at the end returns all parcels that are not acknowledged, in order, for ``submit``
+   to the writer of the next connection (``LJ-15``).
 """
 
 from __future__ import annotations
@@ -74,7 +73,8 @@ _HEARING: Final = (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED, Writing.DRAIN
 
 
 class Writer(Connection[bytes, bytes, WriterEvent]):
-    """The sending side (client): forms windows, waits for acks, gives back what is unacknowledged.
+    """Is the sending side (client): it forms windows, waits for acks, and returns what is
+    unacknowledged.
 
     Serves ``LJ-02``, ``LJ-05`` … ``LJ-09``, ``LJ-12``, ``LJ-15``, ``LJ-17``, ``LJ-18`` and
     ``LJ-21``.
@@ -82,10 +82,10 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     Attributes:
         counters: plain integers for metrics.
         fault: what the reader did wrong, or None.
-        capacity: events which may be unacknowledged before the writer must wait (``LJ-09``).
-        unsent: events which are queued and not in flight.
+        capacity: events that may be unacknowledged before the writer must wait (``LJ-09``).
+        unsent: events that are queued and not in flight.
         unsent_octets: their frames, not compressed.
-        in_flight: events which were given out and are not acknowledged.
+        in_flight: events that were sent and are not acknowledged.
     """
 
     counters: WriterCounters
@@ -144,7 +144,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
     @property
     def state(self) -> Writing:
-        """Where the writer stands."""
+        """Return where the writer stands."""
         return self._machine.state
 
     @property
@@ -159,7 +159,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
     @property
     def wanted(self) -> int:
-        """How many events more would go out with the next window, if it were formed now."""
+        """Return how many events more would go out with the next window, if it were formed now."""
         return max(0, self._window - self.unsent) if self.state in _SENDING else 0
 
     @property
@@ -198,7 +198,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return parcel
 
     def submit(self, parcel: Parcel) -> None:
-        """Queue a parcel which was made before, perhaps for a connection which is lost.
+        """Queue a parcel that was made before, perhaps for a connection that is lost.
 
         What is acknowledged of it is not written again.  IllegalTransition as with ``send``.
         """
@@ -209,7 +209,9 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self.unsent_octets += _octets_left(parcel)
 
     def withdraw(self, parcel: Parcel) -> bool:
-        """Take a parcel out of the queue; False if any of it is in flight (or it is not here)."""
+        """Remove a parcel from the queue; return False if any of it is in flight (or it is not
+        here).
+        """
         if parcel not in self._queue or parcel.written > parcel.acknowledged:
             return False
         del self._queue[parcel]
@@ -245,7 +247,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
             self._machine.step(WindowsFilled)
 
     def _take(self) -> tuple[Flight, list[bytes]]:
-        """Take the next window's events from the queue: at least one, however large it is."""
+        """Remove and return the next window's events: at least one, however large it is."""
         payloads: list[bytes] = []
         portions: list[tuple[Parcel, int]] = []
         octets = 0
@@ -271,7 +273,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return Flight(portions, len(payloads)), payloads
 
     def _end_of_room(self, parcel: Parcel, end: int, octets: int) -> int:
-        """How far ``parcel`` can be taken before the window has too many octets."""
+        """Return how much of ``parcel`` fits before the window has too many octets."""
         for index in range(parcel.written, end):
             octets += len(parcel.payloads[index]) + FRAME_OCTETS
             if octets > self._window_octets:
@@ -359,7 +361,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return []
 
     def _look_for_life(self, now: float, events: list[WriterEvent]) -> None:
-        """The reader fails if it gave no sign of life for too long (``LJ-15``)."""
+        """Fail if the reader has sent no sign of life for too long (``LJ-15``)."""
         if not len(self._flights) or self._paused:
             return
         deadline = self._heard_at + self._timeout
@@ -377,14 +379,14 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     def drain(self, now: float) -> list[WriterEvent]:
         """Form no further window; close the connection once ``finished``.
 
-        What is queued comes back from ``lost``.  IllegalTransition when the writer has failed or is
-        closed.
+        What is queued comes back from ``lost``.  Raises IllegalTransition when the writer has
+        failed or is closed.
         """
         self._machine.step(DrainBegun)
         return []
 
     def outputs(self) -> bytes:
-        """Take the octets which are to be written now."""
+        """Return and forget the octets that are to be written now."""
         if not self._out:
             return b""
         octets = b"".join(self._out)
@@ -392,7 +394,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return octets
 
     def lost(self, now: float) -> list[WriterEvent | WorkLost]:
-        """The connection is gone: every parcel which is not acknowledged, in order (``LJ-15``)."""
+        """The connection is gone: every parcel that is not acknowledged, in order (``LJ-15``)."""
         if self.state is Writing.CLOSED:
             return []
         self._machine.step(ConnectionLost)
@@ -408,7 +410,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
 
 
 def _octets_left(parcel: Parcel) -> int:
-    """The frames of what is not written of a parcel."""
+    """Return the frames of what is not written of a parcel."""
     if not parcel.written:
         return parcel.octets
     rest = parcel.payloads[parcel.written :]

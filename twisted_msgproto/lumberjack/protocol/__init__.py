@@ -1,4 +1,6 @@
-"""Lumberjack on Twisted: the reader's server, the writer's client, and the shipper above it."""
+"""These are Lumberjack's protocols on Twisted: the reader's server, the writer's client, and the
+shipper above it.
+"""
 
 from ...net.comeback import Backoff
 from .client import CLIENT_LIMITS, LumberjackClient, LumberjackClientFactory

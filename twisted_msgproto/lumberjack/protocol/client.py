@@ -1,10 +1,10 @@
-"""The writer's side on Twisted: one connection which sends events and tells when they are safe.
+"""The writer's client on Twisted sends events over one connection and reports when they are safe.
 
     client = await endpoint.connect(LumberjackClientFactory())
     await client.send(b'{"message": "hello"}')          # fires when it is acknowledged
     await client.sendBatch(documents)                   # fires when the last of them is
 
-A connection which is lost fails what was not acknowledged; :class:`~.shipper.LumberjackShipper`
+A connection that is lost fails what was not acknowledged; :class:`~.shipper.LumberjackShipper`
 keeps it, connects again and sends it again.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IAddress, IConsumer, IPushProducer, ITCPTransport
+from twisted.internet.interfaces import IAddress, IConsumer, ITCPTransport
 from twisted.internet.protocol import ClientFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -28,14 +28,13 @@ from ...core.errors import (
     Fault,
     LimitExceeded,
     MsgprotoError,
-    ProtocolViolation,
-    TimedOut,
 )
 from ...core.limits import Limit, Limits
 from ...core.machine import IllegalTransition
-from ...net.comeback import tls_refusal
+from ...net.clients.client import ClientLink
 from ...net.factory import COMMON_LIMITS, SessionFactory
-from ...net.link import Link, SteadyLogger
+from ...net.link import SteadyLogger
+from ...net.outbox import ProducerControl, Ticket, fail_all
 from ..machine import Packer, Writer
 from ..terms import (
     COMPRESS_DEFAULT,
@@ -53,116 +52,69 @@ CLIENT_LIMITS: Final = (
     *COMMON_LIMITS,
     *WRITER_LIMITS,
     Limit("handshake", 10.0, "s", "for the TLS hand-shake"),
-    Limit("unread-seconds", 30.0, "s", "a reader which does not take our octets is left"),
+    Limit("unread-seconds", 30.0, "s", "a reader that does not read our octets is left"),
     Limit("ttl", 0.0, "s", "a connection is replaced after this; 0 = never (LJ-15)"),
-    Limit("drain", 10.0, "s", "for the acks which are awaited, when the writer stops"),
+    Limit("drain", 10.0, "s", "for the acks that are awaited, when the writer stops"),
 )
-"""What a client bounds."""
+"""A client has these limits."""
 
 log: Final = SteadyLogger(namespace="twisted_msgproto.lumberjack")
 
 
-class Ticket:
-    """Who waits for parcels: a Deferred which fires when the last of them is acknowledged.
+class Sent(Ticket[None]):
+    """Waits for parcels; it fires when the last of them is acknowledged.
 
     Attributes:
-        deferred: what the caller of ``send`` got; cancelling it withdraws what is unsent.
-        parcels: those which are not acknowledged yet.
+        parcels: those that are not acknowledged yet.
     """
 
-    __slots__ = ("deferred", "parcels")
-
     def __init__(self, withdraw: Callable[[Parcel], object]) -> None:
+        """``withdraw(parcel)`` is called for each when the caller cancels."""
+        super().__init__(self._cancelled)
+        self._withdraw = withdraw
         self.parcels: dict[Parcel, None] = {}
 
-        def cancelled(deferred: Deferred[None]) -> None:
-            for parcel in list(self.parcels):
-                withdraw(parcel)
-
-        self.deferred: Deferred[None] = Deferred(cancelled)
+    def _cancelled(self, _: Deferred[None]) -> None:
+        for parcel in list(self.parcels):
+            self._withdraw(parcel)
 
     def add(self, parcel: Parcel) -> None:
-        """One more parcel to wait for."""
+        """Wait for one more parcel."""
         parcel.token = self
         self.parcels[parcel] = None
 
     def acknowledged(self, parcel: Parcel) -> None:
         """``parcel`` is safe."""
         del self.parcels[parcel]
-        if not self.parcels and not self.deferred.called:
-            self.deferred.callback(None)
-
-    def failed(self, error: BaseException) -> None:
-        """It is not known of all parcels that they are safe, and nobody will try again."""
-        if not self.deferred.called:
-            self.deferred.errback(error)
-
-
-class ProducerControl:
-    """Pauses a push producer while there is no room for more (``LJ-09``)."""
-
-    __slots__ = ("_paused", "_producer")
-
-    def __init__(self) -> None:
-        self._producer: IPushProducer | None = None
-        self._paused = False
-
-    def register(self, producer: Any, streaming: bool) -> None:
-        """As IConsumer.registerProducer; ValueError for a pull producer: events have no pace."""
-        if self._producer is not None:
-            raise RuntimeError("a producer is registered already")
-        if not streaming:
-            raise ValueError("push producers only")
-        self._producer = producer
-        self._paused = False
-
-    def unregister(self) -> None:
-        """As IConsumer.unregisterProducer."""
-        self._producer = None
-
-    def look(self, full: bool) -> None:
-        """Pause or resume the producer, if that is a change."""
-        producer = self._producer
-        if producer is None or full is self._paused:
-            return
-        self._paused = full
-        if full:
-            producer.pauseProducing()
-        else:
-            producer.resumeProducing()
-
-    def stop(self) -> None:
-        """Nobody will take events any more."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.stopProducing()
+        if not self.parcels:
+            self.done(None)
 
 
 class Owner(TypingProtocol):
-    """Who has the events when a connection only carries them."""
+    """Owns the events when a connection only carries them."""
 
     def clientWants(self, client: LumberjackClient) -> None:
         """``client`` may send: submit parcels while its ``machine.wanted`` is not 0."""
 
     def clientProgressed(self, client: LumberjackClient, count: int) -> None:
-        """A sign of life: ``count`` (or 0) more events are acknowledged, as their tickets know."""
+        """Note a sign of life: ``count`` (or 0) more events are acknowledged, as their tickets
+        know.
+        """
 
-    def clientLost(
-        self, client: LumberjackClient, parcels: list[Parcel], error: MsgprotoError
-    ) -> None:
+    def clientLost(self, client: LumberjackClient, parcels: list[Parcel], error: Exception) -> None:
         """``client`` has ended, for ``error``; ``parcels`` are unacknowledged, in order."""
 
 
 @implementer(IConsumer)
-class LumberjackClient(Link):
-    """The writer's side of one connection.
+class LumberjackClient(ClientLink):
+    """Serves the writer's side of one connection.
 
     Attributes:
         machine: the writer; its ``snapshot()`` tells where the connection stands.
         peer: the reader's transport address as text.
         established: events may be written (on TLS: the hand-shake is done).
         expired: the connection ended because its time (``ttl``) was over.
-        owner: who gives us parcels and takes them back; None: those who wait get errors.
+        owner: who submits parcels and receives them back; None: those who wait get errors.
     """
 
     log: ClassVar[Logger] = log
@@ -170,21 +122,18 @@ class LumberjackClient(Link):
     machine: Writer
     readsWhileDraining = True  # an end in order waits for acks
     faultEnds = "left"
+    timeFaults = frozenset({"timeout"})
 
     established = False
     expired = False
     owner: Owner | None = None
 
-    _error: MsgprotoError | None  # what ended the connection, if we ended it
-    _standing: dict[Deferred[LumberjackClient], None]  # who waits for the connection to stand
-    _stopping: list[Deferred[None]]  # who waits for the end of close()
-    _deadline: Any  # of close()
     _unanswered: list[Parcel]
     _progress: int  # events acknowledged since the owner was told; -1: no sign of life
 
     @property
     def writer(self) -> Writer:
-        """The older name of ``machine``."""
+        """Return the older name of ``machine``."""
         return self.machine
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
@@ -193,7 +142,9 @@ class LumberjackClient(Link):
         """The connection stands; what waits is written after this."""
 
     def sessionLost(self, reason: Failure) -> None:
-        """The session has ended; ``reason`` is what Twisted gave to ``connectionLost``."""
+        """Called when the session has ended; ``reason`` is what Twisted passed to
+        ``connectionLost``.
+        """
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
@@ -204,7 +155,7 @@ class LumberjackClient(Link):
         (version 1); TypeError for the wrong one.  The Deferred fails with LimitExceeded when the
         event is above a limit or too many wait (nothing was sent), with ConnectionClosed,
         ProtocolViolation or TimedOut when the connection ends first.  Cancelling it withdraws an
-        event which is not written yet.
+        event that is not written yet.
         """
         return self.sendBatch((event,))
 
@@ -216,9 +167,9 @@ class LumberjackClient(Link):
         events = list(events)
         if not events:
             return succeed(None)
-        if self._stopping or self._gone:
+        if self.closing or self._gone:
             return fail(ConnectionClosed("the connection has ended or is ending; nothing sent"))
-        ticket = Ticket(self._withdraw)
+        ticket = Sent(self._withdraw)
         try:
             parcel = self.machine.send(events, ticket)
         except LimitExceeded as error:
@@ -227,54 +178,17 @@ class LumberjackClient(Link):
             return fail(ConnectionClosed("the connection is ending; nothing sent"))
         ticket.add(parcel)
         self.look()
-        return ticket.deferred
+        return ticket
 
-    def whenEstablished(self) -> Deferred[LumberjackClient]:
-        """Fires with this client when events may be written, or if they already may.
+    stop = ClientLink.close  # the older name
 
-        Fails with what ended the connection: Refused where TLS said no, else ConnectionClosed,
-        ProtocolViolation or TimedOut.
-        """
-        if self._gone:
-            return fail(self._error or ConnectionClosed("the connection has ended"))
-        if self.established:
-            return succeed(self)
-        waiting: Deferred[LumberjackClient] = Deferred(
-            lambda cancelled: self._standing.pop(cancelled, None)
-        )
-        self._standing[waiting] = None
-        return waiting
+    def endInOrder(self) -> None:
+        """Send what waits and await its acks; then :meth:`_settle` ends the connection."""
+        self.look()
 
-    def close(self) -> Deferred[None]:
-        """Send what waits, await its acks (until the limit ``drain``), close; fires at the end.
-
-        What is unacknowledged by then fails with ConnectionClosed.
-        """
-        stopped: Deferred[None] = Deferred()
-        self._stopping.append(stopped)
-        if self._gone:
-            self._tellStopped()
-        elif self._deadline is None:
-            seconds = self.factory.limits["drain"]
-            self._deadline = self.factory.clock.callLater(seconds, self._late)
-            self.look()
-        return stopped
-
-    stop = close  # the older name
-
-    def abort(self) -> None:
-        """End the connection at once; what is unacknowledged fails with ConnectionClosed."""
-        if not self._gone:
-            self.leave(ConnectionClosed("the connection was given up"))
-
-    def _tellStopped(self) -> None:
-        stopping, self._stopping = self._stopping, []
-        for stopped in stopping:
-            stopped.callback(None)
-
-    def _late(self) -> None:
-        self._deadline = None
-        self.leave(ConnectionClosed("stopped before every event was acknowledged"))
+    def endNow(self) -> None:
+        """What is not acknowledged by now fails."""
+        self._abort()
 
     def retire(self) -> None:
         """Send no further window, await the acks of those in flight, close (``LJ-15``, ttl)."""
@@ -283,7 +197,7 @@ class LumberjackClient(Link):
 
     def leave(self, error: MsgprotoError) -> None:
         """End the connection at once; ``error`` is what those get who wait for acks."""
-        self._error = self._error or error
+        self.because(error)
         self._abort()
 
     # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
@@ -308,12 +222,8 @@ class LumberjackClient(Link):
         return self.factory.buildWriter()
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
+        """Begin; a subclass that overrides this calls it first."""
         self._producers = ProducerControl()
-        self._error = None
-        self._standing = {}
-        self._stopping = []
-        self._deadline = None
         self._ttl: Any = None
         self._progress = -1
         self._unanswered = []
@@ -327,15 +237,8 @@ class LumberjackClient(Link):
             self._ttl = self.factory.clock.callLater(ttl, self._expired)
         with self._gathering():
             self._guarded(self.sessionEstablished)
-            for waiting in list(self._standing):
-                if waiting in self._standing:
-                    del self._standing[waiting]
-                    waiting.callback(self)
+            self.establish()
         self.look()
-
-    def _handshakeExpired(self) -> None:
-        self._error = TimedOut("no TLS hand-shake in time")
-        super()._handshakeExpired()
 
     def _expired(self) -> None:
         self._ttl = None
@@ -348,24 +251,18 @@ class LumberjackClient(Link):
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: its parcels go back, or those who wait for them are told."""
-        for call in (self._ttl, self._deadline):
-            if call is not None:
-                call.cancel()
-        self._ttl = self._deadline = None
-        error = self._error = self._error or _loss(reason)
-        for waiting in list(self._standing):
-            if waiting in self._standing:
-                del self._standing[waiting]
-                waiting.errback(error)
+        if self._ttl is not None:
+            self._ttl.cancel()
+            self._ttl = None
+        assert self.ending is not None
         if self.owner is not None:
-            self.owner.clientLost(self, self._unanswered, error)
+            self.owner.clientLost(self, self._unanswered, self.ending)
         else:
-            for parcel in self._unanswered:
-                parcel.token.failed(error)
+            fail_all([parcel.token for parcel in self._unanswered], self.ending)
         self._producers.stop()
         if self.established:
             self._guarded(self.sessionLost, reason)
-        self._tellStopped()
+        super().sessionEnding(reason)
 
     # ── what the reader says ────────────────────────────────────────────────────────────────────
 
@@ -379,16 +276,9 @@ class LumberjackClient(Link):
 
     def peerFaulted(self, fault: Fault) -> None:
         """The reader broke the protocol or fell silent: one line, a counter, and the end."""
-        kind = TimedOut if fault.reason == "timeout" else ProtocolViolation
-        self._error = self._error or kind(fault.text)
+        self.because(self.peerError(fault))
         self._tell(fault, self.faultEnds)
         self._abort()
-
-    def unread(self) -> None:
-        """The reader takes nothing of what we write."""
-        seconds = self.factory.limits["unread-seconds"]
-        self._error = self._error or TimedOut(f"the reader took no octets for {seconds:g} s")
-        super().unread()
 
     def outputChanged(self, paused: bool) -> None:
         """Our octets wait in the transport: the reader cannot have answered them."""
@@ -410,7 +300,7 @@ class LumberjackClient(Link):
             self._following = within
 
     def look(self) -> None:
-        """Something has changed: take more events in, write what may be written, set timers."""
+        """Accept more events, write what may be written and set timers, after a change."""
         self._settle()
 
     def _settle(self) -> None:
@@ -429,7 +319,7 @@ class LumberjackClient(Link):
                 owner.clientWants(self)
         self._producers.look(writer.full)
         super()._settle()
-        if self._stopping and not self._ended and not writer.unacknowledged:
+        if self.closing and not self._ended and not writer.unacknowledged:
             self._end(fault=False)
 
     actions: ClassVar = {
@@ -444,14 +334,6 @@ class LumberjackClient(Link):
             self.look()
 
 
-def _loss(reason: Failure) -> MsgprotoError:
-    return tls_refusal(reason) or ConnectionClosed(f"the connection was lost: {_why(reason)}")
-
-
-def _why(reason: Failure) -> str:
-    return " ".join(reason.getErrorMessage().split()) or "no reason given"
-
-
 def _unheard(failure: Failure, peer: str) -> None:
     log.warn("{peer}: an event was not sent: {text}", peer=peer, text=failure.getErrorMessage())
 
@@ -462,7 +344,7 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
     Attributes:
         limits: the limits in force.
         counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
-        liveConnections: the protocols which are connected now.
+        liveConnections: the protocols that are connected now.
     """
 
     protocolName = "lumberjack"
@@ -485,7 +367,7 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
         ``callLater()``; the global reactor if None.
 
-        Raises ConfigurationError for a value which makes no sense.
+        Raises ConfigurationError for a value that makes no sense.
         """
         super().__init__(limits=limits, clock=clock)
         self.liveConnections: set[LumberjackClient] = set()
@@ -503,7 +385,9 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         self.window = window
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
-        """A connection is made; the system looks now and then whether its reader is still there."""
+        """Note that a connection is made; the system then probes from time to time whether its
+        reader is still there.
+        """
         if ITCPTransport.providedBy(protocol.transport):
             protocol.transport.setTcpKeepAlive(True)
         super().connectionOpened(protocol, host)
@@ -515,12 +399,12 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         super().connectionClosed(protocol, reason)
 
     def buildWriter(self) -> Writer:
-        """The machine for a new connection."""
+        """Return the machine for a new connection."""
         return Writer(self.limits, **self._settings)
 
     def buildProtocol(  # type: ignore[override]
         self, addr: IAddress | None
     ) -> LumberjackClient | None:
-        """A protocol for a new connection."""
+        """Return a protocol for a new connection."""
         built: Any = super().buildProtocol(addr)
         return built  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""A Lumberjack writer which comes back, in the shape which all protocols' clients have."""
+"""A Lumberjack writer that reconnects has the methods of all protocols' clients."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Lumberjack on Twisted: moves octets, owns timers and back-pressure, decides nothing.
+"""Lumberjack's server on Twisted moves octets, owns timers and back-pressure, and decides nothing.
 
 Subclass :class:`LumberjackServer` and override its hooks::
 
     class MyServer(LumberjackServer):
-        def messageReceived(self, message):      # None, or a Deferred which delays the ack
+        def messageReceived(self, message):      # None, or a Deferred that delays the ack
             print(message.body)
 
     factory = LumberjackServerFactory(sink)
@@ -29,13 +29,14 @@ from ..terms import READER_LIMITS, DataReceived, JsonReceived
 PROTOCOL: Final = "lumberjack"
 
 READ_OCTETS: Final = 1 << 20
-"""What one read takes at the most.  Shippers send in bulk, each read costs a turn and makes a batch
-for the queue: against Twisted's 64 KiB this halves the CPU time of an event on its way to the disk;
-more brings nothing.  The buffer lives for one read."""
+"""One read returns at most this many octets.  Shippers send in bulk, and each read costs a turn
+and makes a batch for the queue; ``docs/benchmarks.md`` compares sizes.  The buffer lives for one
+read.
+"""
 
 
 class LumberjackServer(Session):
-    """The reader's side of one connection.
+    """Serves the reader's side of one connection.
 
     Attributes:
         machine: the reader; its ``snapshot()`` tells where the connection stands.
@@ -52,7 +53,7 @@ class LumberjackServer(Session):
 
     @property
     def reader(self) -> Reader:
-        """The older name of ``machine``."""
+        """Return the older name of ``machine``."""
         return self.machine
 
     def makeMachine(self) -> Reader:
@@ -104,7 +105,7 @@ class LumberjackServer(Session):
 
 
 class LumberjackServerFactory(MsgprotoServerFactory):
-    """Builds a :class:`LumberjackServer` for each writer which connects."""
+    """Builds a :class:`LumberjackServer` for each writer that connects."""
 
     protocolName = PROTOCOL
     LIMITS = READER_LIMITS
@@ -112,7 +113,7 @@ class LumberjackServerFactory(MsgprotoServerFactory):
 
 
 def _subject(certificate: Any) -> str:
-    """A certificate's subject as one text, most specific part last: ``O=Example,CN=web-1``.
+    """Return a certificate's subject as one text, most specific part last: ``O=Example,CN=web-1``.
 
     Each part is written as RFC 4514 has it: a comma within a value cannot pass for a further part.
     """

@@ -1,4 +1,4 @@
-"""The writer which does not give up: it connects again and sends again what is unacknowledged.
+"""The shipper does not give up: it connects again and sends again what is unacknowledged.
 
     shipper = LumberjackShipper(reactor, ["tcp:logs-1:5044", "tcp:logs-2:5044"])
     shipper.startService()
@@ -47,13 +47,13 @@ from ...core.errors import (
 )
 from ...core.limits import Limit, Limits
 from ...net.comeback import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
+from ...net.outbox import ProducerControl, fail_all
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 from .client import (
     CLIENT_LIMITS,
     LumberjackClient,
     LumberjackClientFactory,
-    ProducerControl,
-    Ticket,
+    Sent,
 )
 
 SHIPPER_LIMITS: Final = (
@@ -61,7 +61,7 @@ SHIPPER_LIMITS: Final = (
     Limit("backoff-first", 1.0, "s", "until the first attempt to connect again"),
     Limit("backoff-most", 60.0, "s", "between two attempts, however many have failed"),
 )
-"""What a shipper bounds."""
+"""A shipper has these limits."""
 
 NEVER_SECONDS: Final = 1e12
 """No connection stands so long: what ends the growing of the intervals is an ack."""
@@ -100,7 +100,7 @@ class _Owned(Factory):
 
 
 class _Line(ClientComeback[LumberjackClient]):
-    """One connection at a time, for ever: each attempt goes to the next of its hosts.
+    """Keeps one connection at a time, for ever: each attempt goes to the next of its hosts.
 
     It is the owner of its connections.
     """
@@ -116,8 +116,8 @@ class _Line(ClientComeback[LumberjackClient]):
         self._shipper = shipper
         self._expired = False  # the last connection ended as it should (ttl)
         self._hosts = len(hosts)
-        self._refusing = 0  # hosts in a row which refused
-        # A reader which accepts and then hangs up is waited for longer and longer.
+        self._refusing = 0  # hosts in a row that refused
+        # A reader that accepts and then hangs up is waited for longer and longer.
         limits: dict[str, object] = {"steady-seconds": NEVER_SECONDS}
         if "backoff-first" in factory.limits:
             limits["retry-first"] = factory.limits["backoff-first"]
@@ -141,7 +141,7 @@ class _Line(ClientComeback[LumberjackClient]):
         return super()._unconnected(failure)
 
     def _failed(self, error: BaseException | None = None) -> None:
-        """One host of several which refuses is as one which is away."""
+        """One host of several that refuses is as one that is away."""
         self._refusing = self._refusing + 1 if isinstance(error, Refused) else 0
         several = isinstance(error, Refused) and self._refusing < self._hosts
         super()._failed(ConnectionClosed(str(error)) if several else error)
@@ -173,9 +173,7 @@ class _Line(ClientComeback[LumberjackClient]):
             self._retries.reset()
         self._shipper.progressed(count)
 
-    def clientLost(
-        self, client: LumberjackClient, parcels: list[Parcel], error: MsgprotoError
-    ) -> None:
+    def clientLost(self, client: LumberjackClient, parcels: list[Parcel], error: Exception) -> None:
         self._expired = client.expired
         if isinstance(error, Refused) and self.state is ComebackState.UP:
             # A reader on TLS 1.3 looks at our certificate when our side stands already.
@@ -195,8 +193,8 @@ class LumberjackShipper(Comeback[LumberjackClient]):
 
     Attributes as :class:`~twisted_msgproto.net.comeback.Comeback` has them, and:
         factory: its ``counters`` count all connections.
-        unsent: events which wait for a connection with room.
-        unacknowledged: events which were taken and are not acknowledged.
+        unsent: events that wait for a connection with space.
+        unacknowledged: events that were accepted and are not acknowledged.
     """
 
     def __init__(
@@ -218,16 +216,15 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     ) -> None:
         """Make a shipper; nothing connects before ``startService``.
 
-        ``endpoints``: client endpoints or their strings, in order of preference.  One connection
-        is open at a time and each attempt goes to the next host (failover); with ``loadBalance``
-        one connection to each, and events go to whichever has room.  ``random`` gives numbers
-        from 0 to 1.  The rest is as for :class:`~.client.LumberjackClientFactory`; ``limits`` may
-        also change ``backoff-first`` and ``backoff-most``.  ``factory`` takes the place of the
-        settings before it.  ``comebackLimits`` change the limits, and ``options`` are
-        ``retryPolicy`` and ``stopWhenRefused``, as
-        :class:`~twisted_msgproto.net.comeback.Comeback` has them.
+        ``endpoints``: client endpoints or their strings, in order of preference.  One connection is
+        open at a time and each attempt goes to the next host (failover); with ``loadBalance`` one
+        connection to each, and events go to any that has space.  ``random`` returns numbers from 0
+        to 1.  The rest is as for :class:`~.client.LumberjackClientFactory`; ``limits`` may also
+        change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
+        ``comebackLimits`` change the limits, and ``options`` are ``retryPolicy`` and
+        ``stopWhenRefused``, as :class:`~twisted_msgproto.net.comeback.Comeback` has them.
 
-        Raises ConfigurationError for a setting which makes no sense.
+        Raises ConfigurationError for a setting that makes no sense.
         """
         clock = reactor if clock is None else clock
         self.random = random
@@ -261,9 +258,9 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     def send(self, event: Event) -> Deferred[None]:
         """Send one event; fires when it is acknowledged, however many connections that takes.
 
-        As :meth:`.client.LumberjackClient.send`; it fails with ConnectionClosed only when the
-        service stops before the event is acknowledged, and with Refused when every reader refuses
-        the connection.
+        It does what :meth:`.client.LumberjackClient.send` does; it fails with ConnectionClosed only
+        when the service stops before the event is acknowledged, and with Refused when every reader
+        refuses the connection.
         """
         return self.sendBatch((event,))
 
@@ -279,7 +276,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             return fail(ConnectionClosed("the service has stopped; nothing sent"))
         if self.state is ComebackState.REFUSED and self.refusal is not None:
             return fail(self.refusal)
-        ticket = Ticket(self._withdraw)
+        ticket = Sent(self._withdraw)
         window, pack = self.factory.window, self.factory.packer.pack
         try:
             parcels = [
@@ -293,18 +290,15 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             self._enqueue(parcel)
         self.unacknowledged += len(events)
         self._look()
-        return ticket.deferred
+        return ticket
 
     def _checkRoom(self, events: int, octets: int) -> None:
         limits = self.factory.limits
-        if (
-            self.unsent + events > limits["unsent-events"]
-            or self._unsentOctets + octets > limits["unsent-octets"]
-        ):
-            raise LimitExceeded(f"{self.unsent} events wait to be sent already; nothing sent")
+        limits.check("unsent-events", self.unsent + events)
+        limits.check("unsent-octets", self._unsentOctets + octets)
 
     def whenConnected(self, failAfterFailures: int | None = None) -> Deferred[LumberjackClient]:
-        """The first connection which stands; as ClientService.whenConnected."""
+        """Return the first connection that stands; as ClientService.whenConnected."""
         return self._lines[0].whenConnected(failAfterFailures)
 
     # ── hook for subclasses ─────────────────────────────────────────────────────────────────────
@@ -345,16 +339,15 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             self._change(ComebackState.DOWN)
 
     def stopService(self) -> Deferred[None]:
-        """Take no more events, await the acks of all (until the limit ``drain``), disconnect.
+        """Accept no more events, await the acks of all (until the limit ``drain``), disconnect.
 
         What is unacknowledged by then fails with ConnectionClosed.
         """
         if self.running:
             Service.stopService(self)
-        stopped: Deferred[None] = Deferred()
-        self._stoppers.append(stopped)
-        if len(self._stoppers) == 1:
-            self._closing = True
+        stopped = self._stopping.wait()
+        if not self._ending:
+            self._closing = self._ending = True
             self._producers.stop()
             self._failWaiting(ConnectionClosed("the service has stopped"))
             self._deadline = self.clock.callLater(self.factory.limits["drain"], self._disconnect)
@@ -383,14 +376,13 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._left(result)
 
     def _failQueue(self, error: MsgprotoError) -> None:
-        """No event will be sent which waits now; each callback may do more."""
+        """No event will be sent that waits now; each callback may do more."""
         parcels = list(self._queue)
         self._queue.clear()
         self._unsentOctets = 0
         self.unacknowledged -= self.unsent
         self.unsent = 0
-        for parcel in parcels:
-            parcel.token.failed(error)
+        fail_all([parcel.token for parcel in parcels], error)
 
     # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
 
@@ -433,7 +425,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._lookEmpty()
 
     def _look(self) -> None:
-        """Let connections with room take what is queued."""
+        """Let connections with space send what is queued."""
         for client in list(self.factory.liveConnections):
             if not self._queue:
                 break
@@ -446,7 +438,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     # ── what the connections say ────────────────────────────────────────────────────────────────
 
     def give(self, client: LumberjackClient) -> None:
-        """A connection may send: it takes what its next window can hold."""
+        """Let a connection send as much as its next window can hold."""
         writer = client.machine
         while self._queue and writer.wanted:
             parcel = next(iter(self._queue))
@@ -454,7 +446,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             writer.submit(parcel)
 
     def progressed(self, count: int) -> None:
-        """A reader gave a sign of life: ``count`` (or 0) more events are acknowledged."""
+        """Note a reader's sign of life: ``count`` (or 0) more events are acknowledged."""
         self.unacknowledged -= count
         self._lookProducer()
         self._lookEmpty()
@@ -462,7 +454,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     def takeBack(self, parcels: list[Parcel]) -> None:
         """What was unacknowledged on a lost connection is sent first on another (``LJ-15``)."""
         for parcel in reversed(parcels):
-            if parcel.token.deferred.called:  # cancelled while it was in flight
+            if parcel.token.called:  # cancelled while it was in flight
                 self.unacknowledged -= parcel.missing
             else:
                 self._enqueue(parcel, first=True)

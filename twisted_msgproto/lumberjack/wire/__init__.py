@@ -1,4 +1,4 @@
-"""Lumberjack frames ⇄ octets.  Knows no state, no role, no clock."""
+"""Translate Lumberjack frames to octets and back, without any state, role or clock."""
 
 from .acks import AckDecoder
 from .decoder import Decoder

@@ -1,4 +1,4 @@
-"""Decoding what a writer reads: acks."""
+"""Decode what a writer reads: acks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from .frames import FAULT_OCTETS, SHORT, TYPES, VERSIONS, Ack
 
 
 class AckDecoder:
-    """What a writer reads: ``A`` frames of either version, six octets each, and nothing else.
+    """Decodes what a writer reads: ``A`` frames of either version, six octets each, and nothing
+    else.
 
-    A reader which sends anything else is told apart at its first wrong octet, so a hostile one
-    makes a writer hold five octets at most (``LJ-02``, ``LJ-05``, ``LJ-21``).
+    A reader that sends anything else is recognised at its first wrong octet, so a hostile one makes
+    a writer hold at most five octets (``LJ-02``, ``LJ-05``, ``LJ-21``).
     """
 
     __slots__ = ("_failed", "_start")
@@ -40,7 +41,7 @@ class AckDecoder:
 
 
 def _no_ack(start: bytes) -> tuple[str, str] | None:
-    """Why a frame which starts with these one or two octets is no ack; None if it may be one."""
+    """Why a frame that starts with these one or two octets is no ack; None if it may be one."""
     if start[0] not in VERSIONS:
         return "version", f"version octet {start[0]:#04x}, not '1' or '2'"
     if start[1:] in (b"", b"A"):

@@ -1,4 +1,4 @@
-"""Decoding what a reader reads: runs of data frames, windows, and compressed frames."""
+"""Decode what a reader reads: runs of data frames, windows, and compressed frames."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ except ImportError:  # pragma: no cover - the tests run with the extra
 
 @dataclass(slots=True)
 class _Level:
-    """One stream of frames: the connection's own (index 0), or what a C frame inflated to."""
+    """Is one stream of frames: the connection's own (index 0), or what a C frame inflated to."""
 
     octets: bytes = b""
     position: int = 0
@@ -58,7 +58,7 @@ class _Level:
 
 @dataclass(slots=True)
 class _PartialData:
-    """A D frame which is not all there yet: what was read of it, so that nothing is read twice."""
+    """Keeps what was read of an incomplete D frame, so that nothing is read twice."""
 
     version: int
     sequence: int
@@ -81,17 +81,18 @@ class _Inflation:
 
 
 class Decoder:
-    """Octets in, frames out.
+    """Turns octets into frames.
 
-    ``feed(octets)`` returns the whole frames; call ``feed(b"")`` again as long as ``unfinished`` is
+    ``feed(octets)`` returns the complete frames; call ``feed(b"")`` again as long as ``unfinished``
+    is
     true: a compressed frame may hold more than one turn should decode.  After a :class:`Fault`
     nothing is decoded any more.
 
     Attributes:
         clean: nothing waits for more octets or another call: the stream stands between two frames.
-        unfinished: whole frames are here which the last call did not come to.
-        trailing_octets: octets which stood behind the end of zlib streams, ignored (``LJ-08``).
-        invalid_texts: keys and values which were not UTF-8, kept (``LJ-03``).
+        unfinished: whole frames are here that the last call did not come to.
+        trailing_octets: octets that stood behind the end of zlib streams, ignored (``LJ-08``).
+        invalid_texts: keys and values that were not UTF-8, kept (``LJ-03``).
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -122,13 +123,13 @@ class Decoder:
 
         self._levels = [_Level()]  # the innermost stream of frames is the last
         self._inflation: _Inflation | None = None
-        self._inflated_octets = 0  # of the outermost C frame which is being read
+        self._inflated_octets = 0  # of the outermost C frame that is being read
         self._partial: _PartialData | None = None
         self._keys: list[scan.KnownKey] = []  # of the last D frame, as they stood there
-        self._gathered = bytearray()  # the start of a frame which is known to be longer
+        self._gathered = bytearray()  # the start of a frame that is known to be longer
         self._needed = 0  # octets; nothing can be decoded before this many were gathered
         self._frames: list[Frame | Fault] = []
-        self._budget = 0  # octets which this call may still decode
+        self._budget = 0  # octets that this call may still decode
         self._failed = False
 
     @property
@@ -144,7 +145,7 @@ class Decoder:
 
     @property
     def first_octets(self) -> bytes:
-        """How the frame starts which is read now or has begun; empty between frames."""
+        """How the frame starts that is read now or has begun; empty between frames."""
         if self._inflation is not None:
             return self._inflation.start
         if self._partial is not None:
@@ -155,7 +156,7 @@ class Decoder:
 
     @property
     def held_octets(self) -> int:
-        """How many octets the decoder holds."""
+        """Return how many octets the decoder holds."""
         held = len(self._gathered) + sum(len(level.octets) for level in self._levels)
         if self._inflation is not None:
             held += len(self._inflation.tail) + sum(map(len, self._inflation.chunks))
@@ -190,7 +191,7 @@ class Decoder:
         return frames
 
     def _usual_read(self, octets: bytes) -> Json | None:
-        """A read which is nothing but one run of J frames, as a small window mostly is, or None.
+        """A read that is nothing but one run of J frames, as a small window mostly is, or None.
 
         What is below would find the same, but it is ready for everything, and a small window costs
         as much as the code it goes through.
@@ -285,9 +286,9 @@ class Decoder:
         return True
 
     def _scan_json(self, level: _Level) -> bool:
-        """A run of J frames, with the W frames among them.
+        """Return a run of J frames, with the W frames among them.
 
-        What can be checked for a whole run is not checked for each frame: a document which is here
+        What can be checked for a whole run is not checked for each frame: a document that is here
         in full can be above its limit only if more octets than the limit are here.
         """
         octets, start, end = level.octets, level.position, len(level.octets)
@@ -328,7 +329,9 @@ class Decoder:
         return position < end or compressed  # with nothing left a further step is spared
 
     def _cut_at_limit(self, run: scan.JsonRun) -> tuple[scan.JsonRun, int]:
-        """What stands before the first document above the limit, and the octets of that, or 0."""
+        """Return what stands before the first document above the limit, and the octets of that, or
+        0.
+        """
         position, sequences, bodies, windows, needed = run
         bounds = bodies.bounds
         for row, (begin, end) in enumerate(pairwise(bounds)):
@@ -345,9 +348,10 @@ class Decoder:
         return run, too_long if too_long > self._json_octets_max else 0
 
     def _scan_data(self, level: _Level) -> bool:
-        """A run of D frames which are all here and keep every limit: the usual case, and quick.
+        """Return a run of D frames that are all here and keep every limit: the usual case, and
+        quick.
 
-        A frame which is anything but usual is left to :meth:`_scan_pairs`, from its start.
+        A frame that is anything but usual is left to :meth:`_scan_pairs`, from its start.
         """
         start = level.position
         stop = min(len(level.octets), start + self._budget)
@@ -371,7 +375,7 @@ class Decoder:
         return True
 
     def _scan_pairs(self, level: _Level, partial: _PartialData) -> bool:
-        """Go on with the D frame which has begun, as far as the octets reach."""
+        """Continue the D frame that has begun, as far as the octets reach."""
         octets, position, end = level.octets, level.position, len(level.octets)
         unpack = LENGTH.unpack_from
         limits = self._data_limits.key_octets, self._data_limits.value_octets
@@ -426,7 +430,7 @@ class Decoder:
     def _add_data(
         self, version: int, sequences: PackedNumbers, pairs: Sequence[dict[str, str]], size: int
     ) -> None:
-        """Put whole D frames into the run which they continue, or begin a new run."""
+        """Put whole D frames into the run that they continue, or begin a new run."""
         compressed = len(self._levels) > 1
         run = self._frames[-1] if self._frames else None
         if (
@@ -502,4 +506,6 @@ class Decoder:
         TYPE_DATA: (LONG.size, _scan_data),
         TYPE_COMPRESSED: (SHORT.size, _begin_compressed),
     }
-    """By type: the octets of a frame's header, and what reads on from there."""
+    """This maps a frame's type to the octets of its header, and to the function that reads on
+    from there.
+    """

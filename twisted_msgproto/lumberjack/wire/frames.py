@@ -1,4 +1,4 @@
-"""Lumberjack's frames, and how they are encoded.  Knows no state, no role, no clock.
+"""Lumberjack's frames are defined and encoded here, without any state, role or clock.
 
 The grammar, all integers 32-bit unsigned in network order (``LJ-02`` … ``LJ-08``)::
 
@@ -11,12 +11,12 @@ The grammar, all integers 32-bit unsigned in network order (``LJ-02`` … ``LJ-0
     ack        = "A" sequence
     compressed = "C" length zlib-stream-of-whole-frames
 
-A :class:`Decoder` gives data frames as **runs**: neighbours of one version and one type in one
+A :class:`Decoder` returns data frames as **runs**: neighbours of one version and one type in one
 object, as columns.  A window of 2,048 events in one read is one :class:`Json`, so that nothing
-above this room has to work per event.  Where a run begins and ends depends on how the octets
+above this module has to work per event.  Where a run begins and ends depends on how the octets
 arrived; the sequence of events in them does not (``LJ-20``).
 
-A peer's fault is never raised: it is the last item which :meth:`Decoder.feed` returns.
+A peer's fault is never raised: it is the last item that :meth:`Decoder.feed` returns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ...core.limits import Limit
 from ...core.packed import PACKED_MIN, PackedNumbers, PackedOctets, joined, kept_packed
 
 FAULT_OCTETS: Final = 16
-"""What a fault shows of the frame in which it is (``LJ-16``)."""
+"""A fault shows this much of its frame (``LJ-16``)."""
 
 VERSION_1: Final = 0x31
 VERSION_2: Final = 0x32
@@ -43,7 +43,7 @@ TYPE_JSON: Final = ord("J")
 TYPE_ACK: Final = ord("A")
 TYPE_COMPRESSED: Final = ord("C")
 TYPES: Final = frozenset((TYPE_WINDOW, TYPE_DATA, TYPE_JSON, TYPE_ACK, TYPE_COMPRESSED))
-"""The type octets of all frames."""
+"""All frames have one of these type octets."""
 
 SHORT = struct.Struct(">BBI")  # version, type, number
 LONG = struct.Struct(">HII")  # version and type as one number, sequence, length or count
@@ -51,20 +51,23 @@ HEAD_AND_SEQUENCE = struct.Struct(">HI")
 LENGTH = struct.Struct(">I")
 
 HEADER_OCTETS: Final = SHORT.size
-"""Of a ``C`` frame: version, type, length."""
+"""A ``C`` frame has version, type and length."""
 
 ACK_OCTETS: Final = SHORT.size
-"""Of an ``A`` frame: version, type, sequence number."""
+"""An ``A`` frame has version, type and sequence number."""
 
 COMPRESSION_DEPTH_MAX: Final = 3
-"""How deep compressed frames may stand in each other (``LJ-08``)."""
+"""Compressed frames may be nested this deep (``LJ-08``)."""
 
 MESSAGE_WEIGHT_OCTETS: Final = 100
-"""What a message weighs beside its payload: millions of empty ones must count as well."""
+"""A message counts as this many octets beside its payload: millions of empty ones must count as
+well.
+"""
 
 STEP_WEIGHT_OCTETS: Final = 1000
-"""What a run of data frames, or a frame of another type, weighs beside all that: a turn may decode
-many octets, but a stream of empty frames must not make it long."""
+"""A run of data frames, or a frame of another type, counts as this many octets beside all that:
+a turn may decode many octets, but a stream of empty frames must not make it long.
+"""
 
 OCTETS_MAX: Final = 1 << 30
 """What limits of octets may be raised to: places in octets are 31-bit integers."""
@@ -101,7 +104,9 @@ LIMITS: Final = (
 
 @dataclass(slots=True)
 class Window:
-    """``W``: the writer sends at most ``size`` data frames before it waits (``LJ-07``)."""
+    """A ``W`` frame says that the writer sends at most ``size`` data frames before it waits
+    (``LJ-07``).
+    """
 
     version: int
     size: int
@@ -110,7 +115,9 @@ class Window:
 
 @dataclass(slots=True)
 class Ack:
-    """``A``: the reader has every data frame up to ``sequence`` safe (``LJ-05``, ``LJ-06``)."""
+    """An ``A`` frame says that the reader has every data frame up to ``sequence`` safe
+    (``LJ-05``, ``LJ-06``).
+    """
 
     version: int
     sequence: int
@@ -138,7 +145,9 @@ class Json:
 
     @classmethod
     def joined(cls, runs: list[Json]) -> Json:
-        """The J frames of runs which followed each other as one run, of the first one's version."""
+        """Return the J frames of runs that followed each other as one run, of the first one's
+        version.
+        """
         sequences = PackedNumbers("q")
         for run in runs:
             sequences.extend(run.sequences)
@@ -150,7 +159,7 @@ class Json:
 class Data:
     """A run of ``D`` frames: one sequence number and one mapping each (``LJ-03``).
 
-    Octets which are not UTF-8 stand in keys and values as surrogate escapes.
+    Octets that are not UTF-8 stand in keys and values as surrogate escapes.
     """
 
     version: int
@@ -169,7 +178,7 @@ class Data:
 
     @classmethod
     def joined(cls, runs: list[Data]) -> Data:
-        """Runs which followed each other as one, of the first one's version."""
+        """Runs that followed each other as one, of the first one's version."""
         sequences = PackedNumbers("q")
         for run in runs:
             sequences.extend(run.sequences)
@@ -191,19 +200,19 @@ Frame = Window | Ack | Json | Data | Compressed
 
 
 def encode_window(size: int, version: int = VERSION_2) -> bytes:
-    """One ``W`` frame (``LJ-07``)."""
+    """Return one ``W`` frame (``LJ-07``)."""
     return SHORT.pack(version, TYPE_WINDOW, size)
 
 
 def encode_ack(sequence: int, version: int = VERSION_2) -> bytes:
-    """One ``A`` frame (``LJ-05``)."""
+    """Return one ``A`` frame (``LJ-05``)."""
     return SHORT.pack(version, TYPE_ACK, sequence)
 
 
 def encode_json(
     sequences: Sequence[int], bodies: Iterable[bytes], version: int = VERSION_2
 ) -> bytes:
-    """A run of ``J`` frames (``LJ-04``)."""
+    """Return a run of ``J`` frames (``LJ-04``)."""
     head = version << 8 | TYPE_JSON
     pack = LONG.pack
     parts: list[bytes] = []
@@ -213,7 +222,8 @@ def encode_json(
 
 
 def encode_pairs(pairs: Mapping[str, str]) -> bytes:
-    """What stands behind the sequence number of a ``D`` frame: the count, then the pairs (LJ-03).
+    """Return what stands behind the sequence number of a ``D`` frame: the count, then the pairs
+    (LJ-03).
 
     Surrogate escapes become the octets they stand for; UnicodeEncodeError for other surrogates.
     """
@@ -228,7 +238,7 @@ def encode_pairs(pairs: Mapping[str, str]) -> bytes:
 def encode_data_around(
     sequences: Sequence[int], encoded_pairs: Iterable[bytes], version: int = VERSION_1
 ) -> bytes:
-    """A run of ``D`` frames around what :func:`encode_pairs` gave for each."""
+    """Return a run of ``D`` frames around what :func:`encode_pairs` returned for each."""
     head = version << 8 | TYPE_DATA
     pack = HEAD_AND_SEQUENCE.pack
     parts: list[bytes] = []
@@ -240,12 +250,14 @@ def encode_data_around(
 def encode_data(
     sequences: Sequence[int], pairs: Iterable[Mapping[str, str]], version: int = VERSION_1
 ) -> bytes:
-    """A run of ``D`` frames; surrogate escapes become the octets they stand for (``LJ-03``)."""
+    """Return a run of ``D`` frames; surrogate escapes become the octets they stand for
+    (``LJ-03``).
+    """
     return encode_data_around(sequences, map(encode_pairs, pairs), version)
 
 
 def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -> bytes:
-    """One ``C`` frame around ``frames``, which are whole frames (``LJ-08``, ``LJ-18``).
+    """Return one ``C`` frame around ``frames``; these must be complete (``LJ-08``, ``LJ-18``).
 
     ``level`` is zlib's, 1 (fast) to 9 (small).
     """

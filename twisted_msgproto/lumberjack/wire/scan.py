@@ -1,7 +1,7 @@
-"""The two loops in which a reader spends its time: runs of ``J`` and of ``D`` frames in octets.
+"""A reader spends its time in these two loops over runs of ``J`` and of ``D`` frames.
 
-Each stands here in Python.  The compiled module ``_scan`` does the same work several times as
-fast and is used where it was built; :data:`COMPILED` tells.
+Each is here in Python.  The compiled module ``_scan`` does the same work several times as fast and
+is used where it was built; :data:`COMPILED` tells.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from ...core.compiled import compiled
 from ...core.packed import PackedMaps, PackedNumbers, PackedOctets
 
 FORM: Final = 4
-"""Of what ``_scan`` takes and gives; see :func:`~twisted_msgproto.core.compiled.compiled`."""
+"""This number changes with the arguments and results of ``_scan``; see
+:func:`~twisted_msgproto.core.compiled.compiled`.
+"""
 
 _compiled: Any = compiled("twisted_msgproto.lumberjack._scan", FORM)
 
 COMPILED: Final = _compiled is not None
-"""Whether the compiled form is in use."""
+"""True if the compiled form is in use."""
 
 _HEADER = struct.Struct(">HII")  # version and type as one number, sequence, length or count
 _LENGTH = struct.Struct(">I")
@@ -39,24 +41,24 @@ _NO_KEY: Final[KnownKey] = ((), 0, "")
 # ── J frames, and the windows they stand in ─────────────────────────────────────────────────────
 
 JsonRun = tuple[int, PackedNumbers, PackedOctets, list[tuple[int, int]], int]
-"""J frames of one version which follow each other, and the W frames which stand among them:
+"""Return J frames of one version that follow each other, and the W frames among them:
 
 * the position behind them,
 * the J frames' sequence numbers,
 * and documents,
 * of each W frame: how many J frames stand before it, and the window it announces,
-* so many octets has the next J frame, whose header stands at the position and whose end is not
-  here; 0 if there is none.
+* the octets of the next J frame, if its header stands at the position and its end is not here; else
+  0.
 """
 
 
 def json_run_python(
     octets: bytes, position: int, stop: int, count_max: int, window_max: int, windows_max: int
 ) -> JsonRun:
-    """The run of J and W frames which begins at ``position``.
+    """Return the run of J and W frames that begins at ``position``.
 
     They are whole, at most ``count_max`` J and ``windows_max`` W frames, and none of them begins at
-    or after ``stop``.  A W frame which announces 0 or more than ``window_max`` is not for a run.
+    or after ``stop``.  A W frame that announces 0 or more than ``window_max`` is not for a run.
     """
     unpack, header_size, end = _HEADER.unpack_from, _HEADER.size, len(octets)
     json_head = octets[position] << 8 | _JSON
@@ -101,7 +103,7 @@ def json_run_compiled(
 
 
 class DataLimits(NamedTuple):
-    """What bounds one D frame: pairs, and octets of a key, of a value, of all."""
+    """Bounds one D frame: pairs, and octets of a key, of a value, of all."""
 
     pairs: int
     key_octets: int
@@ -110,7 +112,7 @@ class DataLimits(NamedTuple):
 
 
 class DataRun(NamedTuple):
-    """D frames of one version which follow each other, up to ``position``.
+    """Holds D frames of one version that follow each other, up to ``position``.
 
     ``unusual``: the next frame's header stands there, and the frame is not one for a run.
     """
@@ -129,11 +131,11 @@ def data_run_python(
     limits: DataLimits,
     keys: list[KnownKey],
 ) -> DataRun:
-    """The run of D frames which begins at ``position``.
+    """Return the run of D frames that begins at ``position``.
 
     They are at most ``count_max``, and none of them begins at or after ``stop``.
 
-    Frames which are cut short, above a limit or not UTF-8 are not for a run.  Frames which follow
+    Frames that are cut short, above a limit or not UTF-8 are not for a run.  Frames that follow
     each other mostly have the same keys in the same order, so the keys of the last frame are
     compared, lengths and all, before anything is decoded; ``keys`` holds them from call to call.
     """

@@ -1,8 +1,8 @@
-"""Extensions as small classes: what they say in the handshake, and their hooks in the session.
+"""Extensions are small classes: they say something in the handshake, and have hooks in the session.
 
-A connection has one instance of each extension which its final handshake lists.  To add one, make
-a subclass of :class:`Extension` whose name begins with ``x-`` (``MM-10``) and give it to a factory
-or a machine: ``known=STANDARD.plus(MyExtension)``.  Nothing in this package has to change.
+A connection has one instance of each extension that its final handshake lists.  To add one, make a
+subclass of :class:`Extension` whose name begins with ``x-`` (``MM-10``) and give it to a factory or
+a machine: ``known=STANDARD.plus(MyExtension)``.  Nothing in this package has to change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..wire import BadText, TooLong, is_field
 
 
 class Inspection(Protocol):
-    """An inspection of a body which may take longer than one turn of the reactor may.
+    """Inspects a body that may need more than one turn of the reactor.
 
     Attributes:
         done: the body is good.
@@ -34,22 +34,22 @@ class Inspection(Protocol):
     def go_on(self, steps: int) -> int:
         """Inspect on for about ``steps`` microseconds; return what is left of them.
 
-        Raises ValueError for a body which is refused; its text says why.
+        Raises ValueError for a body that is refused; its text says why.
         """
 
 
 def refusal(error: ValueError) -> str:
-    """What to tell a peer about a body of its: short, and without a quotation."""
+    """Return what to tell a peer about a body of its: short, and without a quotation."""
     return str(error)[:120]
 
 
 class Extension:
-    """The base of all extensions: a marker without frames, commands or effects.
+    """Is the base of all extensions: a marker without frames, commands or effects.
 
     Attributes:
         name: as it stands in handshakes; vendors' begin with ``x-`` (``MM-10``).
-        aliases: other spellings which are read as well.
-        commands: names of the COMMANDs which it brings along (``MM-15``).
+        aliases: other spellings that are read as well.
+        commands: names of the COMMANDs that it brings along (``MM-15``).
         has_frames: EXTENSION frames of it mean something (``MM-16``, ``MM-33``).
         annotates: it says something about each message: :meth:`frame_before`, :meth:`fields`.
         properties: what the final handshake says about it.
@@ -61,6 +61,8 @@ class Extension:
     has_frames: ClassVar[bool] = False
     annotates: ClassVar[bool] = False
 
+    __slots__ = ("limits", "properties")
+
     def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
         self.properties = properties
         self.limits = limits
@@ -69,24 +71,28 @@ class Extension:
 
     @classmethod
     def check(cls, properties: Mapping[str, str], limits: Limits) -> None:
-        """BadText if ``properties`` make no sense; unknown ones are ignored (``MM-08``)."""
+        """Raise BadText if ``properties`` make no sense; unknown ones are ignored (``MM-08``)."""
 
     @classmethod
     def check_final(cls, properties: Mapping[str, str], limits: Limits) -> None:
-        """BadText if the final ``properties`` ask for more than our limits allow."""
+        """Raise BadText if the final ``properties`` ask for more than our limits allow."""
 
     @classmethod
     def answer(
         cls, theirs: Mapping[str, str], ours: Mapping[str, str], limits: Limits
     ) -> Mapping[str, str]:
-        """Server: the properties to answer to a client's ``theirs``; ``ours`` are configured."""
+        """Return, as the server, the properties to answer to a client's ``theirs``; ``ours`` are
+        configured.
+        """
         return {**theirs, **ours}
 
     @classmethod
     def agree(
         cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None, limits: Limits
     ) -> Mapping[str, str]:
-        """Client: the final properties; ``theirs`` is None if the server did not name it."""
+        """Return, as the client, the final properties; ``theirs`` is None if the server did not
+        name it.
+        """
         return {**ours, **(theirs or {})}
 
     # In the session -----------------------------------------------------------------------------
@@ -106,7 +112,7 @@ class Extension:
         """
 
     def frame_before(self, note: str | None) -> bytes | None:
-        """The payload of a frame to send before a message, or None (only if ``annotates``).
+        """Return the payload of a frame to send before a message, or None (only if ``annotates``).
 
         ``note`` is what the sender of the message said for this extension, None if nothing.  It is
         empty when a broker hands on a message about which its sender said nothing: whatever was
@@ -115,25 +121,26 @@ class Extension:
         return None
 
     def fields(self) -> Mapping[str, str]:
-        """What to add to the fields of the message which came now (only if ``annotates``)."""
+        """Return what to add to the fields of the message that came now (only if ``annotates``)."""
         return {}
 
     def check_note(self, note: str) -> None:
-        """BadText or LimitExceeded for a note which ``frame_before`` could not say.
+        """Raise BadText or LimitExceeded for a note that ``frame_before`` could not say.
 
         It is asked before anything of a message is written; the message alone fails.
         """
 
     def note(self, fields: Mapping[str, str]) -> str | None:
-        """What a broker hands on of this message's ``fields()``; ``frame_before`` gets it there.
+        """Return what a broker hands on of this message's ``fields()``; ``frame_before`` gets it
+        there.
 
-        By default the field which has the extension's own name.
+        By default the field that has the extension's own name.
         """
         return fields.get(self.name)
 
     @property
     def objects(self) -> bool:
-        """Whether it may refuse bodies: ``objection`` or ``inspection`` is overridden."""
+        """Return whether it may refuse bodies: ``objection`` or ``inspection`` is overridden."""
         cls = type(self)
         return (
             cls.objection is not Extension.objection or cls.inspection is not Extension.inspection
@@ -144,26 +151,26 @@ class Extension:
         return None
 
     def inspection(self, body: bytes) -> Inspection | None:
-        """A longer inspection of this body (``MM-28``); None: ``objection`` says at once."""
+        """Return a longer inspection of this body (``MM-28``); None: ``objection`` says at once."""
         return None
 
     def encode(self, body: Any) -> bytes | None:
-        """``body`` as octets; None if this extension has no opinion."""
+        """Return ``body`` as octets; None if this extension has no opinion."""
         return None
 
     def decode(self, body: bytes) -> Any:
-        """The octets of a body as an object; None if this extension has no opinion."""
+        """Return the octets of a body as an object; None if this extension has no opinion."""
         return None
 
 
 class ExtensionSet(Mapping[str, type[Extension]]):
-    """The extensions which one side knows, by name and alias.
+    """Holds the extensions that one side knows, by name and alias.
 
-    Iteration gives names only, not aliases.
+    Iteration returns names only, not aliases.
     """
 
     def __init__(self, classes: Iterable[type[Extension]]) -> None:
-        """ValueError for a name which is no FIELD, or which two extensions share."""
+        """Raise ValueError for a name that is no FIELD, or that two extensions share."""
         self._names: dict[str, type[Extension]] = {}
         self._all: dict[str, type[Extension]] = {}
         for extension in classes:
@@ -176,14 +183,16 @@ class ExtensionSet(Mapping[str, type[Extension]]):
                 self._all[name] = extension
 
     def plus(self, *classes: type[Extension]) -> ExtensionSet:
-        """These and vendors' ``classes``; ValueError for a name without ``x-`` (``MM-10``)."""
+        """Return these and vendors' ``classes``; raise ValueError for a name without ``x-``
+        (``MM-10``).
+        """
         for extension in classes:
             if not extension.name.startswith("x-"):
                 raise ValueError(f"a vendor's extension begins with x-, not {extension.name!r}")
         return ExtensionSet([*self._names.values(), *classes])
 
     def without(self, *names: str) -> ExtensionSet:
-        """These but for ``names``: they will be refused when required and never be used."""
+        """Return these but for ``names``: they will be refused when required and never be used."""
         return ExtensionSet(kept for name, kept in self._names.items() if name not in names)
 
     def __getitem__(self, name: str) -> type[Extension]:
@@ -197,7 +206,8 @@ class ExtensionSet(Mapping[str, type[Extension]]):
 
 
 class Acknowledging(Extension):
-    """What ``ack`` and ``batch-ack`` share: a number of messages in flight (``MM-18`` … ``MM-21``).
+    """Has what ``ack`` and ``batch-ack`` share: a number of messages in flight (``MM-18`` …
+    ``MM-21``).
 
     The frames themselves are the session's business: they move its windows.
 
@@ -214,7 +224,9 @@ class Acknowledging(Extension):
 
     @staticmethod
     def named(properties: Mapping[str, str]) -> int | None:
-        """The number which ``properties`` hold, in any of the spellings which are read (MM-20)."""
+        """Return the number that ``properties`` hold, in any of the spellings that are read
+        (MM-20).
+        """
         for key in ("max-count", "count", "messagesperack"):
             text = properties.get(key)
             if text is not None:
@@ -226,12 +238,14 @@ class Acknowledging(Extension):
 
     @classmethod
     def check(cls, properties: Mapping[str, str], limits: Limits) -> None:
-        """``MM-20``: 1 … 32767."""
+        """Check that the number is 1 … 32767 (``MM-20``)."""
         cls.named(properties)
 
     @classmethod
     def check_final(cls, properties: Mapping[str, str], limits: Limits) -> None:
-        """``MM-20``: the final number may be above what the server named, up to its limit."""
+        """Check the final number (``MM-20``): it may be above what the server named, up to its
+        limit.
+        """
         count = cls.named(properties) or cls.default
         allowed = limits.integer("ack-count")
         if count > allowed:
@@ -241,7 +255,7 @@ class Acknowledging(Extension):
     def answer(
         cls, theirs: Mapping[str, str], ours: Mapping[str, str], limits: Limits
     ) -> Mapping[str, str]:
-        """The lowest of what the client, the configuration and the limit say."""
+        """Return the lowest of what the client, the configuration and the limit say."""
         counts = [count for count in (cls.named(theirs), cls.named(ours)) if count is not None]
         if not counts:
             return {}
@@ -251,20 +265,24 @@ class Acknowledging(Extension):
     def agree(
         cls, ours: Mapping[str, str], theirs: Mapping[str, str] | None, limits: Limits
     ) -> Mapping[str, str]:
-        """``MM-20``: the lower of the two; a server which names no number leaves it to us."""
+        """Return the lower of the two (``MM-20``); a server that names no number leaves it to
+        us.
+        """
         count = cls.named(ours) or cls.default
         return {"max-count": str(min(count, cls.named(theirs or {}) or count))}
 
 
 class BatchAck(Acknowledging):
-    """``MM-19``: acknowledgements are cumulative, with a window of 10 or what is agreed."""
+    """With this, acknowledgements are cumulative (``MM-19``), with a window of 10 or what is
+    agreed.
+    """
 
     name = "batch-ack"
     default = NUMBER_OF_ACKS_DEFAULT
 
 
 class Ack(Acknowledging):
-    """``MM-18``: one message in flight, unless the final properties carry a number."""
+    """Allows one message in flight (``MM-18``), unless the final properties carry a number."""
 
     name = "ack"
     default = 1
@@ -279,7 +297,9 @@ class Ack(Acknowledging):
 
 
 class PubSub(Extension):
-    """``MM-25``: subscriptions with filters.  The broker is the one which obeys the commands."""
+    """Has subscriptions with filters (``MM-25``).  The broker is the one that obeys the
+    commands.
+    """
 
     name = "pub-sub"
     aliases = ("pubsub",)
@@ -287,7 +307,7 @@ class PubSub(Extension):
 
 
 class Json(Extension):
-    """``MM-28``: every body is one JSON document.
+    """With this, every body is one JSON document (``MM-28``).
 
     A body above ``json-octets`` is carried unchecked.
     """
@@ -305,7 +325,7 @@ class Json(Extension):
         return None
 
     def inspection(self, body: bytes) -> Inspection | None:
-        """A body which may take a while is checked in slices."""
+        """Check a body that may need long in slices."""
         octets = len(body)
         if octets <= CHECKED_DEPTH_MAX or octets > self.limits["json-octets"]:
             return None
@@ -321,7 +341,7 @@ class Json(Extension):
         return text.encode("utf-8")
 
     def decode(self, body: bytes) -> Any:
-        """The document; ValueError if it is none."""
+        """Return the document; ValueError if it is none."""
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
 
 
@@ -330,7 +350,8 @@ def _no_constant(name: str) -> None:
 
 
 class Dotnet(Extension):
-    """``MM-29``: a frame with the type's name stands before a message, and holds until the next.
+    """Puts a frame with the type's name before a message (``MM-29``), and the name holds until the
+    next.
 
     The name is an opaque string: it is never resolved and nothing is imported.  An empty one says
     that the messages from here on have no type.
@@ -346,7 +367,7 @@ class Dotnet(Extension):
         self._fields: Mapping[str, str] = {}
 
     def frame_received(self, payload: bytes) -> None:
-        """The type of the messages from here on."""
+        """Return the type of the messages from here on."""
         if len(payload) > TYPE_NAME_OCTETS_MAX:
             raise BadText(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
         try:
@@ -356,7 +377,7 @@ class Dotnet(Extension):
         self._fields = {"dotnet-type": name} if name else {}
 
     def frame_before(self, note: str | None) -> bytes | None:
-        """The type's name, if it is another than that of the message before."""
+        """Return the type's name, if it is another than that of the message before."""
         if note is None or note == (self._sent or ""):
             return None
         self.check_note(note)
@@ -364,30 +385,30 @@ class Dotnet(Extension):
         return note.encode("utf-8")
 
     def check_note(self, note: str) -> None:
-        """``MM-29``: ≤ 512 octets."""
+        """Check that the note has ≤ 512 octets (``MM-29``)."""
         if len(note.encode("utf-8")) > TYPE_NAME_OCTETS_MAX:
             raise TooLong(f"a type name has at most {TYPE_NAME_OCTETS_MAX} octets")
 
     def fields(self) -> Mapping[str, str]:
-        """``dotnet-type``."""
+        """Return ``dotnet-type``."""
         return self._fields
 
     def note(self, fields: Mapping[str, str]) -> str | None:
-        """The type."""
+        """Return the type."""
         return fields.get("dotnet-type")
 
 
 class Xml(Extension):
-    """``MM-30``: a marker, payloads are XML."""
+    """Is a marker: payloads are XML (``MM-30``)."""
 
     name = "xml"
 
 
 class Protobuf(Extension):
-    """``MM-30``: a marker, payloads are protocol buffers."""
+    """Is a marker: payloads are protocol buffers (``MM-30``)."""
 
     name = "protobuf"
 
 
 STANDARD: Final = ExtensionSet((BatchAck, Ack, PubSub, Json, Dotnet, Xml, Protobuf))
-"""What the source defines; ``microauth`` it only names, so it is not among them (``MM-30``)."""
+"""The source defines these; ``microauth`` it only names, so it is not among them (``MM-30``)."""

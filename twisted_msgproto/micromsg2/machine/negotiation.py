@@ -1,12 +1,10 @@
-"""Which extensions a connection uses: pure functions over the three handshake messages.
-
-::
+"""Agree on the extensions of a connection, with pure functions over the three handshake messages::
 
     client   opening     required A, B   optional X, Y                              MM-02
     server   answer      required C      optional Y, Z                              MM-03
     client   closing     required A, B, C   optional Y                              MM-04
 
-Names are compared by the extension which they mean, so ``pubsub`` and ``pub-sub`` are one.
+Names are compared by the extension that they mean, so ``pubsub`` and ``pub-sub`` are one.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from ..wire import MAJOR, MINOR, PROTOCOL_ERROR, BadText, Handshake, Offer, enco
 from .extensions import STANDARD, Ack, BatchAck, Extension, ExtensionSet
 
 IDENTITY: Final = f"twisted-msgproto/{__version__}"
-"""Product name and version (``MM-03``)."""
+"""Our sides name product and version like this (``MM-03``)."""
 
 UNSUPPORTED_VERSION: Final = "unsupported-version"
 UNSUPPORTED_EXTENSION: Final = "unsupported-extension"
@@ -30,7 +28,7 @@ BAD_EXTENSION: Final = "bad-extension"
 
 
 class Disagreement(Exception):
-    """The handshake cannot succeed; ``code`` and text make the ERROR which says so."""
+    """The handshake cannot succeed; ``code`` and text make the ERROR that says so."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -39,7 +37,7 @@ class Disagreement(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Proposal:
-    """What one side brings into the handshake.
+    """Holds what one side brings into the handshake.
 
     Attributes:
         identity: ASCII, ≤ 255 characters.
@@ -48,7 +46,7 @@ class Proposal:
         known: what may be agreed to at all.
         accepted: client: names to use when the server suggests them, though not offered.
 
-    ValueError for an extension which is not known, is offered twice or has bad properties, and for
+    ValueError for an extension that is not known, is offered twice or has bad properties, and for
     what cannot be written.
     """
 
@@ -71,12 +69,12 @@ class Proposal:
         encode_handshake(self.opening())
 
     def opening(self) -> Handshake:
-        """A client's first message (``MM-02``)."""
+        """Return a client's first message (``MM-02``)."""
         return Handshake(MAJOR, MINOR, self.identity, self.required, self.optional)
 
 
 def _by_extension(offers: Iterable[Offer], known: ExtensionSet, limits: Limits) -> dict[str, Offer]:
-    """Canonical name → offer, unknown ones under their own name; duplicates are refused."""
+    """Return canonical name → offer, unknown ones under their own name; duplicates are refused."""
     found: dict[str, Offer] = {}
     for offer in offers:
         extension = known.get(offer.name)
@@ -110,7 +108,7 @@ def _check_required(offers: Iterable[str], known: ExtensionSet) -> None:
 
 
 def answer(opening: Handshake, ours: Proposal, limits: Limits) -> Handshake:
-    """The server's message to a client's ``opening`` (``MM-03``, ``MM-05`` … ``MM-07``).
+    """Return the server's message to a client's ``opening`` (``MM-03``, ``MM-05`` … ``MM-07``).
 
     Optional in it is what the client offers and we know, and what we suggest by ourselves.  What
     the client requires goes without saying, unless we have another number in mind for it.
@@ -127,7 +125,7 @@ def answer(opening: Handshake, ours: Proposal, limits: Limits) -> Handshake:
     for name in dict.fromkeys((*configured, *theirs)):
         extension = known.get(name)
         if extension is None:
-            continue  # an option which we do not have
+            continue  # an option that we do not have
         offer = theirs.get(name)
         own = configured[name].properties if name in configured else {}
         named = extension.answer({} if offer is None else offer.properties, own, limits)
@@ -183,9 +181,9 @@ def closing(reply: Handshake, ours: Proposal, limits: Limits) -> Handshake:
 def check_closing(
     opening: Handshake, reply: Handshake, last: Handshake, ours: Proposal, limits: Limits
 ) -> None:
-    """The server looks at the client's last message (``MM-04``, ``MM-05``, ``MM-07``).
+    """Check the client's last message, as the server (``MM-04``, ``MM-05``, ``MM-07``).
 
-    Every extension which either side requires must be in it, and nothing beyond what the client
+    Every extension that either side requires must be in it, and nothing beyond what the client
     required and the server answered.
     """
     _check_lowest(last.major)
@@ -203,7 +201,7 @@ def check_closing(
 
 
 def instances(last: Handshake, known: ExtensionSet, limits: Limits) -> list[Extension]:
-    """The extensions of a session in the order of their indexes, 1 first (``MM-09``)."""
+    """Return the extensions of a session in the order of their indexes, 1 first (``MM-09``)."""
     made = []
     for offer in last.offers:
         extension = known[offer.name]

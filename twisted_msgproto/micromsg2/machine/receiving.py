@@ -1,4 +1,4 @@
-"""Messages as they arrive: new or repeated, in parts or whole, refused or good.
+"""Receive messages: new or repeated, in parts or complete, refused or good.
 
 Serves ``MM-12`` … ``MM-14``, ``MM-22``, ``MM-28`` and ``MM-31``.
 
@@ -29,22 +29,24 @@ from ..wire import (
 from .extensions import Extension, refusal
 
 REPEATS_KNOWN_MIN: Final = 1024
-"""At least so many of the last numbers are known as repeats when they come again (``MM-13``)."""
+"""At least this many of the last numbers are known as repeats when they come again (``MM-13``)."""
 
 PROPERTY_TEXTS_KEPT: Final = 64
-"""So many texts of properties are remembered with what they say."""
+"""This many texts of properties are remembered with what they say."""
 
 INSPECTION_STEPS: Final = 16_000
-"""What one call of ``receive`` may spend on the inspection of bodies: about 30 ms (``MM-28``)."""
+"""One call of ``receive`` may spend this much on the inspection of bodies: about 30 ms
+(``MM-28``).
+"""
 
 OBJECTION_OCTETS: Final = 24
-"""So much of a body which is judged at once counts as one step."""
+"""This much of a body that is judged at once counts as one step."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Broken(Exception):
-    """The peer broke the protocol inside a frame which was whole."""
+    """The peer broke the protocol inside a frame that was whole."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -52,7 +54,7 @@ class Broken(Exception):
 
 
 class _Read(NamedTuple):
-    """What a text of properties says."""
+    """Holds what a text of properties says."""
 
     properties: Properties
     fields: Mapping[str, str]
@@ -60,7 +62,7 @@ class _Read(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What annotating extensions say about a message: for the table, and by their names."""
+    """Holds what annotating extensions say about a message: for the table, and by their names."""
 
     fields: Mapping[str, str]
     notes: Mapping[str, str]
@@ -68,12 +70,13 @@ class _Said(NamedTuple):
 
 _SILENCE: Final = _Said(_NOTHING, _NOTHING)
 _EMPTY: Final = _Read(NO_PROPERTIES, _NOTHING, 0)
+_NO_PARTS: Final[Iterator[Part]] = iter(())
 _ALL_EMPTY: Final[list[_Read]] = []
 
 
 @dataclass(slots=True)
 class _Payload:
-    """A payload of which at least one part has come (``MM-31``)."""
+    """Is a payload of which at least one part has come (``MM-31``)."""
 
     first: Part
     read: _Read
@@ -87,7 +90,7 @@ class _Payload:
 
 
 class _Inspected(NamedTuple):
-    """A whole payload whose inspection by extensions goes on (``MM-28``)."""
+    """Is a complete payload while extensions inspect it (``MM-28``)."""
 
     verdict: Generator[None, None, str | None]
     message: Part
@@ -101,49 +104,63 @@ def _with(fields: Mapping[str, str], said: _Said) -> Mapping[str, str]:
 
 
 class Inbox:
-    """What has arrived in a session, up to the events which are given out.
+    """Holds what has arrived in a session, up to the events that are returned.
 
     Attributes:
         window: numbers of whole payloads by place, and which of them are safe.
-        count: the agreed number of messages in flight; None: numbers are not looked at (MM-13).
-        annotating: extensions which say something about each message, with their indexes.
-        objecting: extensions which may refuse a body (MM-28).
-        repeat_seen: a repeat came which the newest ack covers.
-        inspected: the body which is being inspected; nothing behind it is looked at meanwhile.
+        count: the agreed number of messages in flight; None: numbers are ignored (MM-13).
+        annotating: extensions that say something about each message, with their indexes.
+        objecting: extensions that may refuse a body (MM-28).
+        repeat_seen: a repeat came that the newest ack covers.
+        inspected: the body that is being inspected; nothing behind it is looked at meanwhile.
         steps: what inspections may still spend in this call.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        counters: Counters,
-        annotating: Sequence[tuple[int, Extension]],
-        refused: Callable[[int, str], None],
-    ) -> None:
-        """``annotating`` is filled when extensions are agreed.
+    __slots__ = (
+        "_batch",
+        "_behind",
+        "_counters",
+        "_last",
+        "_octets_max",
+        "_parts_max",
+        "_payload",
+        "_refused",
+        "_sliced",
+        "_texts",
+        "annotating",
+        "count",
+        "inspected",
+        "objecting",
+        "repeat_seen",
+        "steps",
+        "window",
+    )
 
-        ``refused(sequence, why)`` is called for each body which an extension refuses."""
+    def __init__(
+        self, limits: Limits, counters: Counters, refused: Callable[[int, str], None]
+    ) -> None:
+        """``refused(sequence, why)`` is called for each body that an extension refuses."""
         self.window: ReceiveWindow[None] = ReceiveWindow()
         self.count: int | None = None
-        self.annotating = annotating
-        self.objecting: list[Extension] = []
+        self.annotating: Sequence[tuple[int, Extension]] = ()
+        self.objecting: Sequence[Extension] = ()
         self.repeat_seen = False
         self.inspected: _Inspected | None = None
         self.steps = INSPECTION_STEPS
-        self._behind: Iterator[Part] = iter(())  # frames of the same run, behind that body
+        self._behind = _NO_PARTS  # frames of the same run, behind that body
         self._parts_max = limits.integer("payload-parts")
         self._octets_max = limits.integer("payload-octets")
         self._counters = counters
         self._refused = refused
         self._sliced = 0  # place up to which slices reach
-        self._last = 0  # number which came last
-        self._batch = MessagesReceived()  # messages which are not in an event yet
+        self._last = 0  # number that came last
+        self._batch: MessagesReceived | None = None  # messages that are not in an event yet
         self._payload: _Payload | None = None
         self._texts: dict[bytes, _Read] = {}
 
     @property
     def held_octets(self) -> int:
-        """Octets of a payload of which parts are missing, or which is being inspected."""
+        """Return octets of a payload of which parts are missing, or which is being inspected."""
         if self.inspected is not None:
             return len(self.inspected.message.payload)
         return 0 if self._payload is None else self._payload.octets
@@ -154,23 +171,24 @@ class Inbox:
         return self._payload is not None
 
     def take(self) -> MessagesReceived | None:
-        """The messages which have come so far, as one slice of the window; None for none."""
+        """Return the messages that have come so far, as one slice of the window; None for none."""
         batch = self._batch
-        if not batch.sequences:
-            return None
-        batch.place = self._sliced = self.window.slice()
-        self._batch = MessagesReceived()
+        if batch is not None:
+            batch.place = self._sliced = self.window.slice()
+            self._batch = None
         return batch
 
     def slice_refused(self) -> int | None:
-        """The place of refused bodies behind the last slice; None if there are none (MM-28)."""
+        """Return the place of refused bodies behind the last slice; None if there are none
+        (MM-28).
+        """
         if self.window.received == self._sliced:
             return None
         self._sliced = self.window.slice()
         return self._sliced
 
     def receive_run(self, run: Messages) -> None:
-        """Whole frames.  Plain new ones are taken as columns, anything else one by one."""
+        """Receive complete frames: plain new ones as columns, anything else one by one."""
         reads = None
         if self._payload is None and (not self.objecting or self._all_good(run.payloads)):
             reads = self._read_all(run.properties)
@@ -179,31 +197,40 @@ class Inbox:
             self._receive_rows(map(Part, *columns))
             return
         self._receive(len(run.sequences))
-        batch = self._batch
-        if batch.sequences:
-            batch.sequences += run.sequences
-            batch.destinations += run.destinations
-            batch.bodies += run.payloads
-            batch.texts += run.properties
-        else:  # as nearly always: the columns are nobody else's
-            batch.sequences, batch.destinations = run.sequences, run.destinations
-            batch.bodies, batch.texts = run.payloads, run.properties
-        batch.octets += run.octets
+        notes: list[Mapping[str, str]] = []
         if reads is _ALL_EMPTY:
-            reads = [_EMPTY] * len(run.sequences)
-            batch.properties += [NO_PROPERTIES] * len(reads)
+            properties: list[Properties] = [NO_PROPERTIES] * len(run.sequences)
+            fields = [_NOTHING] * len(run.sequences)
         else:
             self._counters.untyped += sum([read.untyped for read in reads])
-            batch.properties += [read.properties for read in reads]
+            properties = [read.properties for read in reads]
+            fields = [read.fields for read in reads]
         if self.annotating:
             # Asked for each message: what an extension says may hold for one only.
-            said = [self._say() for _ in reads]
-            batch.fields += [
-                _with(*row) for row in zip([r.fields for r in reads], said, strict=True)
-            ]
-            batch.notes += [each.notes for each in said]
-        else:
-            batch.fields += [read.fields for read in reads]
+            said = [self._say() for _ in fields]
+            fields = [_with(*row) for row in zip(fields, said, strict=True)]
+            notes = [each.notes for each in said]
+        batch = self._batch
+        if batch is None:  # as nearly always: the columns are nobody else's
+            self._batch = MessagesReceived(
+                run.sequences,
+                run.destinations,
+                fields,
+                run.payloads,
+                run.properties,
+                properties,
+                run.octets,
+                notes=notes,
+            )
+            return
+        batch.sequences += run.sequences
+        batch.destinations += run.destinations
+        batch.fields += fields
+        batch.bodies += run.payloads
+        batch.texts += run.properties
+        batch.properties += properties
+        batch.octets += run.octets
+        batch.notes += notes
 
     def _all_good(self, bodies: list[bytes]) -> bool:
         """Whether all these can be judged now, and no extension refuses one."""
@@ -215,7 +242,7 @@ class Inbox:
         )
 
     def _receive_rows(self, rows: Iterator[Part]) -> None:
-        """Frames one by one, until one of them takes longer."""
+        """Receive frames one by one, until one of them needs longer."""
         for row in rows:
             self._receive_whole(row)
             if self.inspected is not None:
@@ -223,7 +250,7 @@ class Inbox:
                 return
 
     def _read_all(self, texts: list[bytes]) -> list[_Read] | None:
-        """What all these texts say; None if one of them says nothing."""
+        """Return what all these texts say; None if one of them says nothing."""
         if not any(texts):
             return _ALL_EMPTY
         try:
@@ -232,7 +259,7 @@ class Inbox:
             return None
 
     def _read(self, text: bytes) -> _Read:
-        """What a text of properties says; Broken if it does not parse (``MM-22``)."""
+        """Return what a text of properties says; Broken if it does not parse (``MM-22``)."""
         if not text:
             return _EMPTY
         known = self._texts.get(text)
@@ -250,7 +277,7 @@ class Inbox:
         return known
 
     def _say(self) -> _Said:
-        """What annotating extensions say about the message which comes now."""
+        """Return what annotating extensions say about the message that comes now."""
         if not self.annotating:
             return _SILENCE
         fields: dict[str, str] = {}
@@ -264,7 +291,9 @@ class Inbox:
         return _Said(fields, notes)
 
     def _follow(self, sequences: Sequence[int]) -> bool:
-        """Whether these are the numbers which have to come next, without a wrap among them."""
+        """Return whether these are the numbers that have to come next, without a wrap among
+        them.
+        """
         first = sequences[0]
         last = first + len(sequences) - 1
         if first != self._last + 1 or last > SPACE.last:  # after a wrap they come one by one
@@ -275,7 +304,9 @@ class Inbox:
         return True
 
     def _is_repeat(self, sequence: int) -> bool:
-        """True for one of the last numbers, False for the next; Broken for any other (MM-13)."""
+        """Return True for one of the last numbers, False for the next; raise Broken for any
+        other (MM-13).
+        """
         following = SPACE.after(self._last)
         if sequence == following:
             return False
@@ -289,7 +320,7 @@ class Inbox:
         return True
 
     def _receive_whole(self, message: Part) -> None:
-        """A frame without CONTINUED: a payload of its own, or the last part of one."""
+        """Receive a frame without CONTINUED: a payload of its own, or the last part of one."""
         if self._payload is not None:
             self.receive_part(message, last=True)
         elif self.count is None or not self._is_repeat(message.sequence):
@@ -298,14 +329,15 @@ class Inbox:
             self._take(message, read, self._say(), 1)
 
     def _receive(self, numbers: int, messages: int | None = None) -> None:
-        self.window.receive(numbers)
+        window = self.window
+        window.received += numbers
         self._counters.received += numbers if messages is None else messages
-        if self.count is not None:
-            over = self.window.unacknowledged - self.count
-            self._counters.over_window += max(0, min(numbers, over))
+        if self.count is not None and window.received - window.acknowledged > self.count:
+            over = window.unacknowledged - self.count
+            self._counters.over_window += min(numbers, over)
 
     def _take(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
-        """A new and whole payload, which extensions may want to inspect."""
+        """Receive a new and complete payload; extensions may want to inspect it."""
         if not self.objecting:
             self._keep(message, read, said, numbers)
             return
@@ -334,7 +366,9 @@ class Inbox:
         return None
 
     def _inspect(self, inspected: _Inspected) -> None:
-        """Inspect on; a body which an extension refuses counts as settled (``MM-28``)."""
+        """Continue the inspection; a body that an extension refuses counts as settled
+        (``MM-28``).
+        """
         try:
             next(inspected.verdict)
         except StopIteration as judged:
@@ -348,23 +382,25 @@ class Inbox:
                 self._refused(inspected.message.sequence, judged.value)
 
     def resume(self) -> None:
-        """Inspect on, and go on behind that body once there is a verdict."""
+        """Continue the inspection, and read behind that body once there is a verdict."""
         if self.inspected is not None:
             self._inspect(self.inspected)
             if self.inspected is None:
-                behind, self._behind = self._behind, iter(())
+                behind, self._behind = self._behind, _NO_PARTS
                 self._receive_rows(behind)
 
     def forget(self) -> None:
         """The session is over: what has no verdict yet gets none."""
         self.inspected = None
-        self._behind = iter(())
+        self._behind = _NO_PARTS
 
     def _keep(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
-        """A good payload."""
+        """Accept a good payload."""
         self._receive(numbers, 1)
         self._counters.untyped += read.untyped
         batch = self._batch
+        if batch is None:
+            batch = self._batch = MessagesReceived()
         batch.sequences.append(message.sequence)
         batch.destinations.append(message.destination)
         batch.bodies.append(message.payload)
@@ -378,7 +414,7 @@ class Inbox:
     # ── parts ───────────────────────────────────────────────────────────────────────────────────
 
     def receive_part(self, part: Part, *, last: bool) -> None:
-        """A frame of a payload which has several (``MM-14``, ``MM-31``)."""
+        """Receive a frame of a payload that has several (``MM-14``, ``MM-31``)."""
         payload = self._payload
         if payload is None:
             repeat = self.count is not None and self._is_repeat(part.sequence)

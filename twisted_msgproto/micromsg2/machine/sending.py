@@ -1,17 +1,17 @@
-"""What leaves a MicroMsg2 session: messages, commands, frames of extensions, errors.
+"""A MicroMsg2 session sends messages, commands, frames of extensions and errors.
 
-Serves ``MM-12`` … ``MM-19`` and ``MM-31``.  :class:`Sending` is the half of a session which an
+Serves ``MM-12`` … ``MM-19`` and ``MM-31``.  :class:`Sending` is the half of a session that an
 application asks; it decides nothing about what arrives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ...core.connection import Connection
 from ...core.deadlines import Deadlines
-from ...core.errors import LimitExceeded
+from ...core.errors import Fault, LimitExceeded
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, Table
 from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
@@ -25,12 +25,14 @@ from ..wire import (
     Error,
     ExtensionFrame,
     Messages,
+    Unnumbered,
     Writable,
     encode_address,
     encode_command,
     encode_error,
     encode_extension,
-    encode_message,
+    encode_numbered,
+    encode_unnumbered,
     write_properties,
 )
 from .extensions import Extension
@@ -39,7 +41,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Sending(Connection[bytes, bytes, Event]):
-    """The sending half of a session.
+    """Is the sending half of a session.
 
     Attributes:
         limits: the limits in force.
@@ -48,17 +50,38 @@ class Sending(Connection[bytes, bytes, Event]):
         sending: numbers in flight; None unless acknowledgements were agreed (``MM-18``, ``MM-19``).
     """
 
+    # There may be ten thousand sessions: without slots each has a dict of more than a KiB.
+    __slots__ = (
+        "_ack_wait_seconds",
+        "_annotating",
+        "_last_sent",
+        "_machine",
+        "_no_ack_since",
+        "_now",
+        "_out",
+        "_paused",
+        "_payload_octets_max",
+        "counters",
+        "deadlines",
+        "extensions",
+        "fault",
+        "limits",
+        "sending",
+    )
+
     counters: Counters
     deadlines: Deadlines
+    fault: Fault | None
 
     def __init__(self, table: Table[Side], initial: Side, limits: Limits | None) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self.limits = limits
         self.counters = Counters()
         self.deadlines = Deadlines()
-        self.extensions: list[Extension] = []
+        self.fault = None
+        self.extensions: Sequence[Extension] = ()
         self.sending: SendWindow[int] | None = None
-        self._annotating: list[tuple[int, Extension]] = []
+        self._annotating: Sequence[tuple[int, Extension]] = ()
         self._machine = Machine(table, initial)
         self._out: list[bytes] = []
         self._last_sent = 0  # number of our newest message
@@ -72,7 +95,7 @@ class Sending(Connection[bytes, bytes, Event]):
 
     @property
     def state(self) -> Side:
-        """Where this side stands."""
+        """Return where this side stands."""
         return self._machine.state
 
     @property
@@ -89,7 +112,7 @@ class Sending(Connection[bytes, bytes, Event]):
 
     @property
     def in_flight(self) -> int:
-        """How many messages of ours are not acknowledged yet (0 without acks)."""
+        """Return how many messages of ours are not acknowledged yet (0 without acks)."""
         return 0 if self.sending is None else len(self.sending)
 
     def has(self, name: str) -> bool:
@@ -97,7 +120,7 @@ class Sending(Connection[bytes, bytes, Event]):
         return self.extension(name) is not None
 
     def extension(self, name: str) -> Extension | None:
-        """The agreed extension of this name; None if it was not agreed."""
+        """Return the agreed extension of this name; None if it was not agreed."""
         return next((found for found in self.extensions if found.name == name), None)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
@@ -113,16 +136,16 @@ class Sending(Connection[bytes, bytes, Event]):
 
         ``notes`` are for annotating extensions, by name: ``{"dotnet": "Name.Of.Type"}``.  Raises
         IllegalTransition outside a session, ValueError while the window is full, LimitExceeded for
-        what is above our own limits, BadText for a destination or properties which cannot be.
+        what is above our own limits, BadText for a destination or properties that cannot be.
         """
         address = self.address(destination, properties)
         self.check((len(payload),), notes)
         return self.send_run(address, (payload,), notes)[0]
 
     def address(self, destination: str, properties: Mapping[str, Writable]) -> bytes:
-        """What :meth:`send_run` takes for messages to ``destination``.
+        """Return the address for :meth:`send_run`, for messages to ``destination``.
 
-        BadText for what cannot be, LimitExceeded for what is too long.
+        Raises BadText for what cannot be, LimitExceeded for what is too long.
         """
         text = write_properties(properties)
         self._limit(len(text), "properties-octets")
@@ -154,7 +177,7 @@ class Sending(Connection[bytes, bytes, Event]):
         *,
         now: float | None = None,
     ) -> list[int]:
-        """Send messages to one address (see ``encode_address``); their numbers, in order.
+        """Send messages to one address (see ``encode_address``); return their numbers, in order.
 
         All of one payload's parts are queued here, so no ack for a number can come before its last
         part was written (``MM-31``).  Raises IllegalTransition outside a session, and ValueError
@@ -162,24 +185,49 @@ class Sending(Connection[bytes, bytes, Event]):
         by :meth:`check` alone.  The time in which the peer has to acknowledge runs from ``now``
         (None: from the call before).
         """
+        return self.send_encoded(
+            [encode_unnumbered(address, payload) for payload in payloads], notes, now=now
+        )
+
+    def send_encoded(
+        self,
+        messages: Sequence[tuple[Unnumbered, ...]],
+        notes: Mapping[str, str] = _NOTHING,
+        *,
+        now: float | None = None,
+    ) -> list[int]:
+        """Do what :meth:`send_run` does, for messages from ``encode_unnumbered``; many may share
+        them.
+        """
         if not self.established:
             raise IllegalTransition(self.state, Messages)
-        window, out = self.sending, self._out
-        numbers = []
-        sequence = self._last_sent
-        for payload in payloads:
-            if self._annotating:
+        numbers: list[int] = []
+        if not self._annotating:
+            self._number(messages, numbers)
+        else:
+            for message in messages:
                 self._write_notes(notes)
-            sequence = SPACE.after(sequence)
-            if window is not None:
-                window.sent(sequence, sequence)
-            self._last_sent = sequence
-            self.counters.sent += 1
-            numbers.append(sequence)
-            out += encode_message(sequence, address, payload)
-        if window is not None and self._no_ack_since is None and numbers:
+                self._number((message,), numbers)
+        if self.sending is not None and self._no_ack_since is None and numbers:
             self._await_ack(self._now if now is None else now)
+        if len(numbers) < len(messages):
+            raise ValueError("the window is full")
         return numbers
+
+    def _number(self, messages: Sequence[tuple[Unnumbered, ...]], numbers: list[int]) -> None:
+        """Send these, as far as the window has room, and add their ``numbers``."""
+        window = self.sending
+        if window is not None:
+            messages = messages[: window.room]
+        if not messages:
+            return
+        given = SPACE.following(self._last_sent, len(messages))
+        if window is not None:
+            window.sent_run(given, given)
+        self._last_sent = given[-1]
+        self.counters.sent += len(given)
+        numbers += given
+        self._out += encode_numbered(given, messages)
 
     def _await_ack(self, now: float) -> None:
         """The peer has to acknowledge something from now on."""
@@ -224,7 +272,7 @@ class Sending(Connection[bytes, bytes, Event]):
         raise ValueError(f"extension {name} was not agreed")
 
     def send_error(self, code: str, text: str) -> None:
-        """Send an ERROR which ends nothing; IllegalTransition outside a session."""
+        """Send an ERROR that ends nothing; IllegalTransition outside a session."""
         if not self.established:
             raise IllegalTransition(self.state, Error)
         self._write_error(code, text)
@@ -236,7 +284,7 @@ class Sending(Connection[bytes, bytes, Event]):
         self._out.append(encode_error(line))
 
     def outputs(self) -> bytes:
-        """Take the octets which are to be written now."""
+        """Return and forget the octets that are to be written now."""
         if not self._out:
             return b""
         octets = b"".join(self._out)

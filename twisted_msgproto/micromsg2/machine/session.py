@@ -1,4 +1,4 @@
-"""What both sides of a MicroMsg2 connection share, as a machine: no I/O, no clock.
+"""Both sides of a MicroMsg2 connection share this machine; it needs no I/O and no clock.
 
 How the protocol works
 ----------------------
@@ -13,14 +13,14 @@ Acknowledgements are cumulative, by place in the window, never by the size of a 
 Without either, numbers are carried and never looked at.
 
 Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: a client calls
-``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message which shall count as
-settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known which message it was.
+``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message that shall count as
+settled, and ``fail(sequence)`` instead of ``not_safe`` where it is known that message it was.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from ...core.connection import WorkLost
@@ -62,7 +62,7 @@ from ..wire import (
     encode_extension,
 )
 from . import negotiation
-from .extensions import Ack, Acknowledging, BatchAck, Extension
+from .extensions import Ack, Acknowledging, BatchAck
 from .negotiation import Disagreement, Proposal
 from .receiving import INSPECTION_STEPS, Broken, Inbox
 from .sending import Sending
@@ -71,19 +71,39 @@ SPACE_SIZE: Final = SPACE.size
 
 _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 
-_NOTHING: Final[Mapping[str, str]] = {}
-
 
 class Session(Sending):
-    """What client and server share: everything but the handshake.
+    """Has what client and server share: everything but the handshake.
 
     Serves ``MM-10`` … ``MM-33``.
 
     Attributes as :class:`.sending.Sending`, and:
         fault: why the connection is to be closed, once it is.
-        decoder: its ``replaced`` counts texts which were not UTF-8.
+        decoder: its ``replaced`` counts texts that were not UTF-8.
         identity: what the peer announced; None before its handshake came.
     """
+
+    __slots__ = (
+        "_ack_due_at",
+        "_ack_start",
+        "_acks",
+        "_behind",
+        "_draining",
+        "_events",
+        "_firsts",
+        "_handshake_seconds",
+        "_heard_at",
+        "_idle_ack_seconds",
+        "_idle_close_seconds",
+        "_inbox",
+        "_partial",
+        "_unread",
+        "_unread_octets",
+        "_window",
+        "decoder",
+        "identity",
+        "proposal",
+    )
 
     def __init__(
         self,
@@ -97,12 +117,11 @@ class Session(Sending):
         limits = self.limits
         self.proposal = Proposal() if proposal is None else proposal
         self.decoder = Decoder(limits, handshakes)
-        self.fault: Fault | None = None
         self.identity: str | None = None
 
-        self._events: list[Event] = []  # of the read which is going on
-        # What came behind a body which is being inspected: frames, and octets which came later.
-        self._behind: list[Frame | Fault] = []
+        self._events: list[Event] = []  # of the read that is going on
+        # What came behind a body that is being inspected: frames, and octets that came later.
+        self._behind: Sequence[Frame | Fault] = ()
         self._unread: list[bytes] = []
         self._unread_octets = 0
 
@@ -111,15 +130,14 @@ class Session(Sending):
         self._idle_close_seconds = limits["idle-close"]
         # Times, by the caller's clock; None: not running.
         self._heard_at = 0.0
-        self._partial = False  # a frame or a payload is not whole yet
+        self._partial = False  # a frame or a payload is incomplete
         self._ack_due_at: float | None = None
 
         # What the agreed extensions mean for the session.
         self._acks: Acknowledging | None = None
-        self._ack_index = 0
-        self._commands: dict[str, Extension] = {}
+        self._ack_start = b""  # an acknowledgement up to its number
 
-        self._inbox = Inbox(limits, self.counters, self._annotating, self._body_refused)
+        self._inbox = Inbox(limits, self.counters, self._body_refused)
         self._window = self._inbox.window
         self._draining = False
         self._firsts: dict[int, int] = {}  # by place, of events the sink has not answered yet
@@ -133,7 +151,7 @@ class Session(Sending):
 
     @property
     def unacknowledged(self) -> int:
-        """How many numbers of the peer are not acknowledged yet (0 without acks)."""
+        """Return how many numbers of the peer are not acknowledged yet (0 without acks)."""
         return 0 if self._acks is None else self._window.unacknowledged
 
     @property
@@ -147,7 +165,9 @@ class Session(Sending):
 
     @property
     def held(self) -> int:
-        """Octets of what is not whole yet, is being inspected, or came behind that."""
+        """Return the octets of incomplete messages, of those being inspected, and of what came
+        behind these.
+        """
         return self.decoder.buffered + self._inbox.held_octets + self._unread_octets
 
     @property
@@ -183,7 +203,7 @@ class Session(Sending):
         return []
 
     def receive(self, inputs: bytes, now: float) -> list[Event]:
-        """Read what arrived at ``now`` (seconds, any clock which does not run backwards)."""
+        """Read what arrived at ``now`` (seconds, any clock that does not run backwards)."""
         if self._machine.state not in _READING:
             return []
         self._heard_at = self._now = now
@@ -222,19 +242,19 @@ class Session(Sending):
         return events
 
     def _resume(self, octets: bytes) -> list[Frame | Fault]:
-        """Inspect on; the frames which can be followed now (``MM-28``)."""
+        """Inspect on; the frames that can be followed now (``MM-28``)."""
         if octets:
             self._unread.append(octets)
             self._unread_octets += len(octets)
         self._inbox.resume()
         if self._inbox.inspected is not None:
             return []
-        frames = self._behind + self.decoder.feed(b"".join(self._unread))
+        frames = [*self._behind, *self.decoder.feed(b"".join(self._unread))]
         self._forget_unread()
         return frames
 
     def _forget_unread(self) -> None:
-        self._behind = []
+        self._behind = ()
         self._unread.clear()
         self._unread_octets = 0
 
@@ -255,19 +275,19 @@ class Session(Sending):
             self._receive_error(frame)
 
     def _emit(self, event: Event) -> None:
-        """Give out ``event``, and before it the messages which have come so far."""
+        """Return ``event``, and before it the messages that have come so far."""
         self._flush()
         self._events.append(event)
 
     def _flush(self) -> None:
-        """Give out the messages which have come so far."""
+        """Return the messages that have come so far."""
         batch = self._inbox.take()
         if batch is not None:
             self._firsts[batch.place] = batch.sequences[0]
             self._events.append(batch)
 
     def _settle_refused(self) -> None:
-        """Refused bodies which no slice covers are settled by themselves (``MM-28``)."""
+        """Settle refused bodies that no slice covers, by themselves (``MM-28``)."""
         place = self._inbox.slice_refused()
         if place is not None:
             self.made_safe(place, self._heard_at)
@@ -280,7 +300,9 @@ class Session(Sending):
         """A handshake message came, and the table allows it; Disagreement ends the session."""
 
     def _receive_error(self, frame: Error) -> None:
-        """``MM-33``: it closes nothing by itself, but during the handshake there is no session."""
+        """Follow an ERROR (``MM-33``): it closes nothing by itself, but during the handshake
+        there is no session.
+        """
         self.counters.errors += 1
         self._emit(ErrorReceived(frame.code, frame.text))
         if not self.established:
@@ -293,14 +315,14 @@ class Session(Sending):
         self.extensions = negotiation.instances(last, self.proposal.known, self.limits)
         by_name = {extension.name: extension for extension in self.extensions}
         acks = by_name.get(BatchAck.name) or by_name.get(Ack.name)  # batch-ack wins (MM-20)
-        for index, extension in enumerate(self.extensions, 1):
-            self._commands |= dict.fromkeys(extension.commands, extension)
-            if extension.annotates:
-                self._annotating.append((index, extension))
-            if extension.objects:
-                self._inbox.objecting.append(extension)
+        numbered = list(enumerate(self.extensions, 1))
+        self._annotating = tuple(one for one in numbered if one[1].annotates)
+        self._inbox.annotating = self._annotating
+        self._inbox.objecting = tuple(one for one in self.extensions if one.objects)
+        for index, extension in numbered:
             if extension is acks and isinstance(extension, Acknowledging):
-                self._acks, self._ack_index = extension, index
+                self._acks = extension
+                self._ack_start = encode_extension(index, b"\0\0")[:-2]
                 self._inbox.count = extension.count
                 self.sending = SendWindow(extension.count)
         self.deadlines.clear("handshake")
@@ -309,7 +331,7 @@ class Session(Sending):
     # ── extension frames and commands in ────────────────────────────────────────────────────────
 
     def _receive_extension(self, frame: ExtensionFrame) -> None:
-        """A frame which only says something about later messages ends no batch."""
+        """A frame that only says something about later messages ends no batch."""
         if not 0 < frame.index <= len(self.extensions):
             raise Broken(PROTOCOL_ERROR, f"extension {frame.index} of {len(self.extensions)}")
         extension = self.extensions[frame.index - 1]
@@ -326,7 +348,9 @@ class Session(Sending):
                 self._emit(ExtensionReceived(extension.name, content))
 
     def _receive_ack(self, payload: bytes) -> None:
-        """``MM-21``: everything up to this number, by place; a stray one is ignored."""
+        """Follow an ack of everything up to this number, by place; a stray one is ignored
+        (``MM-21``).
+        """
         if len(payload) != 2:
             raise Broken(PROTOCOL_ERROR, f"an ack of {len(payload)} octets, not 2")
         assert self.sending is not None
@@ -339,8 +363,9 @@ class Session(Sending):
         self._emit(MessagesAcknowledged(released))
 
     def _receive_command(self, frame: Command) -> None:
-        """``MM-15``: an unknown command is answered, and the connection stays."""
-        extension = self._commands.get(frame.name)
+        """Follow a command; an unknown one is answered, and the connection stays (``MM-15``)."""
+        extensions = reversed(self.extensions)
+        extension = next((one for one in extensions if frame.name in one.commands), None)
         if extension is None:
             self.counters.unknown_commands += 1
             self._write_error(UNKNOWN_COMMAND, frame.name)
@@ -355,9 +380,10 @@ class Session(Sending):
     # ── what the caller says about what arrived ─────────────────────────────────────────────────
 
     def made_safe(self, place: int, now: float) -> list[Event]:
-        """The messages up to ``place`` (of one event given out before) are safe (``MM-19``).
+        """Note that the messages up to ``place`` (of one event returned before) are safe
+        (``MM-19``).
 
-        ValueError for a place which no event had, or which is safe already.
+        Raises ValueError for a place that no event had, or that is safe already.
         """
         self._now = now
         window = self._window
@@ -391,7 +417,7 @@ class Session(Sending):
             self._firsts[place] = sequence
 
     def refuse(self, sequence: int, text: str = "") -> None:
-        """This message is refused for good; it counts as settled all the same (``MM-19``)."""
+        """Refuse this message for good; it counts as settled all the same (``MM-19``)."""
         if self.established:
             self.counters.refused += 1
             self._write_error(REFUSED, f"{sequence}: {text}" if text else str(sequence))
@@ -407,7 +433,9 @@ class Session(Sending):
             self._break(code, text)
 
     def drain(self, now: float) -> list[Event]:
-        """From now on acknowledge at once whatever is safe: the connection is about to end."""
+        """Acknowledge at once whatever is safe from now on, because the connection is about to
+        end.
+        """
         self._now = now
         self._draining = True
         if self.established and self._window.safe > self._window.acknowledged:
@@ -415,7 +443,7 @@ class Session(Sending):
         return []
 
     def _write_ack(self) -> None:
-        """Acknowledge everything which is safe (or say again what was acknowledged)."""
+        """Acknowledge everything that is safe (or say again what was acknowledged)."""
         window = self._window
         if self._acks is None or not window.safe:
             return
@@ -425,7 +453,7 @@ class Session(Sending):
             self.deadlines.clear("ack")
         self.counters.acks += 1
         number = SPACE.first + (window.safe - 1) % SPACE_SIZE
-        self._out.append(encode_extension(self._ack_index, number.to_bytes(2, "big")))
+        self._out.append(self._ack_start + number.to_bytes(2, "big"))
 
     def _break(self, reason: str, text: str, octets: bytes = b"") -> Fault:
         """Say ERROR and stop; what is safe is acknowledged before that."""
@@ -465,8 +493,8 @@ class Session(Sending):
     def advance(self, now: float) -> list[Event]:
         """Do what is due at ``now``.
 
-        May queue an idle ack (``MM-19``), or end a handshake which takes too long, a payload which
-        stays unfinished and a peer which never acknowledges (``MM-32``).
+        May queue an idle ack (``MM-19``), or end a handshake that takes too long, a payload that
+        stays unfinished and a peer that never acknowledges (``MM-32``).
         """
         self._now = now
         return super().advance(now)
@@ -512,7 +540,7 @@ class Session(Sending):
     # ── octets out, and the end ─────────────────────────────────────────────────────────────────
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        """The connection is gone: the numbers of our messages which were not acknowledged."""
+        """The connection is gone: the numbers of our messages that were not acknowledged."""
         if self.state is Side.CLOSED:
             return []
         self._machine.step(ConnectionLost)

@@ -1,4 +1,4 @@
-"""The two sides of a connection: what each does in the handshake (``MM-02`` … ``MM-07``)."""
+"""The two sides of a connection differ in the handshake (``MM-02`` … ``MM-07``)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from .session import Session
 
 
 class Client(Session):
-    """The side which connects: it opens the handshake and closes it."""
+    """Is the side that connects: it opens the handshake and closes it."""
+
+    __slots__ = ()
 
     def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
-        """``proposal``: what we require and offer; by default nothing."""
+        """Make a client's machine; ``proposal`` is what we require and offer, by default
+        nothing.
+        """
         super().__init__(CLIENT, Side.IDLE, proposal, limits, handshakes=1)
 
     def open(self) -> None:
@@ -29,10 +33,14 @@ class Client(Session):
 
 
 class Server(Session):
-    """The side which accepts: it answers the handshake and checks its end."""
+    """Is the side that accepts: it answers the handshake and checks its end."""
+
+    __slots__ = ("_answer", "_opening")
 
     def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
-        """``proposal``: what we require, suggest and know; by default everything we know."""
+        """Make a server's machine; ``proposal`` is what we require, suggest and know, by default
+        everything we know.
+        """
         super().__init__(SERVER, Side.OPENING, proposal, limits, handshakes=2)
         self._opening: Handshake | None = None
         self._answer: Handshake | None = None
@@ -46,4 +54,5 @@ class Server(Session):
             negotiation.check_closing(
                 self._opening, self._answer, frame, self.proposal, self.limits
             )
+            self._opening = self._answer = None
             self._establish(frame)

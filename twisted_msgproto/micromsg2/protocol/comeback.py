@@ -1,25 +1,20 @@
-"""A MicroMsg2 client which comes back: subscriptions are renewed, messages wait for a session."""
+"""A MicroMsg2 client reconnects: subscriptions are renewed, messages wait for a session."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, Refused
+from ...core.errors import ConnectionClosed
 from ...net.comeback import ClientComeback
-from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
 from ..wire import NO_PROPERTIES, Filter, Writable
 from .sides import MicroMsg2Client, MicroMsg2ClientFactory
 
 log: Final = Logger(namespace="twisted_msgproto.micromsg2")
-
-DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EXTENSION_MISMATCH})
-"""Faults of a handshake which the next handshake would have too: as good as a refusal."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -27,11 +22,11 @@ _NOTHING: Final[Mapping[str, str]] = {}
 class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
     """Keeps one session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
-    A message which was not sent waits for the next session.  One which was on its way when the
+    A message that was not sent waits for the next session.  One that was on its way when the
     session ended fails with ConnectionClosed, because nobody knows whether the server has it; a
     caller to whom a message may arrive twice says ``safe=True``, and it is sent again.
 
-    Messages which the server pushes come to the hooks of the factory's ``protocol``.
+    Messages that the server pushes come to the hooks of the factory's ``protocol``.
 
     Attributes:
         subscriptions: what every new session asks for: destination → filter, or None.
@@ -55,7 +50,7 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
         timeout: float | None = None,
         safe: bool = False,
     ) -> Deferred[None]:
-        """Send one message in the session which stands, or in the next one; as ``sendMany``."""
+        """Send one message in the session that stands, or in the next one; as ``sendMany``."""
         return self.sendMany(
             destination, (payload,), properties, typeName, notes, timeout=timeout, safe=safe
         )
@@ -88,40 +83,49 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
             safe=safe,
         )
 
-    def subscribe(self, destination: str, filter: str | Filter | None = None) -> None:
+    def subscribe(self, destination: str, filter: str | Filter | None = None) -> Deferred[None]:
         """Ask for messages to ``destination``, now and in every session to come (``MM-25``).
 
-        ``filter`` is an expression like ``amount>=N100;market=Teu``; BadText for one which cannot
-        be.  The server's objection comes as an ERROR to the session's ``errorReceived``.
+        ``filter`` is an expression like ``amount>=N100;market=Teu``.  The Deferred fires when it is
+        written in the session that stands, or at once where none does.  It fails with BadText for a
+        filter that cannot be, with LimitExceeded, and with ValueError if ``pub-sub`` was not
+        agreed; then no session asks for it.  The server's objection comes as an ERROR to the
+        session's ``errorReceived``.
         """
-        read = Filter.read(filter) if isinstance(filter, str) else filter
+        try:
+            read = Filter.read(filter) if isinstance(filter, str) else filter
+        except ValueError as error:
+            return fail(error)
         self.subscriptions[destination] = read
-        if self.session is not None:
-            self._subscribe(self.session, destination, read)
+        if self.session is None:
+            return succeed(None)
 
-    def unsubscribe(self, destination: str) -> None:
+        def refused(failure: Failure) -> None:
+            if not failure.check(ConnectionClosed):  # else the next session will ask for it
+                self.subscriptions.pop(destination, None)
+                failure.raiseException()
+
+        return self.session.subscribe(destination, read).addErrback(refused)
+
+    def unsubscribe(self, destination: str) -> Deferred[None]:
         """Ask for no further messages to ``destination``, in any session (``MM-25``)."""
         if self.subscriptions.pop(destination, self) is self or self.session is None:
-            return
-        with suppress(ConnectionClosed):  # then the next session will not ask for them
-            self.session.unsubscribe(destination)
+            return succeed(None)
 
-    def _subscribe(self, session: MicroMsg2Client, destination: str, filter: Filter | None) -> None:
-        try:
-            with suppress(ConnectionClosed):  # then the next session will ask for them
-                session.subscribe(destination, filter)
-        except ValueError as error:
-            log.warn("not subscribed to {name}: {error}", name=destination, error=error)
+        def refused(failure: Failure) -> None:
+            failure.trap(ConnectionClosed)  # then the next session will not ask for them
+
+        return self.session.unsubscribe(destination).addErrback(refused)
+
+    def _notSubscribed(self, failure: Failure, destination: str) -> None:
+        if not failure.check(ConnectionClosed):  # else the next session will ask for it
+            text = failure.getErrorMessage()
+            log.warn("not subscribed to {name}: {error}", name=destination, error=text)
 
     def _renew(self, session: MicroMsg2Client) -> None:
         for destination, filter in self.subscriptions.items():
-            self._subscribe(session, destination, filter)
-
-    def _unestablished(self, failure: Failure, session: Any) -> None:
-        super()._unestablished(failure, session)
-        fault = session.machine.fault
-        if fault is not None and fault.reason in DISAGREEMENTS:
-            self._error = Refused(fault.text, fault.reason)
+            asked = session.subscribe(destination, filter)
+            asked.addErrback(self._notSubscribed, destination)
 
     def _closeSession(self, session: MicroMsg2Client) -> Deferred[None]:
         return session.close()

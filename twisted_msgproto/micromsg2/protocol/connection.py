@@ -1,4 +1,4 @@
-"""What both sides of MicroMsg2 do on Twisted, beside what every link does: hooks and messages.
+"""On Twisted, both sides of MicroMsg2 add hooks and messages to what every link does.
 
 The machine decides everything about the protocol; :mod:`.sending` has the verbs.  A subclass
 overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or ``batchReceived``,
@@ -7,12 +7,11 @@ overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -29,6 +28,7 @@ from ..machine import (
     Session,
     SessionEstablished,
 )
+from ..terms import ACK_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT
 from .sending import Sending
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PROTOCOL: Final = "micromsg2"
 
 READ_OCTETS: Final = 256 << 10
-"""What one read takes at the most: each costs a turn, and senders send in bulk."""
+"""One read returns at most this many octets: each costs a turn, and senders send in bulk."""
 
 
 class MessageRefused(Exception):
@@ -59,7 +59,7 @@ class _Unsafe(Exception):
 
 @dataclass(slots=True, eq=False)
 class Arrived:
-    """Messages of one read, on their way: stored first, then published, then acknowledged."""
+    """Follows the messages of one read: stored first, then published, then acknowledged."""
 
     event: MessagesReceived
     batch: MessageBatch
@@ -68,7 +68,7 @@ class Arrived:
 
 
 class MicroMsg2Protocol(Sending):
-    """One connection, whichever side.
+    """Is one connection, whichever side.
 
     Attributes:
         machine: its ``snapshot()`` tells where the connection stands.
@@ -81,6 +81,9 @@ class MicroMsg2Protocol(Sending):
     factory: MicroMsg2Factory
     readOctets = READ_OCTETS
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
+    _lastError: ErrorReceived | None = None
+    _offered: Deferred[None] | None = None  # the newest batch that waits for its hooks
+    timeFaults = frozenset({HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, ACK_TIMEOUT})
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ──────────
 
@@ -89,7 +92,7 @@ class MicroMsg2Protocol(Sending):
         self.log.info("{peer}: said {text}", peer=self.peer, text=shown(text))
 
     def commandReceived(self, name: str, parameters: Mapping[str, str]) -> None:
-        """A command came which one of the agreed extensions brings along (``MM-15``)."""
+        """Called when a command of one of the agreed extensions came (``MM-15``)."""
 
     def extensionReceived(self, name: str, content: Any) -> None:
         """A frame of the extension ``name`` came, and this is what it says (``MM-16``)."""
@@ -101,23 +104,19 @@ class MicroMsg2Protocol(Sending):
         raise NotImplementedError
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
-        self._lastError: ErrorReceived | None = None
-        self._arrived: deque[Arrived] = deque()  # oldest first
-        self._offered: Deferred[None] | None = None  # the newest batch which waits for its hooks
+        """Begin; a subclass that overrides this calls it."""
+        self._arrived: list[Arrived] = []  # oldest first
         super().connectionMade()
 
     def connectionCounters(self) -> Mapping[str, int]:
         """Return what this connection has counted so far."""
         return {**super().connectionCounters(), "replaced_texts": self.machine.decoder.replaced}
 
-    def _closedError(self, reason: Failure) -> Exception:
-        fault = self.machine.fault
-        if self._lastError is not None:
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait; what the peer said at the end is part of it."""
+        if self.ending is None and self._lastError is not None:
             return ConnectionClosed(f"the peer said {shown(self._lastError.text)} and it ended")
-        if fault is not None:
-            return ConnectionClosed(f"the connection ended: {fault.text}")
-        return ConnectionClosed(f"the connection ended: {reason.getErrorMessage()}")
+        return super().whyLost(reason)
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
 
@@ -142,10 +141,6 @@ class MicroMsg2Protocol(Sending):
         self._acknowledged(event.sequences)
 
     def _arrive(self, event: MessagesReceived) -> None:
-        count = len(event.sequences)
-        tally = self._tally
-        tally["events"] += count
-        tally["octets"] += event.octets
         batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
             "message",
@@ -153,7 +148,7 @@ class MicroMsg2Protocol(Sending):
             self.peer,
             self.session,
             self.clientId,
-            count,
+            len(event.sequences),
             event.octets,
             event.sequences,
             event.destinations,
@@ -162,7 +157,7 @@ class MicroMsg2Protocol(Sending):
         )
         arrived = Arrived(event, batch)
         self._arrived.append(arrived)
-        self._delivery.deliver(self._hooked, batch, arrived)
+        self.deliver(batch, arrived)
 
     actions: ClassVar = {
         Fault: Sending.peerFaulted,
@@ -176,26 +171,6 @@ class MicroMsg2Protocol(Sending):
 
     # ── hooks for what arrived, and the sink ────────────────────────────────────────────────────
 
-    def _hooked(self, batch: MessageBatch) -> Deferred[Any] | None:
-        arrived = self._arrived[-1]
-        try:
-            result = self.batchReceived(batch)
-        except Exception:
-            result = fail()
-        if not isinstance(result, Deferred):
-            return result
-        if result.called and not result.paused and result.result is None:
-            return result  # a callback which has nothing to do costs more than all this
-        return result.addErrback(self._hookFailed, arrived)
-
-    def _hookFailed(self, failure: Failure, arrived: Arrived) -> Failure | None:
-        """A refused batch is settled; any other failure ends the session (MM-19)."""
-        if not failure.check(MessageRefused):
-            return failure
-        for sequence in arrived.event.sequences:
-            self._refuse(arrived, sequence, failure)
-        return None
-
     def _refuse(self, arrived: Arrived, sequence: int, failure: Failure) -> None:
         arrived.refused.add(sequence)
         self.machine.refuse(sequence, failure.getErrorMessage())
@@ -204,7 +179,7 @@ class MicroMsg2Protocol(Sending):
         """Messages of one read arrived.
 
         By default each goes to :meth:`messageReceived`, if a subclass overrides that, and when all
-        have been dealt with the batch goes to the factory's sink, without those which were refused.
+        have been dealt with the batch goes to the factory's sink, without those that were refused.
         The acknowledgement follows the returned Deferred (None: at once).  A failure with
         MessageRefused settles the messages, any other ends the session without their ack (MM-19).
         """
@@ -214,7 +189,7 @@ class MicroMsg2Protocol(Sending):
         return Deferred.fromCoroutine(self._offer(batch, self._whence(batch)))
 
     def _whence(self, batch: MessageBatch) -> Arrived:
-        """Where ``batch`` belongs, also if a subclass hands it on later."""
+        """Return where ``batch`` belongs, also if a subclass hands it on later."""
         return next(arrived for arrived in reversed(self._arrived) if arrived.batch is batch)
 
     async def _offer(self, batch: MessageBatch, arrived: Arrived) -> None:
@@ -223,7 +198,7 @@ class MicroMsg2Protocol(Sending):
         stored: Deferred[None] | None = None
         try:
             results = [maybeDeferred(self.messageReceived, message) for message in batch]
-            # Deferreds which have fired already are answered at once, without waiting.
+            # Deferreds that have fired already are answered at once, without waiting.
             answers: Any = await DeferredList(results, consumeErrors=True)
             if before is not None:
                 await before  # the sink gets the batches of a session in order
@@ -249,7 +224,7 @@ class MicroMsg2Protocol(Sending):
         """This batch is in the sink: publish what is in order, then acknowledge."""
         place.stored = True
         while self._arrived and self._arrived[0].stored:
-            self.publish(self._arrived.popleft())
+            self.publish(self._arrived.pop(0))
 
     def publish(self, arrived: Arrived) -> None:
         """Everything but the acknowledgement is done; the server has a broker to tell."""
@@ -259,11 +234,21 @@ class MicroMsg2Protocol(Sending):
         """Nothing stands in the way of the acknowledgement any more."""
         if not self._gone:
             events = self.machine.made_safe(arrived.event.place, self._now())
-            if events or not self._following:
+            if not self._following:
+                self._followAlone(events)
+            elif events:
                 self._follow(events)
 
     def _notSafe(self, place: Arrived, failure: Failure) -> None:
-        """A batch will never be safe: no ack for it or for what follows, close (MM-19)."""
+        """A refused batch is settled; after any other failure there is no ack for it (MM-19).
+
+        Nor for what follows, and the session ends.
+        """
+        if failure.check(MessageRefused):
+            for sequence in place.event.sequences:
+                self._refuse(place, sequence, failure)
+            self._safe(place)
+            return
         self._arrived.clear()
         error = failure.value
         if isinstance(error, _Unsafe):
@@ -275,13 +260,12 @@ class MicroMsg2Protocol(Sending):
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for something of it is told."""
-        self._endSending(self._closedError(reason))
+        self._endSending(self.ending or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)
-        self._tellGone()
 
 
 def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
-    """``batch``, or a copy with only the rows ``kept``."""
+    """Return ``batch``, or a copy with only the rows ``kept``."""
     if len(kept) == batch.count:
         return batch
     columns: dict[str, Any] = {

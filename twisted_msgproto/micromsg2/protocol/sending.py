@@ -1,80 +1,74 @@
-"""What a MicroMsg2 connection sends: messages which wait for room, and whose they are.
+"""A MicroMsg2 connection keeps messages that wait for space, and knows whose they are.
 
-:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` which an application calls:
+:class:`Sending` is the part of a :class:`.connection.MicroMsg2Protocol` that an application calls:
 its verbs, and its ends.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, LimitExceeded, Refused, shown
+from ...core.errors import ConnectionClosed, Refused, shown
 from ...core.limits import Limit
+from ...net.outbox import ProducerControl, Ticket, fail_all
 from ...net.session import Session
 from .. import machine
 from ..machine import ErrorReceived
 from ..wire import NO_PROPERTIES, Writable
 
 LIMITS: Final = (
-    Limit("unsent-messages", 100_000, "messages", "which wait for room in the window", 1),
-    Limit("unsent-octets", 64 << 20, "octets", "which wait for room in the window", 1),
+    Limit("unsent-messages", 100_000, "messages", "that wait for space in the window", 1),
+    Limit("unsent-octets", 64 << 20, "octets", "that wait for space in the window", 1),
 )
-"""What a connection bounds of its own sending."""
+"""A connection has these limits of its own sending."""
 
 SETTLED_BY_REFUSAL: Final = frozenset({"refused", "bad-payload"})
-"""Errors of the peer which name one message of ours: it will not be delivered (MM-19, MM-28)."""
+"""These errors of the peer name one message of ours: it will not be delivered (MM-19, MM-28)."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """Messages of one ``send``: its Deferred fires when ``remaining`` is 0."""
+    """Holds the messages of one ``send``: its Deferred fires when ``remaining`` is 0."""
 
     address: bytes
     payloads: deque[bytes]
     notes: Mapping[str, str]
-    fired: Deferred[None]
+    ticket: Ticket[None]
     remaining: int
-    over: bool = False  # the Deferred has fired, or was cancelled
 
     def done(self, count: int) -> None:
         """``count`` more are acknowledged, or written where nobody acknowledges."""
         self.remaining -= count
-        if not self.remaining and not self.over:
-            self.over = True
-            self.fired.callback(None)
+        if not self.remaining:
+            self.ticket.done(None)
 
-    def fail(self, error: Exception) -> None:
-        """It will not be delivered."""
-        if not self.over:
-            self.over = True
-            self.fired.errback(Failure(error))
+
+_NOTHING_UNSENT: Final[deque[Sent]] = deque(maxlen=0)
+"""All connections that never had to wait share this: an empty deque weighs 760 octets."""
 
 
 class Sending(Session):
-    """Verbs, what waits for room in the window, a producer's flow, and orderly ends."""
+    """Has the verbs, what waits for space in the window, a producer's flow, and orderly ends."""
 
     machine: machine.Session
 
-    _producer: Any = None
-    _producerPaused = False
+    # What most connections never change stands here: an idle one weighs less.
+    _unsent: deque[Sent] = _NOTHING_UNSENT  # sends of which messages wait for room
+    _unsentMessages = 0
+    _unsentOctets = 0
+    _outputPaused = False
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
-        self._unsent: deque[Sent] = deque()  # sends of which messages wait for room
-        self._unsentMessages = 0
-        self._unsentOctets = 0
+        """Begin; a subclass that overrides this calls it."""
         self._inFlight: dict[int, Sent] = {}  # number → whose message it is
-        self._outputPaused = False
-        self._closing: Any = None  # the call which ends an orderly end that takes too long
-        self._leaving: list[Deferred[None]] = []  # who waits until the connection is gone
+        self._producers = ProducerControl()
         super().connectionMade()
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
@@ -121,21 +115,22 @@ class Sending(Session):
             self._checkUnsent(sizes)
         except Exception:
             return fail()
-        fired: Deferred[None] = Deferred(lambda _: self._cancelled(sent))
-        sent = Sent(address, encoded, notes, fired, len(encoded))
+        ticket: Ticket[None] = Ticket(lambda _: self._cancelled(sent))
+        sent = Sent(address, encoded, notes, ticket, len(encoded))
         if not encoded:
             sent.done(0)
-            return fired
+            return ticket
+        if self._unsent is _NOTHING_UNSENT:
+            self._unsent = deque()
         self._unsent.append(sent)
         self._unsentMessages += len(encoded)
         self._unsentOctets += sum(sizes)
         self._pump()
         self._settle()
-        return fired
+        return ticket
 
     def _cancelled(self, sent: Sent) -> None:
         """Nobody waits for this any more: what is in flight stays, the rest is not sent."""
-        sent.over = True
         self._drop(sent)
         self._lookClosing()
 
@@ -161,31 +156,39 @@ class Sending(Session):
         room = self.machine.room
         if not self._outputPaused and (room is None or len(sizes) <= room - self._unsentMessages):
             return  # it does not wait
-        if self._unsentMessages + len(sizes) > limits["unsent-messages"]:
-            raise LimitExceeded(f"unsent-messages allows {limits.integer('unsent-messages')}")
-        if self._unsentOctets + sum(sizes) > limits["unsent-octets"]:
-            raise LimitExceeded(f"unsent-octets allows {limits.integer('unsent-octets')}")
+        limits.check("unsent-messages", self._unsentMessages + len(sizes))
+        limits.check("unsent-octets", self._unsentOctets + sum(sizes))
 
-    def sendCommand(self, name: str, **parameters: str) -> None:
-        """Send a COMMAND (``MM-15``); ConnectionClosed outside a session."""
-        self._inSession()
-        self.machine.send_command(name, parameters)
-        self._settle()
+    def sendCommand(self, name: str, **parameters: str) -> Deferred[None]:
+        """Send a COMMAND (``MM-15``); fires when it is written, since nobody answers it.
 
-    def sendExtension(self, name: str, payload: bytes) -> None:
-        """Send a frame of an agreed extension (``MM-16``); ConnectionClosed outside a session."""
-        self._inSession()
-        self.machine.send_extension(name, payload)
-        self._settle()
+        Fails with ConnectionClosed outside a session, and with LimitExceeded.
+        """
+        return self._say(lambda: self.machine.send_command(name, parameters))
 
-    def sendError(self, code: str, text: str) -> None:
-        """Send an ERROR which ends nothing (``MM-33``); ConnectionClosed outside a session."""
-        self._inSession()
-        self.machine.send_error(code, text)
+    def sendExtension(self, name: str, payload: bytes) -> Deferred[None]:
+        """Send a frame of an agreed extension (``MM-16``); as :meth:`sendCommand`.
+
+        Fails with ValueError if the extension was not agreed.
+        """
+        return self._say(lambda: self.machine.send_extension(name, payload))
+
+    def sendError(self, code: str, text: str) -> Deferred[None]:
+        """Send an ERROR that ends nothing (``MM-33``); as :meth:`sendCommand`."""
+        return self._say(lambda: self.machine.send_error(code, text))
+
+    def _say(self, say: Callable[[], object]) -> Deferred[None]:
+        """Do what is answered by nobody; fires when it is written."""
+        try:
+            self._inSession()
+            say()
+        except (ValueError, ConnectionClosed) as error:
+            return fail(error)
         self._settle()
+        return succeed(None)
 
     def _inSession(self) -> None:
-        if not self.machine.established or self._ended or self._closing is not None:
+        if not self._established or self._ended or self._lateness is not None:
             raise ConnectionClosed("there is no session to send in")
 
     def decoded(self, body: bytes) -> Any:
@@ -196,36 +199,30 @@ class Sending(Session):
                 return value
         return body
 
-    # ── a producer which sends through this connection ──────────────────────────────────────────
+    # ── a producer that sends through this connection ──────────────────────────────────────────
 
     def registerProducer(self, producer: Any, streaming: bool = True) -> None:
         """Pause ``producer`` (an IPushProducer) while what it sent waits for room (``MM-19``).
 
         It is paused when messages wait for the window or for the transport, and resumed when none
-        does.  Raises RuntimeError for a second one, and for a pull producer.
+        does.  Raises RuntimeError for a second one, and ValueError for a pull producer.
         """
-        if self._producer is not None or not streaming:
-            raise RuntimeError("one push producer at a time")
-        self._producer = producer
+        self._producers.register(producer, streaming)
         self._lookProducer()
 
     def unregisterProducer(self) -> None:
         """The producer has no more to send."""
-        self._producer = None
+        self._producers.unregister()
 
     def _lookProducer(self) -> None:
-        blocked = self._outputPaused or bool(self._unsent) or self.machine.room == 0
-        if self._producer is not None and blocked is not self._producerPaused:
-            self._producerPaused = blocked
-            if blocked:
-                self._producer.pauseProducing()
-            else:
-                self._producer.resumeProducing()
+        if self._producers.producer is not None:
+            blocked = self._outputPaused or bool(self._unsent) or self.machine.room == 0
+            self._producers.look(blocked)
 
     def outputChanged(self, paused: bool) -> None:
-        """The transport is full, or has room again.
+        """Note that the transport is full, or has space again.
 
-        Reading goes on meanwhile: else two full sides would wait for each other.
+        Reading continues meanwhile: else two full sides would wait for each other.
         """
         self._outputPaused = paused
         if not paused and not self._ended:
@@ -236,18 +233,9 @@ class Sending(Session):
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
-    def close(self) -> Deferred[None]:
-        """End the connection in order; fires when it is gone.
-
-        What was sent before is still delivered and acknowledged, what came is acknowledged once it
-        is safe, and nothing more can be sent.  After the limit ``drain`` what is still in flight
-        fails with ConnectionClosed.
-        """
-        if not self._ended and self._closing is None:
-            seconds = self.factory.limits["drain"]
-            self._closing = self.factory.clock.callLater(seconds, self.leave)
-            self._lookClosing()
-        return self._whenGone()
+    def endInOrder(self) -> None:
+        """What was sent is still delivered and acknowledged, and what came once it is safe."""
+        self._lookClosing()
 
     def leave(self) -> Deferred[None]:
         """End the connection now: what is not safe yet is not acknowledged, the peer keeps it.
@@ -255,38 +243,23 @@ class Sending(Session):
         What was written before still goes out.  Fires when the connection is gone.
         """
         if not self._ended:
-            outputs = self.machine.outputs()
-            if outputs:
-                self._write(outputs)
-            self._end(fault=False)
-        return self._whenGone()
+            self.because(ConnectionClosed("the connection was closed"))
+            self.endNow()
+        return succeed(None) if self._gone else self._leaving.wait()
 
     def _lookClosing(self) -> None:
         """All that was sent is acknowledged: the rest of an orderly end is the machine's."""
-        if self._closing is not None and not self._inFlight and not self._unsent:
+        if self._lateness is not None and not self._inFlight and not self._unsent:
             self.drain()
-
-    def _whenGone(self) -> Deferred[None]:
-        if self._gone:
-            return succeed(None)
-        waiting: Deferred[None] = Deferred(self._leaving.remove)
-        self._leaving.append(waiting)
-        return waiting
-
-    def _tellGone(self) -> None:
-        while self._leaving:  # one by one: a callback may cancel another
-            self._leaving.pop(0).callback(None)
 
     def _endSending(self, error: Exception) -> None:
         """The connection is gone: what is not acknowledged fails."""
-        if self._closing is not None and self._closing.active():
-            self._closing.cancel()
-        pending = {id(sent): sent for sent in (*self._inFlight.values(), *self._unsent)}
+        pending = {id(sent): sent.ticket for sent in (*self._inFlight.values(), *self._unsent)}
         self._inFlight.clear()
         self._unsent.clear()
         self._unsentMessages = self._unsentOctets = 0
-        for sent in pending.values():
-            sent.fail(error)
+        fail_all(pending.values(), error)
+        self._producers.stop()
 
     def _pump(self) -> None:
         """Hand waiting messages to the machine, as far as there is room."""
@@ -306,7 +279,7 @@ class Sending(Session):
                 numbers = machine.send_run(sent.address, payloads, sent.notes, now=now)
             except Exception as error:  # a vendor's extension could not say its note
                 self._drop(sent)
-                sent.fail(error)
+                sent.ticket.fail(error)
                 continue
             if room is None:
                 self._settle()
@@ -316,13 +289,13 @@ class Sending(Session):
         self._lookProducer()
 
     def _refused(self, event: ErrorReceived) -> None:
-        """If the peer's ERROR names one message of ours, that is lost."""
+        """Fail the message of ours that the peer's ERROR names, if it names one."""
         if event.code in SETTLED_BY_REFUSAL:
             number = event.text.partition(":")[2].partition(":")[0].strip()
             if number.isascii() and number.isdigit() and len(number) < 6:
                 sent = self._inFlight.get(int(number))
                 if sent is not None:
-                    sent.fail(Refused(f"the peer said {shown(event.text)}", event.code))
+                    sent.ticket.fail(Refused(f"the peer said {shown(event.text)}", event.code))
 
     def _acknowledged(self, sequences: list[int]) -> None:
         flights = self._inFlight
@@ -330,6 +303,6 @@ class Sending(Session):
             sent = flights.pop(sequence, None)
             if sent is not None:
                 sent.done(1)
-        if self._unsent or self._producer is not None:
+        if self._unsent or self._producers.producer is not None:
             self._pump()
         self._lookClosing()

@@ -3,7 +3,7 @@
 ::
 
     class MyServer(MicroMsg2Server):
-        def messageReceived(self, message):      # None, or a Deferred which delays the ack
+        def messageReceived(self, message):      # None, or a Deferred that delays the ack
             print(message.destination, message.body)
 
     factory = MicroMsg2ServerFactory(sink)
@@ -19,21 +19,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any, ClassVar, Final
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ...core.errors import Refused
+from ...core.errors import Fault, PeerError, Refused
 from ...core.limits import Limit, Limits
 from ...net.backpressure import OctetBudget
+from ...net.clients.client import ClientLink
 from ...net.factory import MsgprotoServerFactory
 from ...net.sink import IMessageSink
 from .. import application, machine
 from ..application import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
 from ..machine import Client, CommandReceived, MessagesAcknowledged, Proposal, PubSub, Server
-from ..wire import Filter, Offer
+from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
+from ..terms import REFUSED_BY_PEER
+from ..wire import NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
 
@@ -41,17 +43,17 @@ LIMITS: Final = (
     *machine.LIMITS,
     *sending.LIMITS,
     *application.LIMITS,
-    Limit("ack-wait", 300.0, "s", "a consumer which acks nothing for this long is left; 0 = off"),
-    Limit("withheld-octets", 64 << 20, "octets", "of all senders, whose broker queue is full", 1),
+    Limit("ack-wait", 300.0, "s", "a consumer that acks nothing for this long is left; 0 = off"),
+    Limit("withheld-octets", 64 << 20, "octets", "of all senders to full broker queues", 1),
 )
-"""What a server takes as limits."""
+"""A server has these limits."""
 
 UNLIMITED_ROOM: Final = 256
-"""Messages handed at a time to a consumer which does not acknowledge."""
+"""A consumer that does not acknowledge gets this many messages at a time."""
 
 
 class MicroMsg2Factory(MsgprotoServerFactory):
-    """What the factories of both sides share."""
+    """Has what the factories of both sides share."""
 
     protocolName = PROTOCOL
     LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
@@ -61,23 +63,20 @@ class MicroMsg2Factory(MsgprotoServerFactory):
 
 
 class MicroMsg2Server(MicroMsg2Protocol):
-    """The side which accepts: it takes messages in and serves subscriptions."""
+    """Is the side that accepts: it receives messages and serves subscriptions."""
 
     factory: MicroMsg2ServerFactory
+    _subscribed = False  # the broker was told of subscriptions, and has not looked yet
 
     def makeMachine(self) -> Server:
-        """A server's machine."""
+        """Return a server's machine."""
         return Server(self.factory.proposal, self.factory.limits)
-
-    def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it."""
-        self._subscribed = False  # the broker was told of subscriptions, and has not looked yet
-        super().connectionMade()
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: what the broker handed to it goes back."""
         if self.factory.broker is not None:
             self.factory.broker.lost(self)
+            self.factory.lookBroker()
         self.factory.withheld.forget(self._control)
         super().sessionEnding(reason)
 
@@ -90,6 +89,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         super().outputChanged(paused)
         if not paused and self.factory.broker is not None:
             self.factory.broker.ready(self)
+            self.factory.lookBroker()
 
     # ── the broker ──────────────────────────────────────────────────────────────────────────────
 
@@ -105,20 +105,20 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True
 
-    def _follow(self, events: list[Any]) -> None:
+    def _follow(self, events: Iterable[Any]) -> None:
         super()._follow(events)
         if self._subscribed and not self._following:
             self._subscribed = False
             if self.factory.broker is not None:
                 self.factory.broker.look()
+                self.factory.lookBroker()
 
     def publish(self, arrived: Arrived) -> None:
-        """What is safe goes to subscribers; the ack waits until their queues take it."""
+        """Publish what is safe to subscribers; the ack waits until their queues accept it."""
         broker, event = self.factory.broker, arrived.event
         if broker is None or not broker.concerns(event.destinations):
             self.settled(arrived)
             return
-        rows = [row for row, number in enumerate(event.sequences) if number not in arrived.refused]
         withheld = self.factory.withheld
         state = {"accepted": False, "withheld": False}
 
@@ -126,24 +126,29 @@ class MicroMsg2Server(MicroMsg2Protocol):
             state["accepted"] = True
             if state["withheld"]:
                 withheld.remove(event.octets)
+                self._control.resume("fan-out")
             self.settled(arrived)
 
-        broker.publish(
-            [event.destinations[row] for row in rows],
-            [event.properties[row] for row in rows],
-            [event.texts[row] for row in rows],
-            [event.bodies[row] for row in rows],
-            [event.notes[row] for row in rows] if event.notes else [NO_NOTES] * len(rows),
-            accepted,
-        )
+        columns: list[list[Any]]
+        columns = [event.destinations, event.properties, event.texts, event.bodies, event.notes]
+        if arrived.refused:
+            numbers = event.sequences
+            kept = [row for row, number in enumerate(numbers) if number not in arrived.refused]
+            columns = [[column[row] for row in kept] if column else [] for column in columns]
+        destinations, properties, texts, bodies, notes = columns
+        broker.publish(destinations, properties, texts, bodies, notes, accepted)
         if not state["accepted"]:
             state["withheld"] = True
             withheld.add(event.octets, self._control)
+            if broker.unfinished:
+                self._control.pause("fan-out")
+        self.factory.lookBroker()
 
     def _acknowledge(self, event: MessagesAcknowledged) -> None:
         super()._acknowledge(event)
         if self.factory.broker is not None:
             self.factory.broker.acknowledged(self, event.sequences)
+            self.factory.lookBroker()
 
     actions: ClassVar = {
         **MicroMsg2Protocol.actions,
@@ -154,7 +159,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
     # What the broker asks of a consumer.
 
     def room(self) -> int:
-        """How many messages the broker may push now; what was sent by hand goes first."""
+        """Return how many messages the broker may push now; what was sent by hand goes first."""
         if self._ended or self._outputPaused or self._unsent:
             return 0
         room = self.machine.room
@@ -162,20 +167,19 @@ class MicroMsg2Server(MicroMsg2Protocol):
 
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages of the broker."""
+        machine, now = self.machine, self.factory.clock.seconds()
+        annotating = [one.name for one in machine.extensions if one.annotates]
+        # What this server took in it may pass on, whatever the limits for sending say.
         numbers: list[int] = []
-        annotating = [one.name for one in self.machine.extensions if one.annotates]
-        now = self.factory.clock.seconds()
-        # Neighbours mostly have the same address: they are encoded as one run.
-        for (address, _), run in groupby(messages, lambda m: (m.address, id(m.notes))):
-            routed = list(run)
-            payloads = [message.payload for message in routed]
-            notes = routed[0].notes
-            if annotating:  # what is not said of this message was said of another sender's (MM-29)
-                notes = {name: notes.get(name, "") for name in annotating}
-            # What this server took in it may pass on, whatever the limits for sending say.
-            numbers += self.machine.send_run(address, payloads, notes, now=now)
+        if not annotating:
+            numbers = machine.send_encoded([one.frames for one in messages], now=now)
+        else:
+            for one in messages:
+                # What is not said of this message was said of another sender's (MM-29).
+                notes = {name: one.notes.get(name, "") for name in annotating}
+                numbers += machine.send_encoded((one.frames,), notes, now=now)
         self._settle()
-        return None if self.machine.sending is None else numbers
+        return None if machine.sending is None else numbers
 
     def too_slow(self) -> None:
         """More waits for this subscriber than may (MM-32)."""
@@ -185,11 +189,8 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.peerFaulted(self.machine.fault)
 
 
-NO_NOTES: Final[Mapping[str, str]] = {}
-
-
 class MicroMsg2ServerFactory(MicroMsg2Factory):
-    """Builds a :class:`MicroMsg2Server` for each client which connects.
+    """Builds a :class:`MicroMsg2Server` for each client that connects.
 
     Attributes:
         proposal: what the server requires, suggests and knows; by default it requires nothing.
@@ -211,7 +212,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
     ) -> None:
         """``brokerQueues`` are queues from the start; ``shared`` as MsgprotoServerFactory has it.
 
-        ValueError for a queue which is a topic.
+        ValueError for a queue that is a topic.
         """
         super().__init__(sink, limits=limits, **shared)
         self.proposal = Proposal() if proposal is None else proposal
@@ -222,77 +223,87 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             )
         self.broker = Broker(self.limits, brokerQueues) if broker else None
         self.withheld = OctetBudget(self.limits.integer("withheld-octets"), "broker-queues")
+        self._brokerWork: Any = None  # the call in which the broker goes on
+
+    def lookBroker(self) -> None:
+        """Let the broker continue in the next turn if it was asked for much."""
+        if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
+            self._brokerWork = self.clock.callLater(0, self._goOn)
+
+    def _goOn(self) -> None:
+        self._brokerWork = None
+        assert self.broker is not None
+        try:
+            self.broker.go_on()
+        finally:
+            self.lookBroker()
+
+    def push(
+        self,
+        clientId: str,
+        destination: str,
+        payload: Any,
+        properties: Mapping[str, Writable] = NO_PROPERTIES,
+    ) -> Deferred[None]:
+        """Send a message to the newest session of a client, subscribed or not (``MM-12``).
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`MicroMsg2Server.send`.
+        """
+        return self.toNewest(
+            clientId, lambda session: session.send(destination, payload, properties)
+        )
 
 
-class MicroMsg2Client(MicroMsg2Protocol):
-    """The side which connects."""
+DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EXTENSION_MISMATCH})
+"""Faults of a handshake that the next handshake would have too: as good as a refusal."""
+
+
+class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
+    """Is the side that connects."""
 
     factory: MicroMsg2ClientFactory
-    _unfit: Exception | None = None  # why there is no session (any more)
 
     def makeMachine(self) -> Client:
-        """A client's machine, which has opened the handshake."""
+        """Return a client's machine that has opened the handshake."""
         client = Client(self.factory.proposal, self.factory.limits)
         client.open()
         return client
 
-    def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
-        self._awaiting: list[Deferred[MicroMsg2Client]] = []
-        super().connectionMade()
+    def peerError(self, fault: Fault) -> PeerError:
+        """Return a fault of the server; that it says no, or we do, is a refusal."""
+        if fault.reason == REFUSED_BY_PEER and self._lastError is not None:
+            return Refused(self._lastError.text, self._lastError.code)
+        if fault.reason in DISAGREEMENTS and not self._established:
+            return Refused(fault.text, fault.reason)
+        return super().peerError(fault)
 
-    def whenEstablished(self) -> Deferred[MicroMsg2Client]:
-        """Fires with this protocol when the handshake is through, or if it is already.
-
-        Fails with Refused when the server refuses it, with ConnectionClosed when the connection
-        ends first or has ended.
-        """
-        if self._unfit is not None:
-            return fail(self._unfit)
-        if self._established:
-            return succeed(self)
-        waiting: Deferred[MicroMsg2Client] = Deferred(self._awaiting.remove)
-        self._awaiting.append(waiting)
-        return waiting
-
-    def establish(self) -> None:
-        """The session stands: whoever waits for that is told."""
-        super().establish()
-        while self._awaiting:  # one by one: a callback may cancel another
-            self._awaiting.pop(0).callback(self)
-
-    def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: whoever waits for a session gets none."""
-        self._unfit = self._closedError(reason)
-        if not self._established and self._lastError is not None:
-            self._unfit = Refused(self._lastError.text, self._lastError.code)
-        super().sessionEnding(reason)
-        while self._awaiting:
-            self._awaiting.pop(0).errback(Failure(self._unfit))
-
-    def subscribe(self, destination: str, filter: str | Filter | None = None) -> None:
-        """Ask for messages to ``destination`` (``MM-25``).
+    def subscribe(self, destination: str, filter: str | Filter | None = None) -> Deferred[None]:
+        """Ask for messages to ``destination`` (``MM-25``); fires when that is written.
 
         ``filter`` is an expression like ``amount>=N100;market=Teu``.  The protocol has no answer to
-        this; the server's objection comes as an ERROR (:meth:`errorReceived`).  Raises BadText for
-        a filter which cannot be, ConnectionClosed outside a session, ValueError if ``pub-sub`` was
-        not agreed.
+        this; the server's objection comes as an ERROR (:meth:`errorReceived`).  Fails with BadText
+        for a filter that cannot be, ConnectionClosed outside a session, LimitExceeded, ValueError
+        if ``pub-sub`` was not agreed.
         """
-        parameters = {"destination": destination}
-        if filter is not None:
-            parameters["filter"] = str(Filter.read(filter) if isinstance(filter, str) else filter)
-        self._pubSub("subscribe", parameters)
+        return self._pubSub("subscribe", destination, filter)
 
-    def unsubscribe(self, destination: str) -> None:
-        """Ask for no further messages to ``destination`` (``MM-25``); raises as ``subscribe``."""
-        self._pubSub("unsubscribe", {"destination": destination})
+    def unsubscribe(self, destination: str) -> Deferred[None]:
+        """Ask for no further messages to ``destination`` (``MM-25``); fails as ``subscribe``."""
+        return self._pubSub("unsubscribe", destination)
 
-    def _pubSub(self, command: str, parameters: Mapping[str, str]) -> None:
-        self._inSession()
-        if not self.machine.has(PubSub.name):
-            raise ValueError("pub-sub was not agreed")
-        self.machine.send_command(command, parameters)
-        self._settle()
+    def _pubSub(
+        self, command: str, destination: str, filter: str | Filter | None = None
+    ) -> Deferred[None]:
+        def say() -> None:
+            if not self.machine.has(PubSub.name):
+                raise ValueError("pub-sub was not agreed")
+            parameters = {"destination": destination}
+            if filter is not None:
+                read = Filter.read(filter) if isinstance(filter, str) else filter
+                parameters["filter"] = str(read)
+            self.machine.send_command(command, parameters)
+
+        return self._say(say)
 
 
 class MicroMsg2ClientFactory(MicroMsg2Factory):
@@ -315,7 +326,7 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
         """By default the client offers ``batch-ack`` (100 in flight) and ``pub-sub``.
 
         Towards the reference implementation offer only ``ack`` (``MM-07``): it agrees to options
-        which it does not have.  ``sink`` takes what the server pushes; hooks see it as well.
+        that it does not have.  ``sink`` takes what the server pushes; hooks see it as well.
         """
         changes: Mapping[str, object] | Limits = {"ack-wait": 0} if limits is None else limits
         if not isinstance(changes, Limits):
@@ -325,7 +336,9 @@ class MicroMsg2ClientFactory(MicroMsg2Factory):
 
 
 def default_proposal(count: int = 100) -> Proposal:
-    """What a client offers when nobody says: ``batch-ack`` with ``count``, and ``pub-sub``."""
+    """Return what a client offers when nobody says: ``batch-ack`` with ``count``, and
+    ``pub-sub``.
+    """
     return Proposal(
         optional=(Offer("batch-ack", {"max-count": str(count)}), Offer("pub-sub")),
     )

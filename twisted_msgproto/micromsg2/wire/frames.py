@@ -1,4 +1,5 @@
-"""MicroMsg2 frames and their octets.  No state beyond the buffer, no role, no clock.
+"""MicroMsg2 frames are turned into octets and back here, without state beyond the buffer, role or
+clock.
 
 Numbers are in network byte order (``MM-01``)::
 
@@ -23,6 +24,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 from ...core.errors import Fault, shown
@@ -50,10 +52,10 @@ KNOWN_FLAGS: Final = TYPES | LARGE_PAYLOAD | CONTINUED
 
 MIB: Final = 1 << 20
 LARGE_HEADER_OCTETS: Final = 5
-"""Flags and size of a COMMAND or ERROR above :data:`SHORT_MAX`."""
+"""A COMMAND or ERROR above :data:`SHORT_MAX` has these flags and size."""
 
 SHORT_MAX: Final = 0xFF
-"""The longest payload whose length fits into one octet."""
+"""The length of a payload up to this size fits into one octet."""
 
 LIMITS: Final = (
     Limit("extension-list-octets", 4096, "octets", "each extension list of a handshake"),
@@ -65,7 +67,7 @@ LIMITS: Final = (
     Limit("extension-payload-octets", 65536, "octets", "the payload of one EXTENSION frame"),
     Limit("error-octets", 65536, "octets", "the text of one ERROR"),
 )
-"""What a peer may make us buffer; each is checked on the length, before the content has come."""
+"""A peer may make us buffer this; each is checked on the length, before the content has come."""
 
 PROTOCOL_ERROR: Final = "protocol-error"
 LIMIT_EXCEEDED: Final = "limit-exceeded"
@@ -73,7 +75,7 @@ LIMIT_EXCEEDED: Final = "limit-exceeded"
 
 @dataclass(slots=True, frozen=True)
 class Handshake:
-    """One of the three messages which open a connection (``MM-02`` … ``MM-04``)."""
+    """Is one of the three messages that open a connection (``MM-02`` … ``MM-04``)."""
 
     major: int
     minor: int
@@ -84,13 +86,15 @@ class Handshake:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """All extensions, required first; in a final handshake this is their index (``MM-09``)."""
+        """Return all extensions, required first; in a final handshake this is their index
+        (``MM-09``).
+        """
         return self.required + self.optional
 
 
 @dataclass(slots=True)
 class Messages:
-    """Whole MESSAGE/SEND frames which followed each other, as columns (``MM-12``).
+    """Holds complete MESSAGE/SEND frames that followed each other, as columns (``MM-12``).
 
     ``properties`` are octets as they came; ``octets`` is what all of it weighed on the wire.
     """
@@ -107,7 +111,9 @@ class Messages:
 
 @dataclass(slots=True, frozen=True)
 class Part:
-    """A MESSAGE/SEND frame with CONTINUED: more frames of the same payload follow (``MM-14``)."""
+    """Is a MESSAGE/SEND frame with CONTINUED: more frames of the same payload follow
+    (``MM-14``).
+    """
 
     sequence: int
     destination: str
@@ -117,7 +123,7 @@ class Part:
 
 @dataclass(slots=True, frozen=True)
 class Command:
-    """A COMMAND: its name in lower case, and its parameters (``MM-15``)."""
+    """Is a COMMAND: its name in lower case, and its parameters (``MM-15``)."""
 
     name: str
     parameters: dict[str, str]
@@ -125,7 +131,7 @@ class Command:
 
 @dataclass(slots=True, frozen=True)
 class ExtensionFrame:
-    """A frame which belongs to the extension with this index, counted from 1 (``MM-16``)."""
+    """Is a frame that belongs to the extension with this index, counted from 1 (``MM-16``)."""
 
     index: int
     payload: bytes
@@ -133,13 +139,13 @@ class ExtensionFrame:
 
 @dataclass(slots=True, frozen=True)
 class Error:
-    """An ERROR frame (``MM-17``); ours begin with a stable code, ``code: text``."""
+    """Is an ERROR frame (``MM-17``); ours begin with a stable code, ``code: text``."""
 
     text: str
 
     @property
     def code(self) -> str:
-        """The text up to its first colon."""
+        """Return the text up to its first colon."""
         return self.text.partition(":")[0]
 
 
@@ -149,14 +155,14 @@ Frame = Handshake | Messages | Part | Command | ExtensionFrame | Error
 
 
 def _sized(payload: bytes) -> tuple[int, bytes]:
-    """The LARGE_PAYLOAD flag if ``payload`` needs it, and the length field."""
+    """Return the LARGE_PAYLOAD flag if ``payload`` needs it, and the length field."""
     if len(payload) <= SHORT_MAX:
         return 0, bytes((len(payload),))
     return LARGE_PAYLOAD, struct.pack(">I", len(payload))
 
 
 def encode_handshake(handshake: Handshake) -> bytes:
-    """The octets of a handshake message; BadText for what its fields cannot carry."""
+    """Return the octets of a handshake message; BadText for what its fields cannot carry."""
     try:
         identity = handshake.identity.encode("ascii")
     except UnicodeEncodeError:
@@ -176,21 +182,21 @@ def encode_handshake(handshake: Handshake) -> bytes:
 
 
 def encode_error(text: str) -> bytes:
-    """An ERROR frame (``MM-17``)."""
+    """Return an ERROR frame (``MM-17``)."""
     octets = text.encode("utf-8", "replace")
     flag, length = _sized(octets)
     return bytes((ERROR | flag,)) + length + octets
 
 
 def encode_command(name: str, parameters: Mapping[str, str]) -> bytes:
-    """A COMMAND frame (``MM-15``); BadText for a name or key which is no FIELD."""
+    """Return a COMMAND frame (``MM-15``); BadText for a name or key that is no FIELD."""
     payload = write_command(name, parameters)
     flag, length = _sized(payload)
     return bytes((COMMAND | flag,)) + length + payload
 
 
 def encode_extension(index: int, payload: bytes) -> bytes:
-    """An EXTENSION frame (``MM-16``)."""
+    """Return an EXTENSION frame (``MM-16``)."""
     flag, length = _sized(payload)
     return bytes((EXTENSION | flag, index)) + length + payload
 
@@ -209,34 +215,64 @@ def encode_address(destination: str, properties: bytes = b"") -> bytes:
 
 
 _ALIKE_MIN: Final = 8
-"""From so many messages of one size on they are worth unpacking together."""
+"""From this many messages of one size on they are worth unpacking together."""
 
-_ALIKE_TRIED: Final = 64
-"""So many are unpacked together at first, four times as many each time that all were alike."""
+_ALIKE_ROWS: Final = 64
+"""This many are unpacked together; a sender of fewer alike is not tried again in the same read."""
 
-_SHORT_LENGTHS: Final = tuple(bytes((size,)) for size in range(SHORT_MAX + 1))
 _START: Final = struct.Struct(">BH")
 _LONG: Final = struct.Struct(">I")
 
 
-def encode_message(
-    sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
-) -> Sequence[bytes]:
-    """The frames of one payload, all under the same number (``MM-14``, ``MM-31``).
+Unnumbered = tuple[int, bytes]
+"""A MESSAGE frame without its number: the flags, and all that stands behind the number."""
+
+
+def encode_unnumbered(
+    address: bytes, payload: bytes, part_octets: int = MIB
+) -> tuple[Unnumbered, ...]:
+    """Return the frames of one payload, for any number of receivers (``MM-14``, ``MM-31``).
 
     ``address`` comes from :func:`encode_address`.  Payloads above ``part_octets`` are split.
     """
-    if len(payload) <= SHORT_MAX and len(payload) <= part_octets:
-        start = _START.pack(0, sequence)
-        return (start + address + _SHORT_LENGTHS[len(payload)] + payload,)
+    if len(payload) <= part_octets:
+        flag, length = _sized(payload)
+        return ((flag, address + length + payload),)
     frames = []
     for offset in range(0, len(payload), part_octets):
         part = payload[offset : offset + part_octets]
         flag, length = _sized(part)
         if offset + part_octets < len(payload):
             flag |= CONTINUED
-        frames.append(b"".join((_START.pack(flag, sequence), address, length, part)))
-    return frames
+        frames.append((flag, b"".join((address, length, part))))
+    return tuple(frames)
+
+
+def encode_numbered(
+    numbers: Sequence[int], messages: Sequence[tuple[Unnumbered, ...]]
+) -> list[bytes]:
+    """Octets of messages in a row, each with its number; the frames of one share theirs.
+
+    What is sent to many costs each receiver little: the numbers are its own, all else is there.
+    """
+    flags, contents = zip(*chain.from_iterable(messages), strict=True)
+    if len(flags) != len(messages):  # some have several parts
+        pairs = zip(numbers, messages, strict=True)
+        numbers = [number for number, frames in pairs for _ in frames]
+    octets = [b""] * (2 * len(flags))
+    octets[::2] = map(_START.pack, flags, numbers)
+    octets[1::2] = contents
+    return octets
+
+
+def encode_message(
+    sequence: int, address: bytes, payload: bytes, part_octets: int = MIB
+) -> Sequence[bytes]:
+    """Return the frames of one payload, all under the same number; see
+    :func:`encode_unnumbered`.
+    """
+    frames = encode_unnumbered(address, payload, part_octets)
+    return [_START.pack(flags, sequence) + content for flags, content in frames]
 
 
 # Decoding ---------------------------------------------------------------------------------------
@@ -251,7 +287,9 @@ class _Broken(Exception):
 
 
 class _Incomplete(Exception):
-    """A frame needs this many octets, counted from its first, before it is worth another look."""
+    """A frame needs this many octets, counted from its first, before reading it is worth another
+    attempt.
+    """
 
     def __init__(self, octets: int) -> None:
         super().__init__(octets)
@@ -259,10 +297,10 @@ class _Incomplete(Exception):
 
 
 class Decoder:
-    """Octets in, frames out; after a Fault nothing comes out any more.
+    """Turns octets into frames; after a Fault nothing comes out any more.
 
     Attributes:
-        replaced: destinations and error texts which were not UTF-8 and have U+FFFD now.
+        replaced: destinations and error texts that were not UTF-8 and have U+FFFD now.
     """
 
     __slots__ = (
@@ -292,14 +330,15 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """Octets which wait for the rest of their frame."""
+        """Return octets that wait for the rest of their frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame | Fault]:
-        """All whole frames in what has arrived so far; the rest waits.  A Fault is the last.
+        """Return all complete frames in what has arrived so far; the rest waits.
 
-        A frame of which only the beginning is here is not looked at again, nor copied, until
-        enough of it has come: the cost of a large frame does not depend on how it was cut.
+        A Fault is the last.  A frame of which only the beginning is here is not read again, nor
+        copied, until enough of it has come: the cost of a large frame does not depend on how it was
+        cut.
         """
         if self._broken:
             return []
@@ -364,7 +403,8 @@ class Decoder:
         return position
 
     def _messages(self, data: bytes, position: int, frames: list[Frame | Fault]) -> int:
-        """All whole messages from ``position`` on, as one run; where the first other frame begins.
+        """Return all whole messages from ``position`` on, as one run; where the first other frame
+        begins.
 
         This loop is the hot path.  It only takes what is plainly good: whatever is cut, too long,
         continued or no message is left to :meth:`_frame`.
@@ -375,7 +415,6 @@ class Decoder:
         payloads: list[bytes] = []
         begin = position
         last_size = 0  # of the message before, as long as it is worth while to look for equals
-        attempt = _ALIKE_TRIED
         alike = 0  # messages since the last change of address
         address, destination, text = self._last_address
         address_octets = len(address)
@@ -410,13 +449,12 @@ class Decoder:
                 alike += 1
                 size, position = stop - position, stop
                 if size == last_size and end - position >= size * _ALIKE_MIN and not flags:
-                    tried = min(attempt, (end - position) // size)
-                    count = self._alike(data, position, size, tried, address, sequences, payloads)
+                    count = self._alike(data, position, size, address, sequences, payloads)
                     alike += count
                     position += count * size
                     # What is tried in vain is bounded by what has succeeded before.
-                    attempt, last_size = (attempt * 4, size) if count == tried else (0, 0)
-                elif attempt:
+                    last_size = size if count >= _ALIKE_ROWS else -1
+                elif last_size >= 0:
                     last_size = size
         except (struct.error, IndexError):
             pass  # the data end inside a header
@@ -433,28 +471,31 @@ class Decoder:
         data: bytes,
         start: int,
         size: int,
-        tried: int,
         address: bytes,
         sequences: list[int],
         payloads: list[bytes],
     ) -> int:
-        """Take up to ``tried`` messages as long as all have this size and address; how many.
+        """Unpack messages as long as all have this size and address; return how many.
 
-        Many senders send messages of one size.  Then a whole run is unpacked at once, and looked
-        at as columns, at less than half the cost of the loop.
+        Many senders send messages of one size.  Then many are unpacked at once, and checked as
+        columns, much faster than in the loop.
         """
         payload_size = size - len(address) - 4
-        layout = _alike_layout(len(address), payload_size)
-        rows = layout.iter_unpack(memoryview(data)[start : start + tried * size])
-        flags, numbers, addresses, sizes, contents = zip(*rows, strict=True)
-        count = tried
-        for column, value in ((flags, 0), (addresses, address), (sizes, payload_size)):
-            if column.count(value) != tried:
-                odd = next(row for row, found in enumerate(column) if found != value)
-                count = min(count, odd)
-        sequences += numbers[:count]
-        payloads += contents[:count]
-        return count
+        head = address + bytes((payload_size,))
+        left = (len(data) - start) // size
+        position = start
+        while left:
+            rows = good = min(_ALIKE_ROWS, left)
+            values = _alike_layout(len(head), payload_size, rows).unpack_from(data, position)
+            flags, heads = data[position : position + rows * size : size], values[1::3]
+            if flags.count(0) != rows or heads.count(head) != rows:
+                found = zip(flags, heads, strict=True)
+                good = next(row for row, each in enumerate(found) if each != (0, head))
+            sequences += values[: good * 3 : 3]
+            payloads += values[2 : good * 3 : 3]
+            position += good * size
+            left = left - rows if good == rows else 0
+        return (position - start) // size
 
     def _address(self, data: bytes, start: int) -> bool:
         """Read a destination and properties into ``_last_address``; False if that is not to be."""
@@ -478,7 +519,7 @@ class Decoder:
         return True
 
     def _frame(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
-        """The frame at ``start``, of whatever type; where it ends."""
+        """Return the frame at ``start``, of whatever type; where it ends."""
         flags = data[start]
         kind = flags & TYPES
         if flags & ~KNOWN_FLAGS:
@@ -512,7 +553,7 @@ class Decoder:
         return at + octets
 
     def _part(self, data: bytes, start: int, frames: list[Frame | Fault]) -> int:
-        """A MESSAGE frame which the fast loop left: continued, cut or too long."""
+        """Return a MESSAGE frame that the fast loop left: continued, cut or too long."""
         flags = data[start]
         _need(data, start, start + 4)
         lengths = start + 4 + data[start + 3]
@@ -528,10 +569,12 @@ class Decoder:
         return at + size
 
 
-@lru_cache(64)
-def _alike_layout(address_octets: int, payload_octets: int) -> struct.Struct:
-    """Whole messages with a small payload, all of one size."""
-    return struct.Struct(f">BH{address_octets}sB{payload_octets}s")
+@lru_cache(256)
+def _alike_layout(head_octets: int, payload_octets: int, rows: int) -> struct.Struct:
+    """Return messages in a row, all of one size; of each the number, what is alike, and the
+    payload.
+    """
+    return struct.Struct(">" + f"xH{head_octets}s{payload_octets}s" * rows)
 
 
 def _need(data: bytes, start: int, stop: int) -> None:

@@ -1,4 +1,5 @@
-"""Texts inside MicroMsg2 frames: fields, values, properties, extension lists, commands, filters.
+"""Read and write the texts inside MicroMsg2 frames: fields, values, properties, extension lists,
+commands, filters.
 
 Grammar, as this package writes it; what is read beyond that stands at each function::
 
@@ -47,12 +48,14 @@ class TooLong(BadText, LimitExceeded):
 
 
 def is_field(text: str) -> bool:
-    """``MM-01``: lower-case ASCII letters, digits and hyphens, at least one."""
+    """Return whether it is a field: lower-case ASCII letters, digits and hyphens, at least one
+    (``MM-01``).
+    """
     return _FIELD.match(text) is not None
 
 
 def check_field(text: str, what: str) -> str:
-    """``text`` if it is a FIELD (``MM-01``); BadText naming ``what`` otherwise."""
+    """Return ``text`` if it is a FIELD (``MM-01``); raise BadText naming ``what`` otherwise."""
     if not is_field(text):
         raise BadText(f"{what} {shown(text)} is not of a-z, 0-9 and hyphen")
     return text
@@ -69,7 +72,7 @@ def _ascii(octets: bytes, what: str) -> str:
 
 
 class Kind(Enum):
-    """The type of a value; the enum's value is its prefix on the wire (``MM-23``)."""
+    """Is the type of a value; the enum's value is its prefix on the wire (``MM-23``)."""
 
     NUMBER = "N"
     DATE = "D"
@@ -81,11 +84,11 @@ Content = int | Decimal | str
 
 @dataclass(slots=True, frozen=True)
 class Value:
-    """One property or filter value (``MM-23``).
+    """Is one property or filter value (``MM-23``).
 
     ``content`` is what comparisons use: int or Decimal for numbers, Decimal seconds since the UNIX
     epoch for dates, str for text.  ``text`` is the value as it was written, without its prefix and
-    decoded.  ``typed`` is False for text which came without a valid prefix (``MM-22``).
+    decoded.  ``typed`` is False for text that came without a valid prefix (``MM-22``).
     """
 
     kind: Kind
@@ -98,7 +101,7 @@ def read_value(text: str) -> Value:
     """A FILTER_VALUE as it stands on the wire.
 
     Never fails: what is neither N, D nor T is untyped text (``MM-22``), percent-decoded as a whole.
-    Octets which are no UTF-8 after decoding become U+FFFD.
+    Octets that are no UTF-8 after decoding become U+FFFD.
     """
     prefix, rest = text[:1], text[1:]
     if prefix == "T":
@@ -113,7 +116,7 @@ def read_value(text: str) -> Value:
 
 
 def write_value(value: Value | str | int | float | Decimal | datetime) -> str:
-    """``value`` with its type prefix (``MM-22``: only typed values are written).
+    """Return ``value`` with its type prefix (``MM-22``: only typed values are written).
 
     str → T, numbers → N, aware datetime → D.  TypeError for anything else (bool included),
     BadText for NaN, infinities, numbers above 64 characters and times without a zone.
@@ -149,7 +152,7 @@ def _spelled(number: int | Decimal) -> str:
 # Properties -------------------------------------------------------------------------------------
 
 Properties = Mapping[str, Value]
-"""The properties of one message, by key."""
+"""These are the properties of one message, by key."""
 
 NO_PROPERTIES: Final[Properties] = {}
 
@@ -158,7 +161,7 @@ Writable = Value | str | int | float | Decimal | datetime
 
 
 def read_properties(octets: bytes) -> dict[str, Value]:
-    """``key:value;key:value;`` (``MM-22``); a repeated key keeps its last value.
+    """Read ``key:value;key:value;`` (``MM-22``); a repeated key keeps its last value.
 
     Lenient: underscores in keys, a missing last ``;``, empty items.
     """
@@ -176,7 +179,7 @@ def read_properties(octets: bytes) -> dict[str, Value]:
 
 
 def write_properties(properties: Mapping[str, Writable]) -> bytes:
-    """The octets of ``properties`` (``MM-22``); BadText for a key which is no FIELD."""
+    """Return the octets of ``properties`` (``MM-22``); BadText for a key that is no FIELD."""
     return "".join(
         f"{check_field(key, 'property name')}:{write_value(value)};"
         for key, value in properties.items()
@@ -198,7 +201,7 @@ class Offer:
 
 
 def read_extensions(octets: bytes, names_max: int) -> tuple[Offer, ...]:
-    """An extension list (``MM-08``).
+    """Return an extension list (``MM-08``).
 
     Lenient: empty items, property names in any case (they come out in lower case), ``:`` for
     ``=`` between a property and its value (``MM-20``).  BadText for duplicates (``MM-08``) and for
@@ -256,7 +259,7 @@ def read_command(octets: bytes) -> tuple[str, dict[str, str]]:
 
 
 def write_command(name: str, parameters: Mapping[str, str]) -> bytes:
-    """The payload of a COMMAND frame (``MM-15``)."""
+    """Return the payload of a COMMAND frame (``MM-15``)."""
     pairs = _write_pairs(parameters)
     check_field(name, "command name")
     return (f"{name};{pairs}" if pairs else name).encode("ascii")
@@ -291,7 +294,9 @@ TEXT_OPERATORS: Final[Mapping[str, Comparison]] = {
     "~": _lacks,
     "&": _contains,
 }
-"""What each operator asks of text, case-sensitive (``MM-24``)."""
+"""Each operator asks this of text, case-sensitive (``MM-24``)."""
+
+_SEARCHING: Final = frozenset("~&")
 
 NUMBER_OPERATORS: Final[Mapping[str, Comparison]] = {
     "=": operator.eq,
@@ -301,7 +306,7 @@ NUMBER_OPERATORS: Final[Mapping[str, Comparison]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""What each operator asks of numbers and dates (``MM-24``)."""
+"""Each operator asks this of numbers and dates (``MM-24``)."""
 
 # Longest operator first, so that "<=" is not read as "<" with a value that begins with "=".  No two
 # parts of it can match the same text, or a long text could be split in too many ways.
@@ -309,7 +314,7 @@ _CONDITION: Final = re.compile(r"([^\s=<>!~&]*)\s*(<=|>=|!=|=|<|>|~|&)(.*)", re.
 
 
 _MISSPELT: Final = re.compile(r"[ND](?:[0-9+\-.]|NaN\Z|Infinity\Z)")
-"""An operand which is meant to be a number or a date, and is none; ``Nils`` is text (``MM-24``)."""
+"""An operand that is meant to be a number or a date, and is none; ``Nils`` is text (``MM-24``)."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -328,7 +333,7 @@ class Condition:
         return TEXT_OPERATORS if self.value.kind is Kind.TEXT else NUMBER_OPERATORS
 
     def comparison(self) -> Comparison:
-        """The function which says whether a property's content meets this condition's."""
+        """Return the function that says whether a property's content meets this condition's."""
         return self._comparisons()[self.operator]
 
     def __str__(self) -> str:
@@ -336,13 +341,17 @@ class Condition:
 
 
 class Filter:
-    """Conditions which must all hold (``MM-24``, ``MM-25``).
+    """Holds conditions that must all be true (``MM-24``, ``MM-25``).
 
     A message without the property, or with one of another type, does not match, whatever the
     operator.  No condition at all matches everything.
+
+    Attributes:
+        conditions: all of them.
+        searches: how many of them search within a text, which takes the longer the longer it is.
     """
 
-    __slots__ = ("_checks", "conditions")
+    __slots__ = ("_checks", "conditions", "searches")
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
         self.conditions = tuple(conditions)
@@ -350,10 +359,13 @@ class Filter:
             (condition.key, condition.value.kind, condition.comparison(), condition.value.content)
             for condition in self.conditions
         )
+        self.searches = sum(condition.operator in _SEARCHING for condition in self.conditions)
 
     @classmethod
     def read(cls, expression: str, conditions_max: int = 32) -> Filter:
-        """A filter expression, decoded already; BadText says which condition cannot be."""
+        """Return a filter expression, decoded already; BadText names the condition that cannot
+        be.
+        """
         conditions: list[Condition] = []
         for item in expression.split(";"):
             item = item.strip()
@@ -374,8 +386,10 @@ class Filter:
     def matches(self, properties: Properties) -> bool:
         """Does a message with ``properties`` pass?"""
         for key, kind, compare, operand in self._checks:
-            value = properties.get(key)
-            if value is None or value.kind is not kind or not compare(value.content, operand):
+            if key not in properties:  # cheaper than get()
+                return False
+            value = properties[key]
+            if value.kind is not kind or not compare(value.content, operand):
                 return False
         return True
 

@@ -3,8 +3,8 @@
 A client opens, authenticates if it is asked to, selects a profile and asks for leases.  What it has
 done it can do again: when a reply does not come in time it drops its socket and begins anew on
 another one, and when the server answers 401 (its session has ended) it begins anew on the same one.
-*Anew* means Open, Authorize as asked, Profile and every lease which is held, and then the request
-which was interrupted.
+*Anew* means Open, Authorize as asked, Profile and every lease that is held, and then the request
+that was interrupted.
 
 The duties of the caller of a :class:`Client` are those of :mod:`twisted_msgproto.core.connection`.
 Verbs queue requests and return their number; the answer comes as an event with that number.  On
@@ -14,9 +14,9 @@ Verbs queue requests and return their number; the answer comes as an event with 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from ...core.connection import Connection, WorkLost
 from ...core.deadlines import Deadlines
@@ -57,11 +57,24 @@ class SaslClient(Protocol):
         """A 201 now is no surprise: the server has proved whatever it has to prove."""
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """The response to ``challenge`` (None: the first response); ValueError for a bad one."""
+        """Return the response to ``challenge`` (None: the first response); ValueError for a bad
+        one.
+        """
 
 
 Credentials = Callable[[Sequence[str]], "SaslClient | None"]
 """Gives a cycle of one of these mechanisms (in upper case); None if it can none of them."""
+
+
+AGREED: Final[Mapping[type, int]] = {
+    Open: 201,
+    Authorize: 201,
+    SelectProfile: 200,
+    RequestReader: 202,
+    RequestWriter: 202,
+}
+"""The code with which a server agrees to a request.  Another one belongs to another request: it is
+late, or was sent twice, and a reply does not say what it answers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +121,8 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._script: deque[_Task] = deque()  # what is done anew before the task in hand
         self._current: _Task | None = None  # what was sent and is not answered
         self._task: _Task | None = None  # for whose sake the script runs
-        self._tries = 0  # sockets which were dropped for the task in hand
+        self._turned_away = False  # nobody will ever answer on this socket
+        self._tries = 0  # sockets that were dropped for the task in hand
         self._open: Open | None = None
         self._credentials: Credentials | None = None
         self._profile: SelectProfile | None = None
@@ -120,12 +134,12 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     @property
     def state(self) -> ClientState:
-        """What the server has agreed to."""
+        """Return what the server has agreed to."""
         return self._machine.state
 
     @property
     def next_deadline(self) -> float | None:
-        """The older name of ``deadline``."""
+        """Return the older name of ``deadline``."""
         return self.deadline
 
     @property
@@ -155,7 +169,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         return self._submit(_Task(None, Open(virtual_host)), now)
 
     def authorize(self, credentials: Credentials, now: float) -> int:
-        """Authenticate with a cycle which ``credentials`` gives for one of ``mechanisms``."""
+        """Authenticate with a cycle that ``credentials`` gives for one of ``mechanisms``."""
         task = _Task(None, Authorize("", b""), credentials=credentials)
         return self._submit(task, now)
 
@@ -182,6 +196,9 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._leases.pop(number, None)
 
     def _submit(self, task: _Task, now: float) -> int:
+        """Queue a request; raises LimitExceeded for one above ``json-octets``."""
+        _, body = encode_request(task.request)
+        self._limits.check("json-octets", len(body))
         self._numbers += 1
         task.number = self._numbers
         self._waiting.append(task)
@@ -200,20 +217,38 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             elif self._waiting:
                 self._current = self._task = self._waiting.popleft()
                 self._tries = 0
+                if self._turned_away:
+                    self._change_socket()
+                    self._anew()
+                    continue
             else:
                 return
             self._send(now)
+
+    def _change_socket(self) -> None:
+        self._turned_away = False
+        self._out.clear()
+        self._events.append(SocketDropped())
+        self._machine.step(SocketChanged)
 
     def _send(self, now: float) -> None:
         task = self._current
         assert task is not None
         if task.credentials is not None:
-            task.cycle = task.credentials([name.upper() for name in self.mechanisms])
+            try:
+                self._begin_cycle(task, task.credentials)
+            except Exception as error:  # an application's
+                self._fail(401, f"the credentials failed: {error}")
+                return
             if task.cycle is None:
                 self._fail(401, "none of the server's mechanisms can be used")
                 return
-            task.request = Authorize(task.cycle.mechanism, task.cycle.respond(None))
         self._send_request(task.request, now)
+
+    def _begin_cycle(self, task: _Task, credentials: Credentials) -> None:
+        task.cycle = credentials([name.upper() for name in self.mechanisms])
+        if task.cycle is not None:
+            task.request = Authorize(task.cycle.mechanism, task.cycle.respond(None))
 
     def _send_request(self, request: Request, now: float) -> None:
         self._out.append([b"", *encode_request(request)])
@@ -256,6 +291,9 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             return self._take_events()
         if task is None:
             self._dropped("nobody-asked")
+            return self._take_events()
+        if 200 <= reply.code < 300 and reply.code != AGREED[type(task.request)]:
+            self._dropped("another-answer")
             return self._take_events()
         self.deadlines.clear("reply")
         if reply.code == 401:
@@ -301,7 +339,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         try:
             challenge = control.decode_challenge(reply.body.get("challenge"))
             response = task.cycle.respond(challenge)
-        except ValueError as error:
+        except Exception as error:  # the cycle may be an application's
             self._fail(402, f"the challenge is wrong: {error}")
             return
         task.request = Authorize(task.cycle.mechanism, response)
@@ -348,7 +386,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._done(task, None)
 
     def _done(self, task: _Task, reply: Reply | None) -> None:
-        """The request which was out is answered."""
+        """The request that was out is answered."""
         self._current = None
         if task is self._task:
             self._task = None
@@ -361,7 +399,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         """The task in hand has failed, by itself or because it could not begin anew."""
         current = self._current
         if current is not None and current is not self._task and current.number is not None:
-            # Only a lease which was to be renewed: that one is lost, the rest goes on.
+            # Only a lease that was to be renewed: that one is lost, the rest goes on.
             self._current = None
             self.deadlines.clear("reply")
             self._refused(current.number, code, reason)
@@ -388,9 +426,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         """``MT-28``: no reply came in time, so begin anew on another socket."""
         self._tries += 1
         self.counters["sockets_dropped"] += 1
-        self._out.clear()
-        self._events.append(SocketDropped())
-        self._machine.step(SocketChanged)
+        self._change_socket()
         task = self._task
         assert task is not None and task.number is not None  # a request is out for its sake
         if self._tries >= self._tries_max:
@@ -402,6 +438,25 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._go_on(now)
 
     timely: ClassVar = {"reply": _reply_missing}
+
+    # ── the door ────────────────────────────────────────────────────────────────────────────────
+
+    def turned_away(self, reason: str, now: float) -> list[ClientEvent]:
+        """The server will not have us: nobody answers on this socket, however long we wait.
+
+        The request in hand is refused with 401; the next one is tried on another socket.
+        """
+        self._turned_away = True
+        task, self._task = self._task, None
+        if task is not None:
+            self._current = None
+            self._script.clear()
+            self._out.clear()
+            self.deadlines.clear("reply")
+            assert task.number is not None
+            self._refused(task.number, 401, reason)
+        self._go_on(now)
+        return self._take_events()
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 
@@ -416,7 +471,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         return []
 
     def lost(self, now: float) -> list[ClientEvent | WorkLost]:
-        """The client is closed: the numbers of the requests which will not be answered."""
+        """The client is closed: the numbers of the requests that will not be answered."""
         tasks = [self._task, *self._waiting]
         self._task = self._current = None
         self._lost_at = now

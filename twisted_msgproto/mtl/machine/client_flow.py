@@ -1,9 +1,9 @@
 """The client's side of one data flow: frames in, frames out, over as many sockets as it takes.
 
-A flow is made with the lease which the control flow got.  It shows the lease, and when the server
+A flow is made with the lease that the control flow got.  It shows the lease, and when the server
 says 200 it summons or writes.  When the server is silent for too long, or does not know the flow
-any more, the flow is suspended: the caller gets another lease and a new socket and calls
-``renew``; then the flow summons what it had summoned and sends again what was not confirmed.
+any more, the flow is suspended: the caller gets another lease and a new socket and calls ``renew``;
+then the flow summons what it had summoned and sends again what was not confirmed.
 
 Commands and contents draw their sequences from one counter, so that a Response never has two
 meanings (``MT-18``).
@@ -61,8 +61,13 @@ from ..wire.data import (
     Summon,
 )
 from ..wire.fields import EMPTY
+from .incoming import Incoming
 
 _STANDING: Final = (ClientFlowState.LEASING, ClientFlowState.OPEN)
+
+
+COMMANDS_MAX: Final = 4096
+"""Commands of one flow that wait for their Responses, or to be sent."""
 
 
 @dataclass(slots=True)
@@ -105,25 +110,26 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._sequence = 0
         self._numbers = 0
         self._lease_sequence: int | None = None
-        self._commands: Pending[int, tuple[int, Summon | Dismiss]] = Pending(4096)
-        self._held: list[tuple[int, type[Summon] | type[Dismiss], str]] = []
+        self._commands: Pending[int, tuple[int, Summon | Dismiss]] = Pending(COMMANDS_MAX)
+        self._held: deque[tuple[int, type[Summon] | type[Dismiss], str]] = deque()
         self._summoned: dict[str, None] = {}
         self._window: SendWindow[_Sent] = SendWindow(limits.integer("window"))
-        self._waiting: deque[_Sent] = deque()  # contents which wait for room or for the lease
+        self._waiting: deque[_Sent] = deque()  # contents that wait for room or for the lease
         self._recent: OrderedDict[int, int] = OrderedDict()  # unconfirmed contents, for Responses
-        self._last_received = -1
-        self.unconfirmed: OrderedDict[int, None] = OrderedDict()
+        self._incoming = Incoming()
+        self.unconfirmed = self._incoming.unconfirmed
         self.doubted = False
         self._heard_at = 0.0
         self._sent_at = 0.0
         self._probed_at = 0.0
+        self._paused = False
         self._out: list[list[bytes]] = []
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
     @property
     def state(self) -> ClientFlowState:
-        """Where the flow stands."""
+        """Return where the flow stands."""
         return self._machine.state
 
     @property
@@ -133,12 +139,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     @property
     def unsettled(self) -> int:
-        """Contents which are in flight or wait."""
+        """Contents that are in flight or wait."""
         return len(self._window) + len(self._waiting)
 
     @property
     def queued(self) -> int:
-        """Messages which ``outputs`` would give."""
+        """Messages that ``outputs`` would give."""
         return len(self._out)
 
     @property
@@ -167,15 +173,14 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._machine.step(Renewed)
         self._renewals += 1
         self._out.clear()
-        self.unconfirmed.clear()
-        self._last_received = -1
+        self._incoming.renew()
         self._heard_at = now
         again = [
             (number, type(command), command.resource)
             for _, (number, command) in self._commands.drain()
             if number
         ]
-        self._held = again + self._held
+        self._held.extendleft(reversed(again))
         self._waiting.extendleft(reversed(self._window.drain()))
         self._lease_sequence = self._next()
         self._send(Lease(self._lease_sequence, token), now)
@@ -194,6 +199,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     def _command(self, kind: type[Summon] | type[Dismiss], resource: str, now: float) -> int:
         data.encode_name(resource)
+        if len(self._commands) + len(self._held) >= COMMANDS_MAX:
+            raise LimitExceeded(f"{COMMANDS_MAX} commands wait for an answer; nothing was sent")
         self._numbers += 1
         self._held.append((self._numbers, kind, resource))
         self._send_held(now)
@@ -210,6 +217,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             raise ValueError("a reader sends no content")
         new: list[_Sent] = []
         for resource, properties, body in contents:
+            if type(body) is not bytes:
+                body = _octets(body)
             name = data.encode_name(resource)
             header = SEQUENCE_OCTETS + len(name) + len(properties or EMPTY)
             if max(header, len(body)) > self._octets_max:
@@ -227,24 +236,22 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     def confirm(self, sequence: int, multiple: bool, now: float) -> None:
         """These contents are safe; what was settled or never received is no error."""
-        if self._settle(sequence, multiple):
-            self._send(Confirm(sequence, multiple), now)
+        server_sequence = self._settle(sequence, multiple)
+        if server_sequence is not None:
+            self._send(Confirm(server_sequence, multiple), now)
 
     def reject(self, sequence: int, multiple: bool, recycle: bool, now: float) -> None:
         """These contents are not taken; ``recycle``: somebody else may have them."""
-        if self._settle(sequence, multiple):
-            self._send(Reject(sequence, multiple, recycle), now)
+        server_sequence = self._settle(sequence, multiple)
+        if server_sequence is not None:
+            self._send(Reject(server_sequence, multiple, recycle), now)
 
-    def _settle(self, sequence: int, multiple: bool) -> bool:
+    def _settle(self, sequence: int, multiple: bool) -> int | None:
         if not self.reads or not self.confirms:
             raise ValueError("only a reader with confirm full settles contents")
-        if self.state is not ClientFlowState.OPEN or sequence not in self.unconfirmed:
-            return False
-        if multiple:
-            while next(iter(self.unconfirmed)) != sequence:
-                self.unconfirmed.popitem(last=False)
-        del self.unconfirmed[sequence]
-        return True
+        if self.state is not ClientFlowState.OPEN:
+            return None
+        return self._incoming.settle(sequence, multiple)
 
     def close(self) -> list[int]:
         """As ``lost``, but it returns the numbers."""
@@ -256,7 +263,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         return []
 
     def lost(self, now: float) -> list[ClientFlowEvent | WorkLost]:
-        """The flow is over: the numbers of commands and contents which nobody answered."""
+        """The flow is over: the numbers of commands and contents that nobody answered."""
         self._machine.step(FlowClosed)
         self.deadlines.clear_all()
         numbers = [number for _, (number, _) in self._commands.drain() if number]
@@ -287,12 +294,12 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def _send_held(self, now: float) -> None:
         if self.state is not ClientFlowState.OPEN:
             return
-        for number, kind, resource in self._held:
+        while self._held and not self._commands.full:
+            number, kind, resource = self._held.popleft()
             sequence = self._next()
             command = kind(sequence, resource)
             self._await_response(sequence, (number, command), now)
             self._send(command, now)
-        self._held.clear()
 
     def _await_response(
         self, sequence: int, asked: tuple[int, Summon | Dismiss], now: float
@@ -354,7 +361,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def _ill_formed(
         self, parts: Sequence[bytes], reason: str, events: list[ClientFlowEvent], now: float
     ) -> None:
-        """A Content which cannot be read is rejected before a later Confirm covers it (``MT-13``).
+        """A Content that cannot be read is rejected before a later Confirm covers it (``MT-13``).
 
         Where not even its sequence can be read, the flow is given up.
         """
@@ -368,8 +375,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._lose("a content came without its sequence", events)
             return
         (sequence,) = data.read_sequence(header)
-        if sequence > self._last_received:
-            self._last_received = sequence
+        if self._incoming.passes(sequence):
             self._send(Reject(sequence), now)
 
     def _obey(self, command: DataCommand, events: list[ClientFlowEvent], now: float) -> None:
@@ -389,17 +395,14 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
                 pass  # a Pong: that it came is all it says
 
     def _receive(self, content: Content, events: list[ClientFlowEvent]) -> None:
-        if not self.reads or content.sequence <= self._last_received:
+        if not self.reads or not self._incoming.passes(content.sequence):
             self._dropped("content")
             return
-        self._last_received = content.sequence
-        if self.confirms:
-            self.unconfirmed[content.sequence] = None
         last = events[-1] if events else None
         if not isinstance(last, ContentsReceived):
             last = ContentsReceived([], [], [], [])
             events.append(last)
-        last.sequences.append(content.sequence)
+        last.sequences.append(self._incoming.add(content.sequence, self.confirms))
         last.resources.append(content.resource)
         last.properties.append(content.properties)
         last.bodies.append(content.body)
@@ -428,20 +431,25 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._send_waiting(now)
 
     def _take(self, sequence: int, multiple: bool) -> list[int] | None:
-        """The numbers of what a Confirm or Reject covers; None if it is invalid (``MT-20``)."""
+        """Return the numbers of what a Confirm or Reject covers; None if it is invalid
+        (``MT-20``).
+        """
         window = self._window
-        self._renewals = 0
         if not multiple:
             one = window.acknowledge_one(sequence)
-            return None if one is None else [one.number]
+            if one is None:
+                return None
+            self._renewals = 0
+            return [one.number]
         if not 1 <= sequence <= self._sequence or self.reads:
             return None
         if sequence not in window:
-            # Sequences of a flow rise; the newest one in flight which is covered ends what is.
+            # Sequences of a flow rise; the newest one in flight that is covered ends what is.
             covered = [number for number in window.sequences() if number <= sequence]
             if not covered:
                 return None
             sequence = covered[-1]
+        self._renewals = 0
         return [sent.number for sent in window.acknowledge_up_to(sequence) or ()]
 
     def _responded(self, response: Response, events: list[ClientFlowEvent], now: float) -> None:
@@ -452,19 +460,19 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
                 self._lose("the lease was refused", events)
                 return
             self._machine.step(LeaseAccepted)
-            if not (self.confirms and self.unsettled):
-                self._renewals = 0
+            if not (self.confirms and self.unsettled) and not self._held and not self._summoned:
+                self._renewals = 0  # nothing of it waits for an answer
             self._probed_at = now
             self.deadlines.set("probe", now + self._liveness)
             events.append(FlowOpened())
-            known = [(0, Summon, name) for name in self._summoned]
-            self._held = [*known, *self._held]
+            self._held.extendleft((0, Summon, name) for name in reversed(self._summoned))
             self._send_held(now)
             self._send_waiting(now)
             return
         waiter = self._commands.resolve(response.sequence)
         if waiter is not None:
             self._answered(*waiter, response.code, events)
+            self._send_held(now)
         elif (number := self._recent.pop(response.sequence, None)) is not None:
             events.append(ContentsRefused([number], response.code))
             if response.code == 403:
@@ -484,6 +492,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             return
         if number == 0:
             self.doubted = False
+        if command.resource:  # else it was a probe
+            self._renewals = 0
         if type(command) is Summon and code == 200:
             self._summoned[command.resource] = None
         elif (type(command) is Dismiss and code == 200) or number == 0:
@@ -529,22 +539,42 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
+    def paused(self, now: float) -> list[ClientFlowEvent]:
+        """The server is not read: its silence means nothing.  We ping it, so it knows we live."""
+        self._paused = True
+        return []
+
+    def resumed(self, now: float) -> list[ClientFlowEvent]:
+        """The server is read again: it has all its time from now on."""
+        self._paused = False
+        self._heard_at = now
+        for name in ("lease", "response"):
+            if name in self.deadlines:
+                self.deadlines.set(name, now + self._timeout)
+        return []
+
     def _due(self, key: str, now: float, events: list[ClientFlowEvent]) -> None:
         if self.state in _STANDING:  # what was due before may have lost the flow
             super()._due(key, now, events)
 
     def _lease_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
-        self._lose(LEASE_UNANSWERED, events)
+        if self._paused:
+            self.deadlines.set("lease", now + self._timeout)
+        else:
+            self._lose(LEASE_UNANSWERED, events)
 
     def _silence_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
-        deadline = self._heard_at + self._liveness
+        deadline = (now if self._paused else self._heard_at) + self._liveness
         if now < deadline:
             self.deadlines.set("silence", deadline)
         else:
             self._lose("the server is silent", events)
 
     def _responses_expired(self, now: float, events: list[ClientFlowEvent]) -> None:
-        """Every command is answered; a server which does not has lost the flow."""
+        """Every command is answered; a server that does not has lost the flow."""
+        if self._paused:
+            self.deadlines.set("response", now + self._timeout)
+            return
         expired = self._commands.expire(now)
         for _, (number, command) in expired:
             self._hold_again(number, command)
@@ -557,7 +587,8 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
     def _probe_again(self, now: float, events: list[ClientFlowEvent]) -> None:
         deadline = self._probed_at + self._liveness
         if now >= deadline:
-            self._probe(now)
+            if not self._paused:
+                self._probe(now)
             deadline = now + self._liveness
         self.deadlines.set("probe", deadline)
 
@@ -574,3 +605,10 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         "probe": _probe_again,
         "heartbeat": _beat,
     }
+
+
+def _octets(body: object) -> bytes:
+    """A body that is not ``bytes`` as it is now; TypeError for what is no octets."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise TypeError(f"a body is bytes, not {type(body).__name__}")

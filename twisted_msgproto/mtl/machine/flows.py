@@ -28,7 +28,7 @@ NAMES_REMEMBERED: Final = 1024
 class LeaseGrant:
     """A data lease: who may do what with it (``MT-11``).
 
-    ``resources`` empty means all; ``confirm`` is True for ``full``.  ``profile`` is the one which
+    ``resources`` empty means all; ``confirm`` is True for ``full``.  ``profile`` is the one that
     was selected when it was given.
     """
 
@@ -48,7 +48,9 @@ class LeaseGrant:
 
     @property
     def only_resource(self) -> str | None:
-        """The resource which an empty name means; None where a name is required (``MT-18``)."""
+        """Return the resource that an empty name means; None where a name is required
+        (``MT-18``).
+        """
         if len(self.resources) == 1:
             return self.resources[0]
         return None if self.resources else self.profile.only_resource
@@ -64,7 +66,7 @@ class Stored:
 
     @property
     def octets(self) -> int:
-        """What it weighs while it waits."""
+        """Return what it weighs while it waits."""
         return len(self.body) + len(self.properties)
 
 
@@ -74,7 +76,7 @@ class Flow:
 
     Attributes:
         peer: the data connection; never shown to anybody.
-        grant: the lease which opened the flow.
+        grant: the lease that opened the flow.
         heard_at: when the peer sent anything last.
         sent_at: when anything was sent to it last.
         commands: sequences of the last commands, which a Response may still be on its way for.
@@ -92,7 +94,7 @@ class Flow:
 
     @property
     def session(self) -> Session:
-        """The session which the flow belongs to."""
+        """Return the session that the flow belongs to."""
         return self.grant.session
 
 
@@ -101,7 +103,7 @@ class ReadingFlow(Flow):
     """A flow whose peer gets content.
 
     Attributes:
-        summoned: the resources which the peer has summoned, with their names encoded.
+        summoned: the resources that the peer has summoned, with their names encoded.
         unconfirmed: contents by sequence, oldest first, with their resource (confirm ``full``).
         last_sent: the sequence of the last content; they count from 1 (``MT-18``).
         prefetch: how many contents may be unconfirmed.
@@ -192,11 +194,11 @@ class WritingFlow(Flow):
 
     Attributes:
         last_received: the sequence of the last Content; -1 before the first.
-        names: encoded names → the resource, for those which are allowed.
+        names: encoded names → the resource, for those that are allowed.
         window: what has arrived and what of it is safe; its marks are the slices.
-        lost_at: the place of the first slice which never will be safe; None while there is none.
+        lost_at: the place of the first slice that never will be safe; None while there is none.
         over: that slice and all behind it were rejected: nothing of the flow counts any more.
-        withheld: the sequence of a Confirm which waits until the profile has room again.
+        withheld: the sequence of a Confirm that waits until the profile has room again.
     """
 
     last_received: int = -1
@@ -206,7 +208,7 @@ class WritingFlow(Flow):
     over: bool = False
     state: FlowState = FlowState.WRITING
     withheld: int | None = None
-    # The contents of the read which is under way:
+    # The contents of the read that is under way:
     sequences: list[int] = field(default_factory=list)
     resources: list[str] = field(default_factory=list)
     properties: list[bytes] = field(default_factory=list)

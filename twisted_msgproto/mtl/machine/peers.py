@@ -1,7 +1,7 @@
 """Who a message came from: the name of its connection, and what is known of that connection.
 
 A ZeroMQ identity does not name a connection: it may have another owner at once when its owner has
-left.  So a connection's name is its identity together with a serial which is never given again
+left.  So a connection's name is its identity together with a serial that is never given again
 (``MT-30``).  Names are never logged or shown.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 SERIAL_OCTETS: Final = 8
 
 AUTOMATIC_OCTETS: Final = 5
-"""Of an identity which a ROUTER has made up; its first octet is 0."""
+"""Of an identity that a ROUTER has made up; its first octet is 0."""
 
 
 class Peer(NamedTuple):
@@ -20,7 +20,7 @@ class Peer(NamedTuple):
 
     Attributes:
         address: the network address at its other end, without the port; "" if it is not known.
-        key: the CURVE key which it has proved; empty where there is none.
+        key: the CURVE key that it has proved; empty where there is none.
     """
 
     address: str = ""
@@ -31,10 +31,10 @@ UNKNOWN: Final = Peer()
 
 
 def connection_name(identity: bytes, serial: int) -> bytes:
-    """The name of the connection with this identity and this serial."""
+    """Return the name of the connection with this identity and this serial."""
     return identity + serial.to_bytes(SERIAL_OCTETS, "big")
 
 
 def is_automatic(name: bytes) -> bool:
-    """The connection's identity is one which a ROUTER makes up."""
+    """The connection's identity is one that a ROUTER makes up."""
     return len(name) == AUTOMATIC_OCTETS + SERIAL_OCTETS and name[0] == 0

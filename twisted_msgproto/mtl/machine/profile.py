@@ -11,7 +11,7 @@ confirmation it supports) and what becomes of content::
         def ready(self, flow): …                           # a reader has room: flow.send(…)
 
 and give an instance to the server.  A profile is a sans-I/O machine too: it is called by the server
-and sends with :meth:`.ReadingFlow.send` to readers which have summoned the resource and whose
+and sends with :meth:`.ReadingFlow.send` to readers that have summoned the resource and whose
 ``room`` is above 0.
 """
 
@@ -25,11 +25,11 @@ from .flows import ReadingFlow, Stored, WritingFlow
 
 
 class Profile:
-    """What a server does with content; the base takes all and delivers nothing.
+    """Says what a server does with content; the base accepts all and delivers nothing.
 
     Attributes:
         name: in lower case, as clients select it in any case.
-        confirmations: the values of ``confirm`` which it supports; another gets 501.
+        confirmations: the values of ``confirm`` that it supports; another gets 501.
         reads: readers are allowed; else Connection.Reader gets 403.
         writes: writers are allowed; else Connection.Writer gets 403.
         stored: the contents of writers go to the sink (and the hooks) first; else they are accepted
@@ -61,9 +61,10 @@ class Profile:
         return True
 
     def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
-        """Contents of ``flow`` are safe (or the profile stores none): do with them what you do.
+        """Called when contents of ``flow`` are safe (or the profile stores none): do with them what
+        you do.
 
-        False: they are not taken, and are rejected; so they are when this raises.
+        Return False to refuse them: they are rejected, and so they are when this raises.
         """
         return None
 
@@ -72,14 +73,16 @@ class Profile:
         return False
 
     def summon(self, flow: ReadingFlow, resource: str) -> bool:
-        """``flow`` wants the resource, which it has not summoned yet; False answers 400."""
+        """Called when ``flow`` wants a resource that it has not summoned yet; False answers 400."""
         return True
 
     def dismiss(self, flow: ReadingFlow, resource: str) -> None:
         """``flow`` wants no more of the resource, or is at its end."""
 
     def ready(self, flow: ReadingFlow) -> None:
-        """``flow`` may have room: it has summoned, confirmed, or its socket takes more."""
+        """Called when ``flow`` may have space: it has summoned, confirmed, or its socket accepts
+        more.
+        """
 
     def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
         """The reader has these contents safe."""
@@ -87,15 +90,15 @@ class Profile:
     def rejected(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
     ) -> None:
-        """The reader does not take these contents, or is gone (then ``recycle`` is True)."""
+        """Called when the reader refuses these contents, or is gone (then ``recycle`` is True)."""
 
     def snapshot(self) -> dict[str, object]:
-        """The profile's figures as plain values."""
+        """Return the profile's figures as plain values."""
         return dict(self.counters)
 
 
 def by_name(profiles: Iterable[Profile]) -> dict[str, Profile]:
-    """The profiles by their names; ValueError for a name which is none or stands twice."""
+    """The profiles by their names; ValueError for a name that is none or stands twice."""
     found: dict[str, Profile] = {}
     for profile in profiles:
         if not profile.name or profile.name != profile.name.lower() or profile.name in found:

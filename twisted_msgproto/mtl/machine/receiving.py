@@ -1,4 +1,4 @@
-"""What a broker does with the content of writers: take it, make it safe, confirm or reject it.
+"""A broker accepts the content of writers, makes it safe, and confirms or rejects it.
 
 :class:`Writers` stands above :class:`.Sessions`; the duties of a caller are those of
 :mod:`.server`.
@@ -19,10 +19,12 @@ from .sessions import Place, Sessions
 
 
 class Writers(Sessions):
-    """The writing half of the data flows.  Who derives from it sends (``_send``, ``_respond``)."""
+    """Is the writing half of the data flows.  Who derives from it sends (``_send``,
+    ``_respond``).
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As :class:`.Sessions`."""
+        """Make it as :class:`.Sessions`."""
         super().__init__(*arguments, **options)
         for profile in self.profiles.values():
             profile.release = self._release
@@ -49,7 +51,7 @@ class Writers(Sessions):
         """Send a Response."""
 
     def _content(self, flow: WritingFlow, header: bytes, body: bytes) -> None:
-        """One Content of a writer: the hot path (``MT-18``)."""
+        """Follow one Content of a writer: this is the hot path (``MT-18``)."""
         size = len(header)
         end = 10 + header[9] if size >= CONTENT_HEADER_OCTETS_MIN else size
         if size < end + 4:
@@ -107,7 +109,7 @@ class Writers(Sessions):
         self._refuse_content(flow, sequence, 400)
 
     def _resource(self, flow: WritingFlow, encoded: bytes) -> Any:
-        """The resource of this name, or the code for one which is not allowed (``MT-18``)."""
+        """Return the resource of this name, or the code for one that is not allowed (``MT-18``)."""
         name = data.decode_name(encoded)
         grant = flow.grant
         resource = name or grant.only_resource
@@ -121,7 +123,9 @@ class Writers(Sessions):
         return resource
 
     def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:
-        """An invalid Content: Reject, or a Response where it cannot be taken for another's."""
+        """Answer an invalid Content: with Reject, or with a Response where it cannot be mistaken
+        for another's.
+        """
         self.counters["contents_refused"] += 1
         if flow.grant.confirm:
             self._send(flow.peer, flow, data.encode(data.Reject(sequence)))
@@ -131,7 +135,7 @@ class Writers(Sessions):
             self._respond(flow.peer, flow, sequence, code)
 
     def _flush(self) -> None:
-        """Give the contents of this read out as events, one for each writer."""
+        """Return the contents of this read as events, one for each writer."""
         for flow in list(self._written):
             self._flush_writer(flow)
 
@@ -163,9 +167,9 @@ class Writers(Sessions):
         return self._take_events()
 
     def not_safe(self, place: Place, now: float) -> list[ServerEvent]:
-        """The contents of the event with this place never will be safe: the flow breaks.
+        """Break the flow, because the contents of the event with this place never will be safe.
 
-        It takes no more content.  What came before these contents is confirmed when it is safe;
+        It accepts no more content.  What came before these contents is confirmed when it is safe;
         then they and all behind them are rejected and the flow ends (``MT-19``, ``MT-30``): taking
         what follows would leave a gap.
         """
@@ -198,7 +202,7 @@ class Writers(Sessions):
             self._confirm(flow, confirm)
 
     def _break(self, flow: WritingFlow) -> None:
-        """All before what was lost is settled: reject the rest, whatever becomes of it, and end."""
+        """Reject the rest and end, since everything before what was lost is settled."""
         flow.over = True
         self._confirm_or_reject(flow, data.Reject(flow.last_received, True))
         if self._stands(flow):
@@ -206,10 +210,11 @@ class Writers(Sessions):
             self._end_flow(flow)
 
     def _accept(self, flow: WritingFlow, contents: Slice) -> int | None:
-        """Give safe contents to the profile, run by run of one resource.
+        """Pass safe contents to the profile, run by run of one resource.
 
-        What it does not take, or loses with an exception, is rejected here, before any Confirm
-        (``MT-20``).  The sequence of the last content which it has taken; None: it took none.
+        What it refuses, or loses with an exception, is rejected here, before any Confirm
+        (``MT-20``).  Returns the sequence of the last content that it accepted; None: it accepted
+        none.
         """
         profile, resources, sequences = flow.grant.profile, contents.resources, contents.sequences
         start, taken = 0, None
@@ -240,7 +245,7 @@ class Writers(Sessions):
             self._confirm_or_reject(flow, data.Confirm(sequence, True))
 
     def _confirm_or_reject(self, flow: WritingFlow, command: data.Confirm | data.Reject) -> None:
-        """Only confirmed flows which still stand hear of it."""
+        """Answer only confirmed flows that still exist."""
         if flow.grant.confirm and self._stands(flow):
             self.counters["confirms"] += 1
             self._send(flow.peer, flow, data.encode(command))

@@ -1,4 +1,5 @@
-"""What a broker does for readers: what they summon, confirm and reject, and whether they have room.
+"""A broker serves readers: it follows what they summon, confirm and reject, and whether they have
+space.
 
 :class:`Readers` stands between :class:`.Writers` and :class:`.Server`; the duties of a caller are
 those of :mod:`.server`.
@@ -14,18 +15,20 @@ from .receiving import Writers
 
 
 class Readers(Writers):
-    """The reading half of the data flows."""
+    """Is the reading half of the data flows."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As :class:`.Sessions`."""
+        """Make it as :class:`.Sessions`."""
         super().__init__(*arguments, **options)
-        self._exhausted: dict[ReadingFlow, None] = {}  # readers which used their burst up
+        self._exhausted: dict[ReadingFlow, None] = {}  # readers that used their burst up
         self._out_data: list[list[bytes]] = []
-        self._stirred: dict[ReadingFlow, None] = {}  # readers which were sent content
+        self._stirred: dict[ReadingFlow, None] = {}  # readers that were sent content
 
     @property
     def more_to_send(self) -> bool:
-        """Readers have room for more: call ``refill(now)`` soon, when the sockets took what was."""
+        """Tell whether readers have space for more: then call ``refill(now)`` soon, when the
+        sockets have sent what waits.
+        """
         return bool(self._exhausted)
 
     def _read(self, flow: ReadingFlow, command: Any) -> None:
@@ -54,7 +57,7 @@ class Readers(Writers):
                 profile.ready(flow)
 
     def _summon(self, flow: ReadingFlow, command: Any) -> None:
-        """``MT-16``; the Response goes out before any content (``MT-18``)."""
+        """Follow a Summon (``MT-16``); the Response is sent before any content (``MT-18``)."""
         flow.commands.append(command.sequence)
         resource, profile = command.resource, flow.grant.profile
         if (
@@ -71,7 +74,9 @@ class Readers(Writers):
         profile.ready(flow)
 
     def refill(self, now: float) -> None:
-        """The sockets took what was to be sent: unconfirmed readers may have their next burst."""
+        """Let unconfirmed readers have their next burst, because the sockets have sent what
+        waited.
+        """
         self._now = now
         exhausted = list(self._exhausted)
         self._exhausted.clear()
@@ -79,13 +84,15 @@ class Readers(Writers):
             flow.refill()
 
     def blocked(self, peer: bytes) -> None:
-        """The socket takes no more for this peer: no content for it until ``unblocked``."""
+        """Note that the socket accepts no more for this peer: no content for it until
+        ``unblocked``.
+        """
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow):
             flow.blocked = True
 
     def unblocked(self, peer: bytes, now: float) -> None:
-        """The socket takes more for this peer again."""
+        """Note that the socket accepts more for this peer again."""
         self._now = now
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow) and flow.blocked:

@@ -1,13 +1,12 @@
-"""The broker above its sockets: frames in, frames out, with the time as an argument.
+"""The broker's machine is above its sockets: frames in, frames out, with the time as an argument.
 
-How the protocol works
-----------------------
-On the **control flow** a client opens a session, authenticates, selects a profile and asks for
-leases; each request gets one reply.  On a **data flow** it shows a lease and then reads (it summons
-resources and gets content) or writes.  A session is known by the control connection which opened
-it, a flow by the data connection which showed the lease; a flow ends with its connection, and a
-session with the last of its connections (``MT-30``).  A connection goes by its name, see
-:mod:`.peers`.  Both end, too, when they have been silent for too long.
+How the protocol works ---------------------- On the **control flow** a client opens a session,
+authenticates, selects a profile and asks for leases; each request gets one reply.  On a **data
+flow** it shows a lease and then reads (it summons resources and gets content) or writes.  A session
+is known by the control connection that opened it, a flow by the data connection that showed the
+lease; a flow ends with its connection, and a session with the last of its connections (``MT-30``).
+A connection goes by its name, see :mod:`.peers`.  Both end, too, when they have been silent for too
+long.
 
 A machine is the whole broker here, and no single connection, because its sockets are.
 
@@ -42,11 +41,11 @@ from .sending import Readers
 from .sessions import NOTHING_KNOWN, Arrival, Channel, Outputs, Session
 
 SETTLING: Final = (data.Confirm, data.Reject)
-"""What is obeyed of a connection which has ended: it had those contents."""
+"""Only these are obeyed of a connection that has ended: it had those contents."""
 
 
 class Server(Readers):
-    """The broker's machine: sessions, leases, flows, profiles.
+    """Is the broker's machine: sessions, leases, flows, profiles.
 
     Serves ``MT-01`` … ``MT-22`` and ``MT-25`` … ``MT-30`` above the sockets.
 
@@ -70,7 +69,7 @@ class Server(Readers):
     ) -> None:
         """Make a broker.
 
-        ``random(n)`` gives n octets which nobody can foresee.  ``mechanisms`` empty: clients need
+        ``random(n)`` returns n octets that nobody can foresee.  ``mechanisms`` empty: clients need
         not authenticate.  ``virtual_hosts`` None: any.
         """
         limits = Limits.of(SERVER_LIMITS) if limits is None else limits
@@ -98,7 +97,7 @@ class Server(Readers):
 
     @property
     def finished(self) -> bool:
-        """The server was closed, or drained and what it took is answered."""
+        """Return whether the server was closed, or drained and everything accepted is answered."""
         return self._closed or (
             self._draining
             and not any(type(f) is WritingFlow and f.window.unsafe for f in self._flows.values())
@@ -106,11 +105,11 @@ class Server(Readers):
 
     @property
     def state(self) -> str:
-        """Where the broker stands: ``open``, ``draining`` or ``closed``."""
+        """Return where the broker stands: ``open``, ``draining`` or ``closed``."""
         return "closed" if self._closed else "draining" if self._draining else "open"
 
     def snapshot(self) -> dict[str, object]:
-        """The broker's figures as plain values; no identity and no lease is among them."""
+        """Return the broker's figures as plain values; no identity and no lease is among them."""
         flows = self._flows.values()
         return {
             "sessions": len(self._sessions),
@@ -129,11 +128,11 @@ class Server(Readers):
         now: float,
         peers: Mapping[bytes, Peer] = NOTHING_KNOWN,
     ) -> list[ServerEvent]:
-        """As ``receive``; the older name, for one release."""
+        """Do what ``receive`` does; this is the older name, for one release."""
         return self.receive(Arrival(channel, messages, peers), now)
 
     def receive(self, inputs: Arrival, now: float) -> list[ServerEvent]:
-        """Read what a socket gave at ``now``."""
+        """Read what a socket delivered at ``now``."""
         if self._closed:
             return []
         channel, messages = inputs.channel, inputs.messages
@@ -189,7 +188,7 @@ class Server(Readers):
         self._end_if_left(flow.session)
 
     def peer_lost(self, peer: bytes, now: float) -> list[ServerEvent]:
-        """This connection is given up: what it owns ends at once (``MT-21``, ``MT-24``)."""
+        """Abandon this connection: what it owns ends at once (``MT-21``, ``MT-24``)."""
         self._now = now
         flow = self._flows.get(peer)
         if flow is not None:
@@ -201,18 +200,18 @@ class Server(Readers):
         return self._take_events()
 
     def leaving(self, peer: bytes) -> None:
-        """This connection has ended; what it sent before may still come.
+        """Note that this connection has ended; what it sent before may still come.
 
-        Its contents are taken, and what it confirms or rejects is settled; nothing else of it is
+        Its contents are accepted, and what it confirms or rejects is settled; nothing else of it is
         obeyed, and it is sent nothing (``MT-30``).
         """
         self._leaving.add(peer)
         self.blocked(peer)
 
     def left(self, peers: Iterable[bytes], now: float) -> list[ServerEvent]:
-        """All that these connections sent was read: what they own ends (``MT-30``).
+        """End what these connections own, because all that they sent was read (``MT-30``).
 
-        A session goes on as long as it has a flow on another connection.
+        A session continues as long as it has a flow on another connection.
         """
         self._now = now
         for peer in peers:
@@ -239,7 +238,7 @@ class Server(Readers):
         return self._take_events()
 
     def drain(self, now: float) -> list[ServerEvent]:
-        """The server is about to stop: it is ``finished`` when what it took is answered."""
+        """Prepare to stop: the server is ``finished`` when everything accepted is answered."""
         self._draining = True
         return []
 
@@ -305,7 +304,7 @@ class Server(Readers):
         self._send(peer, flow, data.encode(data.Response(sequence, code)))
 
     def _lease(self, peer: bytes, command: Any) -> None:
-        """The first command of a data connection (``MT-11``, ``MT-14``, ``MT-30``)."""
+        """Follow the first command of a data connection (``MT-11``, ``MT-14``, ``MT-30``)."""
         grant = self._leases.get(command.lease)
         if (
             grant is None
@@ -391,7 +390,7 @@ class Server(Readers):
         return max(flow.heard_at, self._resumed_at)
 
     def _watch_flow(self, flow: Flow) -> None:
-        """Set the flow's deadline: when it is to be looked after next."""
+        """Set the flow's deadline: when it has to be checked next."""
         due = flow.sent_at + self._heartbeat
         if not self._paused:
             due = min(due, self._heard(flow) + self._liveness)

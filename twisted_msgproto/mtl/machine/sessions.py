@@ -1,6 +1,6 @@
-"""The broker's control flow: sessions, authentication, profiles and leases.
+"""The broker's control flow has sessions, authentication, profiles and leases.
 
-:class:`Sessions` is the half of :class:`.Server` which answers requests; the other half, the data
+:class:`Sessions` is the half of :class:`.Server` that answers requests; the other half, the data
 flows, is in :mod:`.receiving` and :mod:`.sending`.
 """
 
@@ -51,7 +51,7 @@ NOTHING_KNOWN: Final[Mapping[bytes, Peer]] = MappingProxyType({})
 
 
 class Channel(Enum):
-    """Which socket a message came through (``MT-12``)."""
+    """A message came through one of these sockets (``MT-12``)."""
 
     CONTROL = auto()
     DATA = auto()
@@ -59,10 +59,10 @@ class Channel(Enum):
 
 
 class Arrival(NamedTuple):
-    """What one read of a socket brought.
+    """Holds what one read of a socket brought.
 
-    Each of ``messages`` is the name of its connection and the frames which were sent; ``peers``
-    says by those names what is known of the connections.
+    Each of ``messages`` is the name of its connection and the frames that were sent; ``peers`` says
+    by those names what is known of the connections.
     """
 
     channel: Channel
@@ -82,7 +82,7 @@ _UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionS
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One client's session.
+    """Is one client's session.
 
     Attributes:
         peer: the control connection; never shown to anybody.
@@ -117,20 +117,20 @@ class Session:
     flows: dict[bytes, Flow] = field(default_factory=dict)
     envelope: list[bytes] = field(default_factory=list)  # of the request under way
     asked_at: float = 0.0
-    refused: bool = False  # the reply waits for the time which a failure costs
+    refused: bool = False  # the reply waits for the time that a failure costs
     ended: bool = False
 
     @property
     def state(self) -> SessionState:
-        """Where the session stands."""
+        """Return where the session stands."""
         return self.machine.state
 
 
 class Sessions(Connection[Arrival, Outputs, ServerEvent]):
-    """The control flow of a broker.  Who derives from it ends flows (``_end_flow``).
+    """Is the control flow of a broker.  Who derives from it ends flows (``_end_flow``).
 
-    Its deadlines are those of sessions, of leases which nobody has used, and of flows: each has
-    one, so that what one message costs does not grow with those who are silent (``HO-26``).
+    Its deadlines are those of sessions, of leases that nobody has used, and of flows: each has one,
+    so that what one message costs does not grow with those who are silent (``HO-26``).
 
     Attributes:
         limits: in force.
@@ -179,7 +179,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._leaving: set[bytes] = set()  # what these connections sent may still come
 
     def sessions(self) -> list[Session]:
-        """The sessions, oldest first."""
+        """Return the sessions, oldest first."""
         return list(self._sessions.values())
 
     def _take_events(self) -> list[ServerEvent]:
@@ -206,7 +206,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self.counters["requests"] += 1
         session = self._sessions.get(peer)
         try:
-            # JSON which is none is dropped; what else is wrong waits for the questions before it.
+            # JSON that is none is dropped; what else is wrong waits for the questions before it.
             body: Mapping[str, Any] | Invalid
             try:
                 body = control.parse_body(parts[-1], self.limits)
@@ -284,7 +284,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self._ready(session)
 
     def _obey(self, session: Session, request: Request) -> None:
-        """A request of an open session which its table allows."""
+        """Follow a request of an open session that its table allows."""
         match request:
             case Authorize():
                 self._authenticate(session, request)
@@ -364,7 +364,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     # ── the caller's answers to AuthenticationRequested ─────────────────────────────────────────
 
     def challenge(self, session: Session, challenge: bytes, now: float) -> None:
-        """The SASL cycle goes on with ``challenge`` (``MT-08``)."""
+        """Continue the SASL cycle with ``challenge`` (``MT-08``)."""
         if self._awaits_answer(session, now):
             session.machine.step(Challenged)
             self._watch(session)
@@ -380,7 +380,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         return self._take_events()
 
     def refuse(self, session: Session, now: float) -> None:
-        """The attempt failed; the reply follows when it has cost its time (``MT-08``)."""
+        """Note that the attempt failed; the reply follows after its delay (``MT-08``)."""
         if self._awaits_answer(session, now):
             session.refused = True
             self.counters["failed_authentications"] += 1
@@ -432,11 +432,11 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def _coarse(self, at: float) -> float:
-        """``at``, or a little later."""
+        """Return ``at``, or a little later."""
         return max(at, ceil(at / self._grain) * self._grain)
 
     def _watch(self, session: Session) -> None:
-        """Set the session's deadline: when it is to be looked after next."""
+        """Set the session's deadline: when it has to be checked next."""
         if session.ended:
             return
         due = (self._now if self._paused else session.heard_at) + self.limits["session-idle"]
@@ -446,7 +446,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self.deadlines.set(session, max(self._now, due))
 
     def _look_after_session(self, session: Session, now: float) -> None:
-        """Answer a failed login which has cost its time; end who is idle or authenticates never.
+        """Answer a failed login that has cost its time; end who is idle or authenticates never.
 
         Data keeps a session alive.
         """

@@ -1,4 +1,4 @@
-"""MTL's client on Twisted: verbs which return Deferreds, over sockets which come and go.
+"""MTL's client on Twisted: verbs that return Deferreds, over sockets that come and go.
 
 ::
 
@@ -19,39 +19,62 @@ least once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, fail
+from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, Refused, TimedOut
+from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
-from ...core.pending import Pending
-from ...net.timer import MachineTimer
+from ...net.clients.client import ClientLink
+from ...net.factory import SessionFactory
+from ...net.link import Link, SteadyLogger
+from ...net.outbox import Tickets
 from ..machine.client import Client, Credentials
 from ..terms.events import (
     Answered,
-    ClientEvent,
     LeaseGranted,
     RequestRefused,
     RequestTimedOut,
     SocketDropped,
 )
 from ..terms.limits import CLIENT_LIMITS
+from ..terms.states import ClientState
+from ..wire.control import Reply
 from ..zeromq import Bounds, CurveClient, Sockets, check_address, with_port
+from .dealer import DealerWire
 from .flows import MtlFlow, MtlReader, MtlWriter, Received
+from .link import PROTOCOL
 
 RENEWAL_SECONDS = 1.0
 """After a lease could not be renewed: how long until the client tries again."""
 
+FLOWS_MAX = 10_000
+"""Data flows of one client, each with a socket of its own."""
 
-class MtlClient:
-    """A client: one control flow, and any number of data flows.
+NOT_AUTHORIZED = 401
+"""The server's answer to who is not, or no more, who it says it is."""
+
+
+class MtlClient(ClientLink):
+    """A client: one control flow, and any number of data flows, each with a link of its own.
 
     Attributes:
         machine: the control flow's machine; its ``snapshot()`` tells where the client stands.
         flows: the data flows, by the number of their lease.
+        limits: the limits in force.
+        clock: what the factory's is.
     """
+
+    log: ClassVar = SteadyLogger(namespace="twisted_msgproto.mtl")
+    noInputs: ClassVar = ()
+    readsWhileDraining: ClassVar = True
+    answerEvents: ClassVar = frozenset({Answered, RequestRefused, RequestTimedOut})
+
+    factory: MtlClientFactory
+    machine: Client
+    wire: DealerWire
 
     def __init__(
         self,
@@ -62,24 +85,27 @@ class MtlClient:
         clock: Any = None,
         persistent: bool = True,
         sockets: Callable[[Any], Any] = Sockets,
+        factory: MtlClientFactory | None = None,
     ) -> None:
         """``endpoint`` is the control flow's ZeroMQ address; ``limits`` change
-        :data:`.CLIENT_LIMITS`.  ``persistent``: a flow which stood once waits for a server which
-        does not answer any more, for ever; else it ends with TimedOut.  ``sockets(clock)`` makes
-        the sockets.  Raises ConfigurationError for what is no address.
+        :data:`.CLIENT_LIMITS`.  ``persistent``: a flow that stood once waits for a server that does
+        not answer any more, for ever; else it ends with TimedOut.  ``sockets(clock)`` makes the
+        sockets.  ``factory``: limits, keys, clock and sockets are its own.  Raises
+        ConfigurationError for what is no address.
         """
-        if clock is None:
-            from twisted.internet import reactor as clock
+        super().__init__()
         check_address(endpoint)
-        self.clock = clock
-        self.limits = Limits.of(CLIENT_LIMITS).replace(limits or {})
-        self.machine = Client(self.limits)
+        if factory is None:
+            factory = MtlClientFactory(limits=limits, curve=curve, clock=clock, sockets=sockets)
+        self.factory = factory
+        self.clock = factory.clock
+        self.limits = factory.limits
         self.flows: dict[int, MtlFlow] = {}
         self._endpoint = endpoint
-        self._curve = curve
-        self._waiting: Pending[int, Deferred[Any]] = Pending(10_000)
-        self._timer = MachineTimer(clock, self.machine, self._advanced)
-        self._sockets = sockets(clock)
+        self._persistent = persistent
+        self._requests: Tickets[Reply] = Tickets()
+        self._renewals: dict[MtlFlow, Any] = {}
+        self._trouble = ""  # of the control socket that was dropped last
         self._bounds = Bounds(
             self.limits.integer("content-octets"),
             # Flows bound what they send by themselves: nothing is thrown away here.
@@ -87,31 +113,59 @@ class MtlClient:
             unread_octets=1 << 60,
             unread_seconds=1e9,
         )
-        self._closed = False
-        self._closing: list[Deferred[None]] = []
-        self._deadline: Any = None
-        self._persistent = persistent
-        self._renewals: dict[MtlFlow, Any] = {}
-        self._control: Any = None
-        self._trouble = ""  # of the control socket which was dropped last
-        self._connect()
+        self._sockets = factory.makeSockets(self.clock)
+        wire = DealerWire(self.clock, endpoint, self.connectionLost)
+        try:
+            wire.use(self._controlSocket())
+        except ConfigurationError:
+            self._sockets.shutdown()
+            raise
+        self.makeConnection(wire)  # type: ignore[no-untyped-call]
 
-    # ── sockets ─────────────────────────────────────────────────────────────────────────────────
+    # ── the link ────────────────────────────────────────────────────────────────────────────────
 
-    def _connect(self) -> None:
-        old = self._control
-        self._control = self._sockets.dealer(self._received, self._bounds, self._curve)
-        if old is not None:
-            old.shutdown()
-        self._control.connect(self._endpoint)
+    def makeMachine(self) -> Client:
+        """Return the control flow's machine."""
+        return Client(self.limits)
 
-    def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
-        """A socket for a data flow, connected to the server's data port."""
-        socket = self._sockets.dealer(received, self._bounds, self._curve)
-        socket.connect(with_port(self._endpoint, port))
+    def connectionMade(self) -> None:
+        """Begin; a subclass that overrides this calls it first."""
+        super().connectionMade()
+        self.peer = self._endpoint
+
+    def connectionCounters(self) -> Mapping[str, int]:
+        """Return what the control flow has counted so far, by name."""
+        return self.machine.counters
+
+    def _socket(self, received: Callable[[list[list[bytes]]], None], address: str) -> Any:
+        socket = self._sockets.dealer(received, self._bounds, self.factory.curve)
+        socket.connect(address)
         return socket
 
+    def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
+        """Return a socket for a data flow, connected to the server's data port."""
+        return self._socket(received, with_port(self._endpoint, port))
+
+    def _controlSocket(self) -> Any:
+        socket = self._socket(self.received, self._endpoint)
+        socket.refused = self._turnedAway
+        return socket
+
+    def _turnedAway(self, text: str) -> None:
+        if not self._ended:
+            reason = f"the server will not have us: {text}"
+            self._follow(self.machine.turned_away(reason, self._now()))
+
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def whenEstablished(self) -> Deferred[Self]:
+        """Return a Deferred that fires with this client when the server has let it in.
+
+        That is when ``open`` was answered with the profiles, or else ``authorize``.  It fails with
+        what that request fails with, and with ConnectionClosed when the client is closed before. A
+        session that the server has forgotten stands meanwhile: the next verb opens it again.
+        """
+        return super().whenEstablished()
 
     def open(self, virtualHost: str) -> Deferred[Sequence[str]]:
         """Open a session: the profiles, or nothing when the client has to authorize first.
@@ -120,171 +174,173 @@ class MtlClient:
         """
         if over := self._over():
             return over
-        for flow in list(self.flows.values()):
-            flow.close()
-        number = self.machine.open(virtualHost, self.clock.seconds())
-        return self._request(number).addCallback(
-            lambda reply: list(self.machine.profiles) if reply.code == 201 else []
-        )
+        flows = list(self.flows.values())
+        opened = self._request(self.machine.open, virtualHost)
+        if not opened.called:  # else it could not be asked for
+            self._established = False
+            for flow in flows:
+                flow.close()
+        return opened.addCallbacks(self._opened, self._notLetIn)
+
+    def _opened(self, reply: Reply) -> Sequence[str]:
+        if reply.code != 201:
+            return []
+        self._letIn()
+        return list(self.machine.profiles)
 
     def authorize(self, credentials: Credentials) -> Deferred[Sequence[str]]:
         """Authenticate (see :func:`.net.sasl.credentials`): the profiles; fails with Refused."""
         if over := self._over():
             return over
-        number = self.machine.authorize(credentials, self.clock.seconds())
-        return self._request(number).addCallback(lambda reply: list(self.machine.profiles))
+        authorized = self._request(self.machine.authorize, credentials)
+        return authorized.addCallbacks(self._authorized, self._notLetIn)
+
+    def _authorized(self, reply: Reply) -> Sequence[str]:
+        self._letIn()
+        return list(self.machine.profiles)
+
+    def _letIn(self) -> None:
+        if self.machine.state in (ClientState.READY, ClientState.PROFILED):
+            self.establish()
+
+    def _notLetIn(self, failure: Failure) -> Failure:
+        if failure.check(Refused, TimedOut) is not None:
+            self._standing.fail(failure)
+        return failure
 
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""
 
-        def selected(reply: Any) -> None:
-            for flow in list(self.flows.values()):
+        flows = list(self.flows.values())  # not those that are asked for before the answer
+
+        def selected(reply: Reply) -> None:
+            for flow in flows:
                 flow.close()
 
         if over := self._over():
             return over
-        number = self.machine.profile(name, self.clock.seconds())
-        return self._request(number).addCallback(selected)
+        asked = self._request(self.machine.profile, name)
+        return asked.addCallback(selected)
 
     def reader(
         self,
         resources: Sequence[str],
         confirm: str = "full",
-        received: Callable[[Received], object] = lambda content: None,
+        received: Callable[[Received], object] | None = None,
     ) -> Deferred[MtlReader]:
-        """A data flow which reads; fires when the server has accepted its lease."""
+        """A data flow that reads; fires when the server has accepted its lease.
+
+        ``received`` is called with each content.  Without it contents are kept for ``async for``
+        over the flow.
+        """
         if over := self._over():
             return over
-        flow = MtlReader(self, confirm == "full", self.limits, received)
-        return self._lease(flow, self.machine.reader(resources, confirm, self.clock.seconds()))
+        flow = MtlReader(self, confirm == "full", received)
+        return self._lease(flow, self.machine.reader, resources, confirm)
 
     def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
-        """A data flow which writes; fires when the server has accepted its lease."""
+        """A data flow that writes; fires when the server has accepted its lease."""
         if over := self._over():
             return over
-        flow = MtlWriter(self, confirm == "full", self.limits)
-        return self._lease(flow, self.machine.writer(resources, confirm, self.clock.seconds()))
+        flow = MtlWriter(self, confirm == "full")
+        return self._lease(flow, self.machine.writer, resources, confirm)
 
-    def _lease(self, flow: Any, number: int) -> Deferred[Any]:
-        flow._number = number
+    def _lease(self, flow: Any, verb: Callable[..., int], *arguments: Any) -> Deferred[Any]:
+        if len(self.flows) >= FLOWS_MAX:
+            return fail(LimitExceeded(f"{FLOWS_MAX} flows stand already; nothing was sent"))
+        try:
+            number = verb(*arguments, self._now())
+        except ValueError as error:
+            return fail(error)
         self.flows[number] = flow
-        opened: Deferred[Any] = flow._opened
-        self._look()
+        opened: Deferred[Any] = flow.leasing(number)
+        self._takeUp()
         return opened
 
     def _over(self) -> Deferred[Any] | None:
-        """What a verb gives when the client was closed, or ends."""
-        over = self._closed or self._closing
+        """Return what a verb gives when the client was closed, or ends."""
+        over = self._ended or self.closing
         return fail(ConnectionClosed("the client was closed")) if over else None
 
-    def _request(self, number: int) -> Deferred[Any]:
-        waiter: Deferred[Any] = Deferred(lambda _: self._forget(number))
-        self._waiting.add(number, waiter)
-        self._look()
-        return waiter
+    def _request(self, verb: Callable[..., int], argument: Any) -> Deferred[Reply]:
+        try:
+            self._requests.check()
+            number = verb(argument, self._now())
+        except ValueError as error:
+            return fail(error)
+        ticket = self._requests.issue(number)
+        self._takeUp()
+        return ticket
 
-    def _forget(self, number: int) -> None:
-        self._waiting.resolve(number)
+    def _takeUp(self) -> None:
+        """A verb was called: send what it asks for, or follow what has failed at once."""
+        self._follow(self.machine.receive((), self._now()))
+
+    # ── the flows ───────────────────────────────────────────────────────────────────────────────
 
     def renewFlow(self, flow: MtlFlow) -> None:
         """A flow has lost its place at the server: get another lease for it."""
-        if not self._closed:
-            self.machine.renew(flow._number, self.clock.seconds())
-            self._look()
+        if not self._ended:
+            self.machine.renew(flow.number, self._now())
+            self._takeUp()
 
     def flowEnded(self, flow: MtlFlow) -> None:
         """A flow is over: its lease is not renewed any more."""
-        self.machine.release(flow._number)
-        self.flows.pop(flow._number, None)
+        self.machine.release(flow.number)
+        self.flows.pop(flow.number, None)
         renewal = self._renewals.pop(flow, None)
         if renewal is not None:
             renewal.cancel()
-        if self._closing:
-            self._look()
 
-    def close(self) -> Deferred[None]:
-        """End in order: fires when what is in flight was answered, or after ``drain`` seconds.
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
-        Further verbs fail with ConnectionClosed, and so does what is not answered by then.
-        """
-        if self._closed:
-            return succeed(None)
-        closed: Deferred[None] = Deferred()
-        self._closing.append(closed)
-        if self._deadline is None:
-            self._deadline = self.clock.callLater(self.limits["drain"], self._expired)
-            for flow in list(self.flows.values()):
-                if not self._closed:
-                    flow.drain()
-            self._look()
-        return closed
+    def endInOrder(self) -> None:
+        """Let every flow finish what is in flight; requests are still answered."""
+        for flow in list(self.flows.values()):
+            flow.drain()
+        self.endIfAlone()
 
-    def _expired(self) -> None:
-        self._deadline = None
-        self.abort()
+    def endIfAlone(self) -> None:
+        """End in order, if that is wanted and no flow is left."""
+        if self.closing and not self.flows:
+            self.drain()
 
-    def abort(self) -> None:
-        """Close all flows and sockets; what nobody has answered fails with ConnectionClosed."""
-        if not self._closed:
-            self._closed = True
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-            for flow in list(self.flows.values()):
-                flow.close()
-            self._timer.stop()
-            self.machine.lost(self.clock.seconds())
-            for _, waiter in self._waiting.drain():
-                waiter.errback(ConnectionClosed("the client was closed"))
-            self._sockets.shutdown()
-            closing, self._closing = self._closing, []
-            for closed in closing:
-                closed.callback(None)
+    def endNow(self) -> None:
+        """Close all flows and sockets, whatever is in flight."""
+        self._abort()
 
-    # ── the machine ─────────────────────────────────────────────────────────────────────────────
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait for something of this client."""
+        return self.ending or ConnectionClosed("the client was closed")
 
-    def _received(self, messages: list[list[bytes]]) -> None:
-        now = self.clock.seconds()
-        for parts in messages:
-            self._settle(self.machine.receive([parts], now))
-        self._look()
+    def workLost(self, work: list[int], reason: Failure) -> None:
+        """The requests with these numbers will not be answered."""
+        for number in work:
+            self._requests.fail(number, self.whyLost(reason))
 
-    def _look(self) -> None:
-        if not self._closed:
-            if self.machine.unfinished:
-                self._settle(self.machine.receive((), self.clock.seconds()))
-            self._send()
-            self._timer.look()
-            if self._closing and not self.flows and not len(self._waiting):
-                self.abort()
+    def sessionEnding(self, reason: Failure) -> None:
+        """The client is closed, and all its flows are with it."""
+        for flow in list(self.flows.values()):
+            flow.close()
+        self._sockets.shutdown()
+        super().sessionEnding(reason)
 
-    def _send(self) -> None:
-        self._control.sendAll(self.machine.outputs())
-
-    def _advanced(self, events: list[ClientEvent]) -> None:
-        """The machine's deadline has come."""
-        self._settle(events)
-        self._look()
-
-    def _settle(self, events: Iterable[ClientEvent]) -> None:
-        for event in events:
-            if self._closed:
-                return
-            self.actions[type(event)](self, event)
+    # ── the machine's events ────────────────────────────────────────────────────────────────────
 
     def _socketDropped(self, event: SocketDropped) -> None:
-        self._trouble = self._control.trouble
-        self._connect()
+        self._trouble = self.wire.trouble
+        self.wire.drop()
+        self.wire.use(self._controlSocket())
 
     def _answered(self, event: Answered) -> None:
-        waiter = self._waiting.resolve(event.number)
-        if waiter is not None:
-            waiter.callback(event.reply)
+        self._requests.done(event.number, event.reply)
 
     def _leaseGranted(self, event: LeaseGranted) -> None:
         flow = self.flows.get(event.number)
         if flow is not None:
-            flow._renew(event.port, event.token)
+            flow.renew(event.port, event.token)
+        else:
+            self.machine.release(event.number)  # its flow has ended meanwhile
 
     def _refused(self, event: RequestRefused) -> None:
         self._failed(event.number, Refused(event.reason, event.code))
@@ -294,28 +350,83 @@ class MtlClient:
         self._failed(event.number, TimedOut(f"{text}: {trouble}" if trouble else text))
 
     actions: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        **Link.actions,
         SocketDropped: _socketDropped,
         Answered: _answered,
         LeaseGranted: _leaseGranted,
         RequestRefused: _refused,
         RequestTimedOut: _timedOut,
     }
-    """Event class → what is done about it."""
 
     def _failed(self, number: int, error: Exception) -> None:
-        waiter = self._waiting.resolve(number)
         flow = self.flows.get(number)
-        if waiter is not None:
-            waiter.errback(error)
-        elif flow is None:
+        if self._requests.fail(number, error) or flow is None:
             return
-        elif self._persistent and flow._opened is None and isinstance(error, TimedOut):
+        if self._persistent and flow.opened and isinstance(error, TimedOut):
             # It stood once: go on trying, the server may come back.
             later = self.clock.callLater(RENEWAL_SECONDS, self._renewAgain, flow)
             self._renewals[flow] = later
         else:
-            flow._end(error)
+            flow.fail(error)
 
     def _renewAgain(self, flow: MtlFlow) -> None:
         self._renewals.pop(flow, None)
         self.renewFlow(flow)
+
+
+class MtlClientFactory(SessionFactory):
+    """What every session of a client needs: a virtual host, a profile, credentials, limits.
+
+    Attributes:
+        protocol: the class of the clients; a subclass of :class:`MtlClient`.
+        virtualHost: what is opened.
+        profile: the profile's name, or None.
+        credentials: as :meth:`MtlClient.authorize` takes them, or None.
+        curve: our keys, or None.
+        makeSockets: ``makeSockets(clock)`` makes the sockets of one client.
+    """
+
+    protocolName = PROTOCOL
+    LIMITS = CLIENT_LIMITS
+    protocol: type[MtlClient] = MtlClient
+
+    def __init__(
+        self,
+        virtualHost: str = "",
+        profile: str | None = None,
+        *,
+        credentials: Credentials | None = None,
+        limits: Mapping[str, object] | Limits | None = None,
+        curve: CurveClient | None = None,
+        clock: Any = None,
+        sockets: Callable[[Any], Any] = Sockets,
+    ) -> None:
+        """``profile``: its name, or None to select none.
+
+        ``credentials`` as :meth:`MtlClient.authorize` takes them; the rest as :class:`MtlClient`
+        does.
+        """
+        super().__init__(limits=limits, clock=clock)
+        self.virtualHost = virtualHost
+        self.profile = profile
+        self.credentials = credentials
+        self.curve = curve
+        self.makeSockets = sockets
+
+    def buildClient(self, endpoint: str, kind: type[MtlClient] | None = None) -> MtlClient:
+        """Return a client without a session; ConfigurationError for what is no ZeroMQ address."""
+        return (kind or self.protocol)(endpoint, factory=self)
+
+    async def enter(self, client: MtlClient) -> MtlClient:
+        """Open a session, authorize if the server asks for that, select the profile.
+
+        Raises Refused and TimedOut.
+        """
+        await client.open(self.virtualHost)
+        if client.machine.state is ClientState.UNAUTHORIZED:
+            if self.credentials is None:
+                raise Refused("the server wants to know who we are", NOT_AUTHORIZED)
+            await client.authorize(self.credentials)
+        if self.profile is not None:
+            await client.profile(self.profile)
+        return client

@@ -1,7 +1,7 @@
-"""An MTL client which comes back: its session, its leases and what a writer has in flight.
+"""An MTL client reconnects with its session, its leases and what a writer has in flight.
 
 :class:`~.client.MtlClient` begins anew by itself when the server does not answer; the service adds
-the first session and whatever ends one for good: a log-in which is refused, a server which is away
+the first session and whatever ends one for good: a log-in that is refused, a server that is away
 while no flow waits for it.
 """
 
@@ -14,9 +14,7 @@ from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.python.failure import Failure
 
 from ...core.errors import Refused, TimedOut
-from ...core.limits import Limits
 from ...net.comeback import DRAIN_SECONDS, Comeback, ComebackState
-from ..machine.client import Credentials
 from ..terms.events import (
     Answered,
     ClientEvent,
@@ -25,84 +23,17 @@ from ..terms.events import (
     RequestTimedOut,
     SocketDropped,
 )
-from ..terms.limits import CLIENT_LIMITS
-from ..terms.states import ClientState
 from ..wire.fields import FieldValue
-from ..zeromq import CurveClient, Sockets, check_address
-from .client import MtlClient
+from ..zeromq import check_address
+from .client import MtlClient, MtlClientFactory
 from .flows import MtlReader, MtlWriter, Received
-
-NOT_AUTHORIZED = 401
-"""The server's answer to who is not, or no more, who it says it is."""
-
-
-class MtlClientFactory:
-    """What every session of a client needs: a virtual host, a profile, credentials, limits.
-
-    Attributes:
-        protocol: the class of the clients; a subclass of :class:`~.client.MtlClient`.
-        limits: the limits in force.
-    """
-
-    protocol: type[MtlClient] = MtlClient
-
-    def __init__(
-        self,
-        virtualHost: str = "",
-        profile: str | None = None,
-        *,
-        credentials: Credentials | None = None,
-        limits: Mapping[str, object] | None = None,
-        curve: CurveClient | None = None,
-        clock: Any = None,
-        sockets: Callable[[Any], Any] = Sockets,
-    ) -> None:
-        """``profile``: its name, or None to select none.
-
-        ``credentials`` as :meth:`~.client.MtlClient.authorize` takes them; the rest as
-        :class:`~.client.MtlClient` does.
-        """
-        if clock is None:
-            from twisted.internet import reactor as clock
-        self.virtualHost = virtualHost
-        self.profile = profile
-        self.credentials = credentials
-        self.limits = Limits.of(CLIENT_LIMITS).replace(limits or {})
-        self.clock = clock
-        self._changes = limits
-        self._curve = curve
-        self._sockets = sockets
-
-    def buildClient(self, endpoint: str, kind: type[MtlClient] | None = None) -> MtlClient:
-        """A client without a session; ConfigurationError for what is no ZeroMQ address."""
-        return (kind or self.protocol)(
-            endpoint,
-            limits=self._changes,
-            curve=self._curve,
-            clock=self.clock,
-            sockets=self._sockets,
-        )
-
-    async def enter(self, client: MtlClient) -> MtlClient:
-        """Open a session, authorize if the server asks for that, select the profile.
-
-        Raises Refused and TimedOut.
-        """
-        await client.open(self.virtualHost)
-        if client.machine.state is ClientState.UNAUTHORIZED:
-            if self.credentials is None:
-                raise Refused("the server wants to know who we are", NOT_AUTHORIZED)
-            await client.authorize(self.credentials)
-        if self.profile is not None:
-            await client.profile(self.profile)
-        return client
 
 
 class MtlClientService(Comeback[MtlClient]):
     """Keeps a session and its flows; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
-    A flow which stands survives the server: its lease is renewed, and what it has in flight is sent
-    again, so contents arrive at least once.  A log-in which is refused ends the flows with Refused.
+    A flow that stands survives the server: its lease is renewed, and what it has in flight is sent
+    again, so contents arrive at least once.  A log-in that is refused ends the flows with Refused.
 
     While the server is away nobody hears of it before somebody asks: a flow does so by itself
     within the limit ``liveness``, a client without flows with its next verb.
@@ -129,9 +60,9 @@ class MtlClientService(Comeback[MtlClient]):
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def writer(self, resources: Sequence[str], confirm: str = "full") -> Deferred[MtlWriter]:
-        """A data flow which writes, in the session which stands or in the next one.
+        """Is a data flow that writes, in the present session or in the next one.
 
-        Waiting for a session takes ``request-timeout`` × ``request-tries`` at the most (TimedOut).
+        Waiting for a session lasts at most ``request-timeout`` × ``request-tries`` (TimedOut).
         """
         return self.perform(
             lambda client, left: client.writer(resources, confirm), seconds=self._seconds
@@ -143,7 +74,7 @@ class MtlClientService(Comeback[MtlClient]):
         confirm: str = "full",
         received: Callable[[Received], object] = lambda content: None,
     ) -> Deferred[MtlReader]:
-        """A data flow which reads; waits as :meth:`writer` does."""
+        """A data flow that reads; waits as :meth:`writer` does."""
         return self.perform(
             lambda client, left: client.reader(resources, confirm, received),
             seconds=self._seconds,
@@ -203,11 +134,7 @@ class MtlClientService(Comeback[MtlClient]):
     def whenEstablished(self) -> Deferred[MtlClient]:
         """As :meth:`Comeback.whenEstablished`; it waits while the server is away."""
         if self.session is not None and self.state is not ComebackState.UP:
-            waiting: Deferred[MtlClient] = Deferred(
-                lambda cancelled: self._standing.pop(cancelled, None)
-            )
-            self._standing[waiting] = None
-            return waiting
+            return self._standing.wait()
         return super().whenEstablished()
 
     def _begin(self) -> None:
@@ -265,7 +192,7 @@ class MtlClientService(Comeback[MtlClient]):
             self._lost(Failure(TimedOut("the server does not answer")))
 
     def _isOver(self, session: MtlClient) -> bool:
-        """A flow which was closed is not the end of its client."""
+        """A flow that was closed is not the end of its client."""
         return session is not self._client
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
@@ -287,17 +214,17 @@ class MtlClientService(Comeback[MtlClient]):
 
 
 class _Watched(MtlClient):
-    """A client which tells its service what happens on its control flow."""
+    """Is a client that tells its service what happens on its control flow."""
 
     service: MtlClientService
 
-    def _settle(self, events: Iterable[ClientEvent]) -> None:
+    def _follow(self, events: Iterable[ClientEvent]) -> None:
         events = list(events)
-        super()._settle(events)
+        super()._follow(events)
         for event in events:
             self.service.happened(self, event)
 
     def flowEnded(self, flow: Any) -> None:
-        """A flow is over: perhaps it was the last which asked for the server."""
+        """A flow is over: perhaps it was the last that asked for the server."""
         super().flowEnded(flow)
         self.service._unasked(self)

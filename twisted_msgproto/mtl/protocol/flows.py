@@ -1,21 +1,23 @@
-"""One data flow of an MTL client on Twisted: a reader or a writer, over sockets in turn."""
+"""On Twisted, a data flow of an MTL client is a reader or a writer, over one socket after
+another.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from twisted.internet.defer import CancelledError, Deferred, fail, gatherResults, succeed
-from twisted.logger import Logger
+from twisted.internet.defer import Deferred, fail, gatherResults, succeed
+from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
-from ...core.limits import Limits
-from ...net.timer import MachineTimer
+from ...net.link import Link, SteadyLogger
+from ...net.outbox import Tickets, Waiters
 from ..machine.client_flow import ClientFlow
 from ..terms.events import (
     LEASE_UNANSWERED,
-    ClientFlowEvent,
     ContentsConfirmed,
     ContentsReceived,
     ContentsRefused,
@@ -27,16 +29,19 @@ from ..terms.events import (
 )
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq.hooks import guarded
+from .dealer import DealerWire
 
 if TYPE_CHECKING:
-    from .client import MtlClient
+    from .client import MtlClient, MtlClientFactory
 
-log = Logger(namespace="twisted_msgproto.mtl")
+log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 
 @dataclass(slots=True)
 class Received:
-    """One content which a reader got; ``properties`` are the field table, decoded when asked."""
+    """Is one content that a reader received; ``properties`` are the field table, decoded when
+    asked.
+    """
 
     sequence: int
     resource: str
@@ -45,137 +50,148 @@ class Received:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The content's field table."""
+        """Return the content's field table."""
         return decode_table(self.table)
 
 
-class MtlFlow:
-    """One data flow of a client: see :class:`MtlReader` and :class:`MtlWriter`.
+class MtlFlow(Link):
+    """Is one data flow of a client: see :class:`MtlReader` and :class:`MtlWriter`.
 
     Attributes:
         machine: decides everything; its ``snapshot()`` tells where the flow stands.
+        number: the number of its lease at the client.
         lost: called with the error when the flow is over without ``close``; its verbs fail then.
     """
 
+    log: ClassVar = log
     reads: ClassVar[bool]
+    noInputs: ClassVar = ()
+    readsWhileDraining: ClassVar = True
+    answerEvents: ClassVar = frozenset({Responded, ContentsConfirmed, ContentsRefused})
 
-    def __init__(self, client: MtlClient, confirm: bool, limits: Limits) -> None:
-        self.machine = ClientFlow(reads=self.reads, confirm=confirm, limits=limits)
+    factory: MtlClientFactory
+    machine: ClientFlow
+    wire: DealerWire
+    number = 0
+
+    def __init__(self, client: MtlClient, confirm: bool) -> None:
+        self.factory = client.factory
         self.lost: Callable[[Exception], object] = _logLoss
         self._client = client
-        self._number = 0
-        self._socket: Any = None
+        self._confirm = confirm
         self._port = 0
         self._draining = False
-        self._waiting: dict[int, Deferred[None]] = {}
-        self._timer = MachineTimer(client.clock, self.machine, self._settle)
-        self._opened: Deferred[Any] | None = Deferred(self._cancelled)
-        self._ended = False
-        self._sending: Any = None
+        self._tickets: Tickets[None] = Tickets()
+        self._opening: Deferred[Any] | None = Deferred(self._cancelled)
+        self._unanswered: list[int] = []
+        self._failed = False  # it has ended otherwise than by ``close`` or ``drain``
+        self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
+        self._sending: Any = None  # the call that writes what verbs have queued
+
+        wire = DealerWire(client.clock, client.peer, self.connectionLost)
+        self.makeConnection(wire)  # type: ignore[no-untyped-call]
+
+    # ── the link ────────────────────────────────────────────────────────────────────────────────
+
+    def makeMachine(self) -> ClientFlow:
+        """Return the flow's machine."""
+        return ClientFlow(reads=self.reads, confirm=self._confirm, limits=self.factory.limits)
+
+    def connectionMade(self) -> None:
+        """Begin, without a lease; a subclass that overrides this calls it first."""
+        super().connectionMade()
+        self.peer = self._client.peer
+
+    def connectionCounters(self) -> Mapping[str, int]:
+        """Return what the flow has counted so far, by name."""
+        return self.machine.counters
+
+    def leasing(self, number: int) -> Deferred[Any]:
+        """The client has asked for the lease ``number``; fires when the server has accepted it."""
+        assert self._opening is not None
+        self.number = number
+        return self._opening
 
     def _cancelled(self, _: Deferred[Any]) -> None:
-        self._opened = None
-        self._end(CancelledError())
+        self._opening = None
+        self.close()
 
-    # ── sockets ─────────────────────────────────────────────────────────────────────────────────
-
-    def _renew(self, port: int, token: str) -> None:
+    def renew(self, port: int, token: str) -> None:
         """A lease is there: show it on a socket of its own."""
         if self._ended:
             return
         if self.machine.doubted:
             # Whether the flow stands was never answered, and now it does not.
-            self._settle(self.machine.suspend("its session began anew"))
+            self._follow(self.machine.suspend("its session began anew"))
             return
         self._drop()
         self._port = port
-        self._socket = self._client.dataSocket(self._received, port)
-        self.machine.renew(token, self._client.clock.seconds())
-        self._look()
+        self.wire.use(self._client.dataSocket(self.received, port))
+        self.machine.renew(token, self._now())
+        self._settle()
 
     def _drop(self) -> None:
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            if socket.unread and not self._ended and not self.machine.confirms:
-                text = "{count} contents with confirm none were lost with their connection"
-                log.warn(text, count=socket.unread)
-            socket.shutdown()
-
-    def _received(self, messages: list[list[bytes]]) -> None:
-        self._settle(self.machine.receive(messages, self._client.clock.seconds()))
-
-    def _look(self) -> None:
-        self._send()
-        self._timer.look()
-        if self._draining:
-            self._endIfDrained()
-
-    def _send(self) -> None:
-        messages = self.machine.outputs()
-        if messages and self._socket is not None:
-            self._socket.sendAll(messages)
+        unread = self.wire.drop()
+        if unread and not self.machine.confirms:
+            text = "{count} contents with confirm none were lost with their connection"
+            log.warn(text, count=unread)
 
     def _sendSoon(self) -> None:
-        """Once a turn: what many calls have queued goes out together."""
-        if self._sending is None:
-            self._sending = self._client.clock.callLater(0, self._sendNow)
-
-    def flush(self) -> None:
-        """Hand over now what otherwise goes out with the next turn of the reactor."""
-        self._send()
+        """Write, once a turn, what many calls have queued."""
+        if self._sending is None and not self._following:
+            self._sending = self.factory.clock.callLater(0, self._sendNow)
 
     def _sendNow(self) -> None:
         self._sending = None
+        self._settle()
+
+    def flush(self) -> None:
+        """Send now what is otherwise sent with the next turn of the reactor."""
         if not self._ended:
-            self._look()
+            self.wire.write(self.machine.outputs())
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
 
-    def _settle(self, events: Iterable[ClientFlowEvent]) -> None:
-        for event in events:
-            if self._ended:
-                return
-            self.actions[type(event)](self, event)
-        if not self._ended:
-            self._look()
-
     def _opens(self, event: FlowOpened) -> None:
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.callback(self)
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.callback(self)
 
     def _responded(self, event: Responded) -> None:
-        error = None
-        if event.code != 200:
+        if event.code == 200:
+            self._tickets.done(event.number, None)
+        else:
             error = Refused("the server says no to the command", event.code)
-        self._fire([event.number], error)
+            self._tickets.fail(event.number, error)
 
     def _confirmed(self, event: ContentsConfirmed) -> None:
-        self._fire(event.numbers, None)
+        for number in event.numbers:
+            self._tickets.done(number, None)
 
     def _refused(self, event: ContentsRefused) -> None:
-        self._fire(event.numbers, Refused("the server does not take the content", event.code))
+        self._fail(event.numbers, Refused("the server does not take the content", event.code))
 
     def _suspended(self, event: FlowSuspended) -> None:
-        trouble = "" if self._socket is None else self._socket.trouble
+        trouble = self.wire.trouble
         log.info("a data flow was lost: {reason} {trouble}", reason=event.reason, trouble=trouble)
         self._drop()
-        if self._opened is not None and event.reason == LEASE_UNANSWERED:
+        if self._opening is not None and event.reason == LEASE_UNANSWERED:
             text = f"the server's data port {self._port} does not answer"
-            self._end(TimedOut(f"{text}: {trouble}" if trouble else text))
+            self.fail(TimedOut(f"{text}: {trouble}" if trouble else text))
         else:
             self._client.renewFlow(self)
 
     def _broken(self, event: FlowBroken) -> None:
-        self._end(Refused("the server rejected content and ended the flow", 403))
+        self.fail(Refused("the server rejected content and ended the flow", 403))
 
     def _givenUp(self, event: FlowGivenUp) -> None:
-        self._end(TimedOut(event.reason))
+        self.fail(TimedOut(event.reason))
 
     def _contents(self, event: ContentsReceived) -> None:
         raise NotImplementedError
 
     actions: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        **Link.actions,
         FlowOpened: _opens,
         Responded: _responded,
         ContentsReceived: lambda flow, event: flow._contents(event),
@@ -185,81 +201,82 @@ class MtlFlow:
         FlowBroken: _broken,
         FlowGivenUp: _givenUp,
     }
-    """Event class → what is done about it."""
 
     def _over(self) -> Deferred[None] | None:
-        """What a verb gives when there is no flow any more."""
+        """Return what a verb returns when there is no flow any more."""
         over = self._ended or self._draining
         return fail(ConnectionClosed("the flow has ended")) if over else None
 
-    def _fire(self, numbers: Iterable[int], error: Exception | None) -> None:
+    def _fail(self, numbers: Iterable[int], error: Exception) -> None:
         for number in numbers:
-            waiter = self._waiting.pop(number, None)
-            if waiter is None:
-                continue
-            if error is None:
-                waiter.callback(None)
-            else:
-                waiter.errback(error)
-
-    def _wait(self, number: int) -> Deferred[None]:
-        waiter: Deferred[None] = Deferred(lambda _: self._forget(number))
-        self._waiting[number] = waiter
-        return waiter
-
-    def _forget(self, number: int) -> None:
-        """Nobody wants to know any more; what was sent stays sent."""
-        self._waiting.pop(number, None)
+            self._tickets.fail(number, error)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def opened(self) -> bool:
+        """The server has accepted the lease of this flow once."""
+        return self._opening is None
 
     @property
     def stands(self) -> bool:
         """The flow is not over, though it may just be away from its server."""
         return not self._ended
 
+    def whenEnded(self) -> Deferred[Exception]:
+        """Return a Deferred that fires when the flow is over, with what has ended it.
+
+        That is ConnectionClosed after ``close``, ``drain`` or the end of the client, else the error
+        that ``lost`` is called with.
+        """
+        if self._gone:
+            assert self.ending is not None
+            return succeed(self.ending)
+        return self._leaving.wait()
+
     def close(self) -> None:
-        """No more of this flow; what nobody has answered fails with ConnectionClosed."""
-        self._end(None)
+        """End this flow; what nobody has answered fails with ConnectionClosed."""
+        self.because(ConnectionClosed("the flow was closed"))
+        self.abort()
 
     def fail(self, error: Exception) -> None:
-        """No more of this flow; what nobody has answered fails with ``error``."""
-        self._end(error)
+        """End this flow; what nobody has answered fails with ``error``."""
+        if not self._gone:
+            self._failed = True
+            self.because(error)
+            self.abort()
 
     def drain(self) -> None:
         """The flow ends when what is in flight is answered; its verbs fail from now on."""
-        if self._opened is not None:
-            self._end(None)  # nothing could be sent yet
+        if self._opening is not None:
+            self.close()  # nothing could be sent yet
         else:
             self._draining = True
-            self.machine.drain(self._client.clock.seconds())
-            self._look()
+            super().drain()
 
-    def _endIfDrained(self) -> None:
-        if self._ended or not self.machine.finished:
-            return
-        if self._socket is not None and self._socket.unread:
-            # With confirm none nobody says when it has gone.
-            self._sendSoon()
-        else:
-            self._end(None)
+    def whyLost(self, reason: Failure) -> Exception:
+        """Return what those are told who wait for something of this flow."""
+        return self.ending or ConnectionClosed("the flow was closed")
 
-    def _end(self, error: Exception | None) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        self._timer.stop()
+    def workLost(self, work: list[int], reason: Failure) -> None:
+        """The commands and contents with these numbers will not be answered."""
+        self._unanswered = work
+
+    def sessionEnding(self, reason: Failure) -> None:
+        """The flow is over: its client knows of it before anybody who waits."""
         if self._sending is not None:
             self._sending.cancel()
-        unanswered = self.machine.close()
-        self._drop()
+            self._sending = None
         self._client.flowEnded(self)
-        self._fire(unanswered, error or ConnectionClosed("the flow was closed"))
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.errback(error or ConnectionClosed("the flow was closed"))
-        elif error is not None:
+        error = self.whyLost(reason)
+        self._fail(self._unanswered, error)
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.errback(error)
+        elif self._failed:
             guarded(self.lost, error)
+        self._leaving.fire(error)
+        self._client.endIfAlone()
 
 
 def _logLoss(error: Exception) -> None:
@@ -267,7 +284,21 @@ def _logLoss(error: Exception) -> None:
 
 
 class MtlReader(MtlFlow):
-    """A flow which gets content; ``received`` is called with each :class:`Received`."""
+    """Is a flow that receives content.
+
+    Set ``received`` to be called with each :class:`Received`, or iterate::
+
+        reader = await client.reader(["orders"])
+        await reader.summon("orders")
+        async for content in reader:
+            …
+            reader.confirm(content.sequence)
+
+    Iteration ends with the flow, after what had come: it stops when the flow was closed, and raises
+    what has ended it else.  Cancelling a step, as a time-out does, loses no content.  Any number
+    may iterate; each content goes to one of them.  When ``backlog`` contents wait to be taken the
+    socket is not read until half of them are.
+    """
 
     reads = True
 
@@ -275,54 +306,93 @@ class MtlReader(MtlFlow):
         self,
         client: MtlClient,
         confirm: bool,
-        limits: Limits,
-        received: Callable[[Received], object],
+        received: Callable[[Received], object] | None,
     ) -> None:
-        super().__init__(client, confirm, limits)
-        self.received = received
+        super().__init__(client, confirm)
+        self._hook = received
+        self._backlog: deque[Received] = deque()
+        self._backlog_max = self.factory.limits.integer("backlog")
+        self._takers: Waiters[None] = Waiters()
 
     def summon(self, resource: str) -> Deferred[None]:
         """Ask for this resource's content; fails with Refused (400: summoned already, …)."""
-        if over := self._over():
-            return over
-        waiter = self._wait(self.machine.summon(resource, self._client.clock.seconds()))
-        self._look()
-        return waiter
+        return self._command(self.machine.summon, resource)
 
     def dismiss(self, resource: str) -> Deferred[None]:
         """Ask for no more of it; fails with Refused."""
+        return self._command(self.machine.dismiss, resource)
+
+    def _command(self, verb: Callable[[str, float], int], resource: str) -> Deferred[None]:
         if over := self._over():
             return over
-        waiter = self._wait(self.machine.dismiss(resource, self._client.clock.seconds()))
-        self._look()
-        return waiter
+        try:
+            ticket = self._tickets.issue(verb(resource, self._now()))
+        except ValueError as error:
+            return fail(error)
+        self._settle()
+        return ticket
 
     def confirm(self, sequence: int, multiple: bool = False) -> None:
-        """This content (or all up to it) is safe."""
-        self.machine.confirm(sequence, multiple, self._client.clock.seconds())
+        """This content (or all up to it) is safe.
+
+        Nothing happens when the server has forgotten meanwhile that we have it: it comes again.
+        """
+        self.machine.confirm(sequence, multiple, self._now())
         self._sendSoon()
 
     def reject(self, sequence: int, multiple: bool = False, recycle: bool = False) -> None:
-        """This content (or all up to it) is not taken; ``recycle``: others may have it."""
-        self.machine.reject(sequence, multiple, recycle, self._client.clock.seconds())
+        """Reject this content (or all up to it); ``recycle``: others may have it."""
+        self.machine.reject(sequence, multiple, recycle, self._now())
         self._sendSoon()
 
     def _contents(self, event: ContentsReceived) -> None:
         for row in zip(
             event.sequences, event.resources, event.properties, event.bodies, strict=True
         ):
-            if not self._ended:
-                guarded(self.received, Received(*row))
+            if self._ended:
+                return
+            if self._hook is not None:
+                guarded(self._hook, Received(*row))
+            else:
+                self._backlog.append(Received(*row))
+        if self._backlog:
+            if len(self._backlog) >= self._backlog_max:
+                self._control.pause("backlog")
+            self._takers.fire(None)
+
+    # ── iteration ───────────────────────────────────────────────────────────────────────────────
+
+    def __aiter__(self) -> MtlReader:
+        """Return this flow."""
+        return self
+
+    async def __anext__(self) -> Received:
+        """Return the next content; raise what has ended the flow unless it was closed."""
+        while not self._backlog:
+            if self._gone:
+                if self._failed and self.ending is not None:
+                    raise self.ending
+                raise StopAsyncIteration
+            await self._takers.wait()
+        content = self._backlog.popleft()
+        if len(self._backlog) <= self._backlog_max // 2 and not self._gone:
+            self._control.resume("backlog")
+        return content
+
+    def sessionEnding(self, reason: Failure) -> None:
+        """The flow is over; who iterates hears of it."""
+        super().sessionEnding(reason)
+        self._takers.fire(None)
 
 
 class MtlWriter(MtlFlow):
-    """A flow which sends content."""
+    """Is a flow that sends content."""
 
     reads = False
 
     @property
     def room(self) -> int:
-        """How many more contents the window takes now; below 0: so many wait."""
+        """Return how many more contents the window takes now; below 0: how many wait."""
         return self.machine.room
 
     def send(
@@ -334,8 +404,9 @@ class MtlWriter(MtlFlow):
         """Send one content.
 
         With confirm ``full`` it fires when the server has it safe and fails with Refused if it does
-        not take it; with ``none`` it fires at once.  Fails with LimitExceeded when too much waits,
-        and with ConnectionClosed when the flow has ended.
+        not accept it; with ``none`` it fires at once.  Fails with LimitExceeded when too much
+        waits, with ConnectionClosed when the flow has ended, and with ValueError for a name or
+        properties that cannot be written.
 
         A content above ``content-octets`` is not sent: LimitExceeded.  Where the server's own limit
         is lower it ends the connection each time; after ``renewals`` of these the flow ends with
@@ -347,21 +418,21 @@ class MtlWriter(MtlFlow):
         """
         if over := self._over():
             return over
-        table = encode_table(properties) if properties else EMPTY
         try:
+            table = encode_table(properties) if properties else EMPTY
             (number,) = self._hand([(resource, table, body)])
-        except LimitExceeded as error:
+        except ValueError as error:
             return fail(error)
-        return self._wait(number) if self.machine.confirms else succeed(None)
+        return self._tickets.issue(number) if self.machine.confirms else succeed(None)
 
     def _hand(self, contents: list[tuple[str, bytes, bytes]]) -> list[int]:
-        """Give contents to the machine: their numbers; raises LimitExceeded."""
-        machine, socket = self.machine, self._socket
-        if not machine.confirms and socket is not None:
-            waiting = machine.queued + socket.unread
-            if waiting + len(contents) > self._client.limits["waiting"]:
+        """Pass contents to the machine and return their numbers; raises LimitExceeded."""
+        machine = self.machine
+        if not machine.confirms:
+            waiting = machine.queued + self.wire.unread
+            if waiting + len(contents) > self.factory.limits["waiting"]:
                 raise LimitExceeded(f"the server takes no more: {waiting} contents wait already")
-        numbers = machine.send(contents, self._client.clock.seconds())
+        numbers = machine.send(contents, self._now())
         self._sendSoon()
         return numbers
 
@@ -372,10 +443,10 @@ class MtlWriter(MtlFlow):
         contents = [(resource, EMPTY, body) for body in bodies]
         try:
             numbers = self._hand(contents)
-        except LimitExceeded as error:
+        except ValueError as error:
             return fail(error)
         if not self.machine.confirms:
             return succeed(None)
-        waiters = [self._wait(number) for number in numbers]
-        gathered: Deferred[list[None]] = gatherResults(waiters, consumeErrors=True)
+        tickets = [self._tickets.issue(number) for number in numbers]
+        gathered: Deferred[list[None]] = gatherResults(tickets, consumeErrors=True)
         return gathered.addCallbacks(lambda results: None, lambda failure: failure.value.subFailure)

@@ -41,13 +41,13 @@ log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 @implementer(IAddress)
 class _AllPeers:
-    """The address at the other end of a ROUTER socket: there is none of its own."""
+    """Stands for the address at the other end of a ROUTER socket: there is none."""
 
 
 class SocketPair(Wire):
-    """The wire of a broker: its control and its data socket, which may be the same.
+    """Is the wire of a broker: its control and its data socket, possibly one.
 
-    Reading is paused where data comes; requests go on.
+    Reading is paused where data comes; requests continue.
     """
 
     def __init__(self, sockets: Any, control: Any, data: Any, closed: Callable[[], Any]) -> None:
@@ -68,11 +68,11 @@ class SocketPair(Wire):
             self._data.sendAll(data)
 
     def close(self, fault: bool) -> None:
-        """Close the sockets; what was sent goes on being sent for a moment."""
+        """Close the sockets; sending continues for a moment."""
         self._closed()
 
     def abort(self) -> None:
-        """As ``close``."""
+        """Do what ``close`` does."""
         self._closed()
 
     def pauseProducing(self) -> None:
@@ -86,7 +86,7 @@ class SocketPair(Wire):
         self._control.pauseProducing()
 
     def getPeer(self) -> IAddress:
-        """Return an address which stands for all peers."""
+        """Return an address that stands for all peers."""
         return _AllPeers()
 
     getHost = getPeer
@@ -102,7 +102,7 @@ class SocketPair(Wire):
 class BrokerLink(Link):
     """What the broker's machine says is done, and what its sockets bring is told to it.
 
-    A lost batch ends the flow which sent it and not the link, which is everybody's.
+    A lost batch ends the flow that sent it and not the link, because it is everybody's.
     """
 
     log: ClassVar[Logger] = log
@@ -128,7 +128,7 @@ class BrokerLink(Link):
         self.received(Arrival(channel, messages, peers))
 
     def blocked(self, peer: bytes, full: bool) -> None:
-        """Much waits for a peer, or nothing any more."""
+        """Note that much waits for a peer, or nothing any more."""
         if full:
             self.machine.blocked(peer)
         else:
@@ -239,7 +239,7 @@ class BrokerLink(Link):
     # ── what is not stored, what is not sent yet ────────────────────────────────────────────────
 
     def _followAlone(self, events: list[Any]) -> None:
-        """As ``_follow`` in a call of the clock or of the sink.
+        """Do what ``_follow`` does in a call of the clock or of the sink.
 
         What fails is logged and ends nothing: these sockets are those of all clients.
         """
@@ -250,7 +250,9 @@ class BrokerLink(Link):
             self._settle()
 
     def _notSafe(self, place: Any, failure: Failure) -> None:
-        """Contents never will be safe: their flow breaks, in its turn; others go on."""
+        """Note that contents never will be safe: their flow breaks, in its turn; others
+        continue.
+        """
         flow = place[0]
         tell_not_stored(log, flow.session.name, failure, flow.lost_at is not None)
         self.factory.counters["unsafe_batches"] += 1

@@ -4,7 +4,7 @@ There is no transport for each client here: one ROUTER socket takes the requests
 another one their data.  What a Twisted developer subclasses is the session::
 
     class MyServer(MtlServer):
-        def messageReceived(self, message):      # None, or a Deferred which delays the Confirm
+        def messageReceived(self, message):      # None, or a Deferred that delays the Confirm
             print(message.destination, message.body)
 
     factory = MtlServerFactory(sink)
@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, ClassVar, Final
 
 from twisted.cred.portal import Portal
@@ -35,6 +36,7 @@ from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
 from ..terms.events import ServerEvent
 from ..terms.limits import SERVER_LIMITS
+from ..terms.states import SessionState
 from ..zeromq import (
     Bounds,
     CurveServer,
@@ -56,6 +58,12 @@ CONTROL_OCTETS_OVER_JSON: Final = 1024
 CONTROL_MESSAGES: Final = 16
 """What libzmq holds of one client's requests, of which one is out at a time, and of its replies."""
 
+REFUSED_LINE_SECONDS: Final = 60.0
+"""An address whose keys are wrong gets at most one line in this time for each reason."""
+
+REFUSED_LINES_MAX: Final = 1000
+"""Addresses and reasons that are remembered for that."""
+
 log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 
@@ -66,7 +74,7 @@ class MtlServer(SessionHooks):
         factory: the server.
         session: the session's public name.
         machineSession: what the machine knows of it.
-        peer: the network address which the session was opened from, without its port; None where
+        peer: the network address that the session was opened from, without its port; None where
             ZeroMQ does not tell it.  A batch has that of the data connection it came through.
     """
 
@@ -78,14 +86,31 @@ class MtlServer(SessionHooks):
 
     @property
     def clientId(self) -> str | None:  # type: ignore[override]
-        """The authenticated user; else the name of the client's key, where CURVE is on; or None."""
+        """Return the authenticated user; else the name of the client's key, where CURVE is on;
+        or None.
+        """
         session = self.machineSession
         return session.user or self.factory.keyName(session.key)
 
     @property
     def virtualHost(self) -> str:
-        """What the client opened."""
+        """Return what the client opened."""
         return self.machineSession.virtual_host
+
+    @property
+    def established(self) -> bool:
+        """Whether the client was let in."""
+        session = self.machineSession
+        return not session.ended and session.state in (SessionState.READY, SessionState.PROFILED)
+
+    def snapshot(self) -> Mapping[str, object]:
+        """Return where the session stands, as plain values without secrets."""
+        return {
+            "session": self.session,
+            "peer": self.peer,
+            "client_id": self.clientId,
+            "virtual_host": self.virtualHost,
+        }
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ───────────
 
@@ -124,7 +149,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         machine: decides everything; its ``snapshot()`` tells where the broker stands.
         addresses: where it listens, control first, once it does.
         authentication: asks the portal; None without one.
-        authenticator: the SASL cycles which are under way.
+        authenticator: the SASL cycles that are under way.
     """
 
     protocolName = PROTOCOL
@@ -149,9 +174,9 @@ class MtlServerFactory(MsgprotoServerFactory):
 
         ``profiles`` None: ``test``, ``queue`` and ``ingest``.  ``portal`` gives avatars for
         :class:`.IIdentity`; without one nobody has to authenticate.  ``mechanisms`` None: those
-        which its checkers can serve.  ``virtualHosts`` None: any.  ``curve``: only clients with
+        that its checkers can serve.  ``virtualHosts`` None: any.  ``curve``: only clients with
         these keys.  ``insecure`` allows addresses off this machine without CURVE, ``forcePlain``
-        PLAIN there.  ``random(n)`` gives n octets which nobody foresees, ``sockets(clock)`` makes
+        PLAIN there.  ``random(n)`` gives n octets that nobody foresees, ``sockets(clock)`` makes
         the sockets.
         """
         super().__init__(*arguments, **options)
@@ -176,6 +201,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._data: Any = None
         self._door: Door | None = None
         self._link: BrokerLink | None = None
+        self._told: dict[tuple[str, str], float] = {}  # whose keys were told to be wrong, and when
         self._start(protected=True)
 
     def _start(self, protected: bool) -> None:
@@ -213,7 +239,7 @@ class MtlServerFactory(MsgprotoServerFactory):
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
     def listen(self, control: Sequence[str], data: str | None = None) -> list[str]:
-        """Bind the sockets; where they listen, with the ports which were chosen, control first.
+        """Bind the sockets; where they listen, with the ports that were chosen, control first.
 
         Data listens at ``data``, and on its port at each other host of ``control``; ``data`` None:
         the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
@@ -245,6 +271,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             limits.integer("connections"),
             limits.integer("connections-per-address"),
             self._turnedAway,
+            self._refused,
         )
         self._link = link = BrokerLink()
         link.factory = self
@@ -295,8 +322,21 @@ class MtlServerFactory(MsgprotoServerFactory):
             self.addresses += [self._data.bind(with_port(other, port)) for other in others]
         return link
 
+    def _refused(self, address: str, text: str) -> None:
+        """libzmq turns a client away for its keys: it tries for ever, so one line a minute."""
+        self.countFault("hand-shake")
+        now, told = self.clock.seconds(), self._told
+        if told.get((address, text), -inf) + REFUSED_LINE_SECONDS > now:
+            return
+        if len(told) >= REFUSED_LINES_MAX:
+            del told[next(iter(told))]
+        told.pop((address, text), None)
+        told[address, text] = now
+        who = address or "a client"
+        log.warn("{who}: not let in: {text}", who=who, text=text, reason="hand-shake")
+
     def keyName(self, key: bytes) -> str | None:
-        """The name of a client's CURVE key; None without CURVE."""
+        """Return the name of a client's CURVE key; None without CURVE."""
         return None if self._curve is None else self._curve.authorized.get(key)
 
     def settle(self, events: Iterable[ServerEvent]) -> None:

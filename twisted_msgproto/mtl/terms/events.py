@@ -1,4 +1,6 @@
-"""What the machines of MTL tell: the broker, a client's control flow, one of its data flows."""
+"""The machines of MTL report these events: the broker, a client's control flow, one of its data
+flows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AuthenticationRequested:
-    """Look at the response; answer with ``challenge``, ``authorize`` or ``refuse`` (``MT-08``).
+    """A response arrived; answer with ``challenge``, ``authorize`` or ``refuse`` (``MT-08``).
 
     ``first`` is True where a new cycle begins.
     """
@@ -51,7 +53,8 @@ class SessionEnded:
 
 @dataclass(slots=True)
 class ContentReceived:
-    """Contents of one writer, as columns; answer ``place`` with ``made_safe`` or ``not_safe``.
+    """Contents of one writer arrived, as columns; answer ``place`` with ``made_safe`` or
+    ``not_safe``.
 
     ``texts`` are the properties as texts, None where a content has none.
     """
@@ -108,7 +111,7 @@ class LeaseGranted:
 
 @dataclass(slots=True)
 class SocketDropped:
-    """No reply came in time: close the socket, go on with a new one."""
+    """No reply came in time: close the socket, continue with a new one."""
 
 
 ClientEvent = Answered | RequestRefused | RequestTimedOut | LeaseGranted | SocketDropped
@@ -132,7 +135,7 @@ class Responded:
 
 @dataclass(slots=True)
 class ContentsReceived:
-    """Contents from the server, as columns; ``properties`` as they came."""
+    """Contents arrived from the server, as columns; ``properties`` as they came."""
 
     sequences: list[int]
     resources: list[str]
@@ -142,21 +145,21 @@ class ContentsReceived:
 
 @dataclass(slots=True)
 class ContentsConfirmed:
-    """These contents (the numbers which ``send`` gave) are safe, in the order of sending."""
+    """These contents (the numbers that ``send`` returned) are safe, in the order of sending."""
 
     numbers: list[int]
 
 
 @dataclass(slots=True)
 class ContentsRefused:
-    """These contents are not taken; ``code`` is that of a Response, None for a Reject."""
+    """These contents were refused; ``code`` is that of a Response, None for a Reject."""
 
     numbers: list[int]
     code: int | None
 
 
 LEASE_UNANSWERED: Final = "the lease was not answered"
-"""The reason of a suspended flow whose data port said nothing."""
+"""A suspended flow has this reason if its data port said nothing."""
 
 
 @dataclass(slots=True)
@@ -170,8 +173,8 @@ class FlowSuspended:
 class FlowBroken:
     """The server has rejected content and does not know the flow any more: ``close`` it.
 
-    What follows the rejected content was not taken either.  It is not sent again by the flow: that
-    would leave a gap where the rejected content was.
+    What follows the rejected content was not accepted either.  It is not sent again by the flow:
+    that would leave a gap where the rejected content was.
     """
 
     reason: str
@@ -181,7 +184,7 @@ class FlowBroken:
 class FlowGivenUp:
     """The flow was renewed as often as it may, and nothing of it was answered: ``close`` it.
 
-    A content which the server's limits forbid ends the connection each time it is sent.
+    A content that the server's limits forbid ends the connection each time it is sent.
     """
 
     reason: str

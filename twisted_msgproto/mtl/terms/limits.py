@@ -1,4 +1,4 @@
-"""What both sides of MTL are bounded by (``MT-29``)."""
+"""Both sides of MTL have these limits (``MT-29``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..wire import control
 SHARED_LIMITS: Final = (
     *control.LIMITS,
     Limit("content-octets", 8 << 20, "octets", "of one frame; libzmq cuts off who sends more", 1),
-    Limit("heartbeat", 5.0, "s", "a silent data flow is pinged so often (MT-21)", 0.001),
-    Limit("liveness", 15.0, "s", "a peer which was silent so long is gone (MT-21)", 0.002),
+    Limit("heartbeat", 5.0, "s", "a silent data flow is pinged at this interval (MT-21)", 0.001),
+    Limit("liveness", 15.0, "s", "a peer that is silent for this long is gone (MT-21)", 0.002),
 )
 
 SERVER_LIMITS: Final = (
@@ -27,12 +27,12 @@ SERVER_LIMITS: Final = (
     Limit("sessions", 10_000, "sessions", "open at a time; a further Open gets 403", 1),
     Limit("session-leases", 64, "leases", "of one session; a further request gets 403", 1),
     Limit("session-idle", 300.0, "s", "a session without any traffic ends (MT-30)", 0.001),
-    Limit("authentication", 30.0, "s", "a session which is not authenticated by then ends", 0.001),
+    Limit("authentication", 30.0, "s", "a session that is not authenticated by then ends", 0.001),
     Limit("login-delay", 1.0, "s", "from a failed login's arrival to its answer"),
-    Limit("lease-unused", 30.0, "s", "a lease which nobody uses by then ends (MT-11)", 0.001),
+    Limit("lease-unused", 30.0, "s", "a lease that nobody uses by then ends (MT-11)", 0.001),
     Limit("prefetch", 100, "contents", "unconfirmed ones a reader may hold (MT-27)", 1),
     Limit("burst", 256, "contents", "to an unconfirmed reader between two looks at its socket", 1),
-    Limit("queues", 1024, "queues", "of the queue profile which are not empty or are read", 1),
+    Limit("queues", 1024, "queues", "of the queue profile that are not empty or are read", 1),
     Limit(
         "queue-contents",
         10_000,
@@ -53,6 +53,7 @@ CLIENT_LIMITS: Final = (
     Limit(
         "waiting", 10_000, "contents", "which a writer holds back until the server takes more", 1
     ),
+    Limit("backlog", 1000, "contents", "a reader keeps for async for; then it reads no more", 1),
     Limit("renewals", 10, "times", "a flow is renewed in a row, with nothing of it answered", 1),
-    Limit("drain", 4.0, "s", "close() waits so long for what is in flight"),
+    Limit("drain", 4.0, "s", "close() waits this long for what is in flight"),
 )

@@ -1,4 +1,4 @@
-"""The four tables of MTL: a session and a data flow, as the server and as the client know them."""
+"""MTL has four tables: a session and a data flow, as the server and as the client know them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Granted:
 
 
 class Challenged:
-    """The SASL cycle goes on."""
+    """The SASL cycle continues."""
 
 
 class Denied:
-    """The SASL cycle ended without success, or what it gave has ended."""
+    """The SASL cycle ended without success, or the authentication has ended."""
 
 
 class SessionState(State):
-    """Where a session stands; a peer without one is in ``NEW``."""
+    """A session is in one of these states; a peer without one is in ``NEW``."""
 
     NEW = auto()
     UNAUTHORIZED = auto()
@@ -79,14 +79,14 @@ SESSION: Final[Table[SessionState]] = {
         Denied: SessionState.UNAUTHORIZED,
     },
 }
-"""A request which is in no row gets 401 before authentication and 409 after it (``MT-03``)."""
+"""A request that is in no row gets 401 before authentication and 409 after it (``MT-03``)."""
 
 
 # ── The server's data flow ────────────────────────────────────────────────────────────────────────
 
 
 class FlowState(State):
-    """Where a data connection stands."""
+    """A data connection is in one of these states."""
 
     UNLEASED = auto()  # no lease was shown, or what it gave has ended
     READING = auto()
@@ -95,11 +95,11 @@ class FlowState(State):
 
 
 class ReaderLeased:
-    """The lease which was shown is one of Connection.Reader."""
+    """The lease that was shown is one of Connection.Reader."""
 
 
 class WriterLeased:
-    """The lease which was shown is one of Connection.Writer."""
+    """The lease that was shown is one of Connection.Writer."""
 
 
 class ContentLost:
@@ -107,7 +107,7 @@ class ContentLost:
 
 
 class FlowEnded:
-    """The peer is gone, the session which gave the lease has ended, or content was lost."""
+    """The peer is gone, the session of the lease has ended, or content was lost."""
 
 
 FLOW: Final[Table[FlowState]] = {
@@ -146,8 +146,8 @@ REFUSALS: Final[Mapping[FlowState, Mapping[type, int]]] = {
     FlowState.WRITING: {Lease: 403, Summon: 400, Dismiss: 400},
     FlowState.BROKEN: {Lease: 403, Summon: 400, Dismiss: 400, Content: 403},
 }
-"""The code of the Response to an illegal command; one without a code is dropped and counted
-(``MT-11``, ``MT-14``, ``MT-18``, ``MT-19``)."""
+"""This maps an illegal command to the code of its Response; one without a code is dropped and
+counted (``MT-11``, ``MT-14``, ``MT-18``, ``MT-19``)."""
 
 
 # ── The client's session ──────────────────────────────────────────────────────────────────────────
@@ -163,15 +163,15 @@ class ClientState(State):
 
 
 class Opened:
-    """201 to Open or Authorize."""
+    """The server answered 201 to Open or Authorize."""
 
 
 class Unauthorized:
-    """401."""
+    """The server answered 401."""
 
 
 class ProfileSelected:
-    """200 to Profile."""
+    """The server answered 200 to Profile."""
 
 
 class SocketChanged:
@@ -222,11 +222,11 @@ class Renewed:
 
 
 class LeaseAccepted:
-    """200 to the lease."""
+    """The server answered 200 to the lease."""
 
 
 class FlowLost:
-    """403 to a command, or silence."""
+    """The server answered 403 to a command, or nothing."""
 
 
 class FlowClosed:

@@ -1,4 +1,5 @@
-"""MTL's frames: :mod:`.control` (JSON requests), :mod:`.data` (headers), :mod:`.fields` (tables).
+"""MTL's frames are in :mod:`.control` (JSON requests), :mod:`.data` (headers), :mod:`.fields`
+(tables).
 
 No state, no role, no clock.
 """

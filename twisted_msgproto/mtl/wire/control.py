@@ -1,4 +1,4 @@
-"""The control flow: requests and replies in JSON, and the envelope around them (``MT-01`` … 11).
+"""The control flow has requests and replies in JSON, and an envelope around them (``MT-01`` … 11).
 
 A request's frames are its envelope (everything up to and including the first empty frame), the
 command's name and a JSON object; a reply's are the same envelope, a status of three digits and a
@@ -22,9 +22,9 @@ from .data import SHORT_STRING_OCTETS_MAX, IllFormed, decode_name
 LIMITS: Final = (
     Limit("json-octets", 64 << 10, "octets", "of a control request's or reply's JSON body", 64),
     Limit("json-depth", 16, "levels", "of a control request's or reply's JSON body", 2),
-    Limit("lease-resources", 256, "resources", "which one lease may name", 1),
+    Limit("lease-resources", 256, "resources", "that one lease may name", 1),
 )
-"""What reading the control flow is bounded by (``MT-02``, ``MT-29``)."""
+"""Reading the control flow has these limits (``MT-02``, ``MT-29``)."""
 
 PROTOCOL_NAME: Final = "MTL"
 PROTOCOL_VERSION: Final = 1
@@ -44,11 +44,11 @@ STATUS: Final[Mapping[int, str]] = {
     409: "Conflict",
     501: "Not implemented",
 }
-"""What the ``status`` of a reply says (``MT-03``)."""
+"""The ``status`` of a reply is one of these (``MT-03``)."""
 
 
 class Invalid(ValueError):
-    """A well-formed request which cannot be answered with yes: the reply says why (``MT-03``)."""
+    """A well-formed request that cannot be answered with yes: the reply says why (``MT-03``)."""
 
     def __init__(self, code: int, reason: str, **more: Any) -> None:
         super().__init__(reason)
@@ -58,14 +58,14 @@ class Invalid(ValueError):
 
 @dataclass(slots=True)
 class Open:
-    """Connection.Open (``MT-05``)."""
+    """Is Connection.Open (``MT-05``)."""
 
     virtual_host: str
 
 
 @dataclass(slots=True)
 class Authorize:
-    """Connection.Authorize: one step of a SASL cycle (``MT-08``)."""
+    """Is Connection.Authorize: one step of a SASL cycle (``MT-08``)."""
 
     mechanism: str
     response: bytes
@@ -73,14 +73,14 @@ class Authorize:
 
 @dataclass(slots=True)
 class SelectProfile:
-    """Connection.Profile; the name in lower case (``MT-09``)."""
+    """Is Connection.Profile; the name is in lower case (``MT-09``)."""
 
     profile: str
 
 
 @dataclass(slots=True)
 class RequestReader:
-    """Connection.Reader; no resources mean all (``MT-10``)."""
+    """Is Connection.Reader; no resources mean all (``MT-10``)."""
 
     resources: tuple[str, ...]
     confirm: str
@@ -88,7 +88,7 @@ class RequestReader:
 
 @dataclass(slots=True)
 class RequestWriter:
-    """Connection.Writer; no resources mean all (``MT-10``)."""
+    """Is Connection.Writer; no resources mean all (``MT-10``)."""
 
     resources: tuple[str, ...]
     confirm: str
@@ -103,7 +103,7 @@ COMMANDS: Final[Mapping[str, type]] = {
     "connection.reader": RequestReader,
     "connection.writer": RequestWriter,
 }
-"""Class and method in lower case (``MT-04``)."""
+"""Class and method are in lower case (``MT-04``)."""
 
 NAMES: Final[Mapping[type, bytes]] = {
     Open: b"Connection.Open",
@@ -115,7 +115,7 @@ NAMES: Final[Mapping[type, bytes]] = {
 
 
 def split_envelope(frames: Sequence[bytes]) -> int:
-    """How many of a request's frames (without the identity) are its envelope (``MT-01``).
+    """Return how many of a request's frames (without the identity) are its envelope (``MT-01``).
 
     Raises IllFormed unless exactly two frames follow the first empty one.
     """
@@ -135,7 +135,9 @@ def parse_command(frame: bytes) -> str:
 
 
 def parse_body(octets: bytes, limits: Limits) -> dict[str, Any]:
-    """A body's object; raises IllFormed for no JSON and Invalid for JSON we refuse (``MT-02``)."""
+    """Return a body's object; raises IllFormed for no JSON and Invalid for JSON we refuse
+    (``MT-02``).
+    """
     try:
         body = parse_json(octets, limits.integer("json-octets"), limits.integer("json-depth"))
     except NotJson as error:
@@ -150,7 +152,7 @@ def parse_body(octets: bytes, limits: Limits) -> dict[str, Any]:
 def parse_request(kind: type, body: Mapping[str, Any], limits: Limits) -> Request:
     """The request of this class with its fields read from ``body``; raises Invalid.
 
-    Keys which nobody asked for are ignored: later versions may have more.
+    Keys that nobody asked for are ignored: later versions may have more.
     """
     if kind is Open:
         return _open(body)
@@ -207,7 +209,7 @@ def encode_base64(octets: bytes) -> str:
 
 
 def decode_challenge(text: object) -> bytes:
-    """The octets of a challenge; raises IllFormed for what is no base64."""
+    """Return the octets of a challenge; raises IllFormed for what is no base64."""
     try:
         return _base64(text) if type(text) is str else _base64("*")
     except Invalid:
@@ -229,7 +231,7 @@ def _resources(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
 
 
 def _check_name(name: str, what: str) -> None:
-    """It is a short string: it stands in every row which comes of it (``MT-22``, ``MT-29``)."""
+    """It is a short string: it stands in every row that comes of it (``MT-22``, ``MT-29``)."""
     octets = name.encode("utf-8")
     try:
         decode_name(octets)
@@ -267,7 +269,7 @@ def encode_reply(code: int, **body: Any) -> list[bytes]:
 
 @dataclass(slots=True)
 class Reply:
-    """What a server answered."""
+    """Is what a server answered."""
 
     code: int
     body: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The data flow's commands: a header frame and a body frame (``MT-13``, ``MT-14``, ``MT-22``).
+"""The data flow's commands have a header frame and a body frame (``MT-13``, ``MT-14``, ``MT-22``).
 
 A header is one octet for the type and then the fields of that type::
 
@@ -26,20 +26,20 @@ SHORT_STRING_OCTETS_MAX: Final = 255
 
 CONTENT_TYPE: Final = 5
 SEQUENCE_OCTETS: Final = 9
-"""A header up to the end of its sequence."""
+"""A header has this form up to the end of its sequence."""
 
 CONTENT_HEADER_OCTETS_MIN: Final = 14
-"""Type, sequence, the length of an empty resource, an empty table."""
+"""These are type, sequence, the length of an empty resource, and an empty table."""
 
 _SEQUENCE: Final = struct.Struct(">xQ")
 read_sequence: Final = _SEQUENCE.unpack_from
-"""``(sequence,)`` of a header of at least nine octets."""
+"""This reads ``(sequence,)`` of a header of at least nine octets."""
 
 _CONTROL_CHARACTER: Final = re.compile("[\0-\x1f\x7f-\x9f]")
 
 
 class IllFormed(ValueError):
-    """A message which is none of ours: dropped silently, and counted under ``reason``."""
+    """A message is none of ours: it is dropped silently, and counted under ``reason``."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -48,7 +48,7 @@ class IllFormed(ValueError):
 
 @dataclass(slots=True)
 class Lease:
-    """The client opens a data flow with the lease it was given (``MT-14``)."""
+    """The client opens a data flow with its lease (``MT-14``)."""
 
     sequence: int
     lease: str
@@ -56,7 +56,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Response:
-    """An answer to the command of this sequence: 200, 400, 403 or 404 (``MT-14``)."""
+    """Is an answer to the command of this sequence: 200, 400, 403 or 404 (``MT-14``)."""
 
     sequence: int
     code: int
@@ -80,7 +80,7 @@ class Dismiss:
 
 @dataclass(slots=True)
 class Content:
-    """Content for or from a resource; ``properties`` is an encoded field table (``MT-18``)."""
+    """Is content for or from a resource; ``properties`` is an encoded field table (``MT-18``)."""
 
     sequence: int
     resource: str
@@ -98,7 +98,7 @@ class Confirm:
 
 @dataclass(slots=True)
 class Reject:
-    """Content is not taken: this one, or all up to it; send it again if ``recycle`` (``MT-19``)."""
+    """Content is refused: this one, or all up to it; send it again if ``recycle`` (``MT-19``)."""
 
     sequence: int
     multiple: bool = False
@@ -119,7 +119,7 @@ DataCommand = Lease | Response | Summon | Dismiss | Content | Confirm | Reject |
 COMMANDS: Final[tuple[type, ...]] = (
     Lease, Response, Summon, Dismiss, Content, Confirm, Reject, Ping, Pong,
 )  # fmt: skip
-"""In the order of their types, from 1."""
+"""They stand in the order of their types, from 1."""
 
 PING: Final = [b"\x08", b""]
 PONG: Final = [b"\x09", b""]
@@ -128,9 +128,9 @@ _FIXED_OCTETS: Final = {2: 9, 6: 10, 7: 11, 8: 1, 9: 1}
 
 
 def decode(header: bytes, body: bytes) -> DataCommand:
-    """The command of these two frames; raises IllFormed (``MT-13``).
+    """Return the command of these two frames; raises IllFormed (``MT-13``).
 
-    A body where none is used is looked at by nobody.
+    A body where none is used is ignored.
     """
     kind = header[0] if header else 0
     if not 1 <= kind <= 9:
@@ -161,7 +161,7 @@ def decode(header: bytes, body: bytes) -> DataCommand:
 
 
 def decode_name(octets: bytes) -> str:
-    """The text of a short string; raises IllFormed (``MT-22``)."""
+    """Return the text of a short string; raises IllFormed (``MT-22``)."""
     try:
         text = octets.decode("utf-8")
     except UnicodeDecodeError:
@@ -194,7 +194,7 @@ def _code(body: bytes) -> int:
 
 
 def encode(command: DataCommand) -> list[bytes]:
-    """The header and the body of ``command``; ValueError for what no field can hold."""
+    """Return the header and the body of ``command``; ValueError for what no field can hold."""
     if isinstance(command, Ping):
         return PING
     if isinstance(command, Pong):
@@ -219,7 +219,7 @@ def encode(command: DataCommand) -> list[bytes]:
 
 
 def encode_name(text: str) -> bytes:
-    """``text`` as a short string; ValueError for what is none (``MT-22``)."""
+    """Return ``text`` as a short string; raise ValueError for what is none (``MT-22``)."""
     if _CONTROL_CHARACTER.search(text):
         raise ValueError(f"a control character in {text!r}")
     octets = text.encode("utf-8")
@@ -229,5 +229,7 @@ def encode_name(text: str) -> bytes:
 
 
 def encode_content(sequence: int, name: bytes, properties: bytes, body: bytes) -> list[bytes]:
-    """The frames of a Content whose name is an encoded short string: the short way in loops."""
+    """Return the frames of a Content whose name is an encoded short string: the short way in
+    loops.
+    """
     return [b"\x05" + sequence.to_bytes(8, "big") + name + properties, body]

@@ -1,8 +1,8 @@
-"""Field tables: the properties of a Content (``MT-23``).
+"""Field tables are the properties of a Content (``MT-23``).
 
 The protocol's text leaves them open; all its other words are AMQP 0-9-1's, so its field table is
 ours.  A table is a 32-bit length and then fields: a short string for the name, one octet for the
-type, the value.  The letters are those which the widely deployed brokers use (``s`` is a 16-bit
+type, the value.  The letters are those that the widely deployed brokers use (``s`` is a 16-bit
 integer and ``l`` a signed 64-bit one there)::
 
     t boolean   b B 8 bits   s U u 16 bits   I i 32 bits   l L 64 bits signed   f d floats
@@ -20,18 +20,18 @@ from decimal import Decimal
 from typing import Any, Final
 
 DEPTH_MAX: Final = 8
-"""Tables and arrays in each other, the outermost table included."""
+"""Tables and arrays may be nested this deep, the outermost table included."""
 
 FIELDS_MAX: Final = 128
-"""Values of a table, those of inner tables and arrays included."""
+"""A table may have this many values, those of inner tables and arrays included."""
 
 EMPTY: Final = b"\0\0\0\0"
-"""The table without fields."""
+"""This is the table without fields."""
 
 FieldValue = (
     bool | int | float | Decimal | str | bytes | datetime | Sequence[Any] | Mapping[str, Any] | None
 )
-"""What a field may hold in Python."""
+"""A field may hold this in Python."""
 
 
 class IllFormedTable(ValueError):
@@ -48,9 +48,10 @@ _FIXED: Final[dict[int, struct.Struct]] = {
 
 
 def decode_table(octets: bytes) -> dict[str, Any]:
-    """The fields of a table which fills ``octets``; of a name which stands twice the last value.
+    """Return the fields of a table that fills ``octets``; of a name that stands twice the last
+    value.
 
-    Text which is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
+    Text that is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
     Raises IllFormedTable.
     """
     if len(octets) < 4 or len(octets) - 4 != int.from_bytes(octets[:4], "big"):
@@ -63,7 +64,7 @@ def decode_table(octets: bytes) -> dict[str, Any]:
 
 
 class _Reading:
-    """One pass over a table's octets."""
+    """Is one pass over a table's octets."""
 
     def __init__(self, octets: bytes) -> None:
         self.octets = octets
@@ -141,11 +142,11 @@ def _time(seconds: int) -> datetime | int:
 
 
 def encode_table(fields: Mapping[str, FieldValue]) -> bytes:
-    """``fields`` as octets, length included.
+    """Return ``fields`` as octets, length included.
 
-    Integers take 32 bits where they fit and else 64 (signed); other types are as the table above
+    Integers have 32 bits where they fit and else 64 (signed); other types are as the table above
     says.  Raises ValueError for what no field can hold and for what is above a limit, TypeError for
-    a type which has no letter.
+    a type that has no letter.
     """
     writing = _Writing()
     return writing.table(fields, 1)
@@ -238,7 +239,7 @@ def with_field(table: bytes, name: str, value: FieldValue) -> bytes:
 
 
 def as_text(value: FieldValue) -> str:
-    """A field's value for the table's ``fields`` column: text as it is, else JSON text.
+    """Return a field's value for the table's ``fields`` column: text as it is, else JSON text.
 
     Octets become base64 and times ISO 8601, both as JSON strings.
     """

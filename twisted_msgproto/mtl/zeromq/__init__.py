@@ -1,4 +1,5 @@
-"""ZeroMQ for MTL: bounded sockets in the reactor, who may connect, keys, and addresses.
+"""MTL uses ZeroMQ through these: bounded sockets in the reactor, who may connect, keys, and
+addresses.
 
 Importing txzmq installs the default reactor; it is imported when the first socket is made.
 """

@@ -1,4 +1,4 @@
-"""ZeroMQ addresses: which are any, which only this machine can reach, and their ports."""
+"""Check ZeroMQ addresses: their ports, and whether only this machine can reach them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ def is_local(address: str) -> bool:
 
 
 def port_of(address: str) -> int:
-    """The TCP port of an address; 0 where there is none."""
+    """Return the TCP port of an address; 0 where there is none."""
     port = address.rpartition(":")[2]
     return int(port) if address.startswith("tcp://") and port.isdecimal() else 0
 
 
 def with_port(address: str, port: int) -> str:
-    """The address on the same host with another port; the same address for port 0 or no TCP."""
+    """Return the address on the same host with another port; the same address for port 0 or no
+    TCP.
+    """
     if not port or not address.startswith("tcp://"):
         return address
     return f"{address.rpartition(':')[0]}:{port}"
 
 
 def data_beside(control: Sequence[str], data: str) -> list[str]:
-    """Where data listens: at ``data``, and on its port at every other host of ``control``.
+    """Return where data listens: at ``data``, and on its port at every other host of ``control``.
 
     A client looks for the data port at the host where it found the control port (``MT-12``).
     """

@@ -1,10 +1,10 @@
-"""Which connection a message came through, and when that connection ended (``MT-30``).
+"""Find the connection that a message came through, and when that connection ended (``MT-30``).
 
 libzmq's monitor tells which *descriptor* was disconnected, and a message knows the descriptor it
 came through; but a descriptor is used again at once.  So each connection gets a serial in our
 answer to its ZAP request, which libzmq puts into the metadata of all its messages.  Before each
 answer the monitors are read until they are empty.  So when a descriptor is told to be disconnected,
-every serial under it which was given until then belongs to a connection that has ended, also one
+every serial under it that was given until then belongs to a connection that has ended, also one
 whose messages were not read yet; and whoever has the descriptor next gets a higher one.
 """
 
@@ -15,22 +15,22 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 PROPERTY: Final = "X-Connection"
-"""The metadata of a message in which its connection's serial stands; peers cannot set it."""
+"""A message's metadata has its connection's serial under this name; peers cannot set it."""
 
 DESCRIPTOR: Final = "__fd"
-"""The metadata in which libzmq names the descriptor (what its option ``ZMQ_SRCFD`` reads)."""
+"""libzmq's metadata names the descriptor like this (its option ``ZMQ_SRCFD`` reads it)."""
 
 _LENGTH: Final = struct.Struct(">I")
 
 
 def metadata(serial: int) -> bytes:
-    """The metadata of a ZAP reply which gives this serial."""
+    """Return the metadata of a ZAP reply that assigns this serial."""
     name, value = PROPERTY.encode(), b"%d" % serial
     return bytes([len(name)]) + name + _LENGTH.pack(len(value)) + value
 
 
 class Connections:
-    """The serials of one server's connections, through all its sockets."""
+    """Holds the serials of one server's connections, through all its sockets."""
 
     def __init__(self) -> None:
         self._given = 0
@@ -38,7 +38,7 @@ class Connections:
         self._standing: dict[int, dict[int, Callable[[int], None]]] = {}
 
     def admit(self) -> int:
-        """The serial of a connection which is let in now; the monitors were read before."""
+        """The serial of a connection that is let in now; the monitors were read before."""
         self._given += 1
         return self._given
 
@@ -59,6 +59,6 @@ class Connections:
             ended(serial)
 
     def __iter__(self) -> Iterator[int]:
-        """The serials of the connections which stand and have sent something."""
+        """The serials of the connections that stand and have sent something."""
         for serials in self._standing.values():
             yield from serials

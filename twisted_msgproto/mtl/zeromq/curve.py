@@ -31,7 +31,8 @@ class CurveClient(NamedTuple):
 def zap_reply(
     parts: Sequence[bytes], authorized: Mapping[bytes, str] | None, metadata: bytes = b""
 ) -> list[bytes]:
-    """The answer to a ZAP request: envelope, version, request id, status, text, user, metadata.
+    """Return the answer to a ZAP request: envelope, version, request id, status, text, user,
+    metadata.
 
     ``authorized`` None: whoever comes without a mechanism may connect.  ``metadata`` is for the
     messages of who is let in.
@@ -49,11 +50,23 @@ def zap_reply(
     return [*head, b"400", b"not authorized", b"", b""]
 
 
+def who_is_refused(parts: Sequence[bytes]) -> tuple[str, str]:
+    """Return the address that a refused ZAP request is about, and what is wrong with it."""
+    from zmq.utils import z85
+
+    address = parts[5].decode("utf-8", "replace") if len(parts) > 5 else ""
+    if len(parts) == 9 and parts[7] == b"CURVE" and len(parts[8]) == 32:
+        key = z85.encode(parts[8]).decode()
+        return address, f"its CURVE key {key} is not in the file of --curve-authorized"
+    return address, "it has no CURVE key"
+
+
 # ── Keys ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_secret_key(path: str) -> bytes:
-    """A secret key: 40 characters of Z85 in a file of their own, or a certificate of pyzmq's.
+    """Return a secret key: 40 characters of Z85 in a file of their own, or a certificate of
+    pyzmq's.
 
     Raises ConfigurationError.
     """
@@ -64,7 +77,9 @@ def read_secret_key(path: str) -> bytes:
 
 
 def read_key(path: str) -> bytes:
-    """A key alone in a file, or the public key of a certificate of pyzmq's; ConfigurationError."""
+    """Return a key alone in a file, or the public key of a certificate of pyzmq's;
+    ConfigurationError.
+    """
     text = _read(path)
     if "public-key" in text:
         text = text.partition("public-key")[2].partition('"')[2].partition('"')[0]
@@ -72,7 +87,7 @@ def read_key(path: str) -> bytes:
 
 
 def public_key(secret: bytes) -> bytes:
-    """The public key of a secret one."""
+    """Return the public key of a secret one."""
     found: bytes = zmq.curve_public(secret)
     return found
 

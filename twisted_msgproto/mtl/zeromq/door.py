@@ -16,7 +16,7 @@ from typing import Final
 
 import zmq
 
-EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """What a socket is asked to tell."""
 
 EVENT: Final = struct.Struct("=Hi")
@@ -26,19 +26,47 @@ class Door:
     """The connections of one server, through all its sockets.
 
     Attributes:
-        connections: the address behind each descriptor which is connected; "" on ipc.
+        connections: the address behind each descriptor that is connected; "" on ipc.
+        refused: called with the address and the reason when a hand-shake fails; the address is ""
+            where it is not known.
     """
 
-    def __init__(self, limit: int, per_address: int, turned_away: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        per_address: int,
+        turned_away: Callable[[str], None],
+        refused: Callable[[str, str], None] = lambda address, text: None,
+    ) -> None:
         """``limit`` connections in all, ``per_address`` of one address (0: any number).
 
-        ``turned_away(limit)`` is called with the name of the limit.
+        ``turned_away(limit)`` is called with the name of the limit, ``refused(address, text)`` for
+        who may not connect for another reason.
         """
+        self.refused = refused
         self.connections: dict[int, str] = {}
         self._limit = limit
         self._per_address = per_address
         self._turned_away = turned_away
         self._addresses: Counter[str] = Counter()
+
+    def failures(self, messages: list[list[bytes]], curve: bool) -> list[list[bytes]]:
+        """Tell of hand-shakes that have failed; return the events that are about descriptors.
+
+        libzmq tells of the descriptor right after the failure.
+        """
+        rest: list[list[bytes]] = []
+        text = ""
+        for message in messages:
+            kind, value = EVENT.unpack(message[0])
+            if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                text = failed_hand_shake(value, curve)
+                continue
+            if text and kind == zmq.EVENT_DISCONNECTED:
+                self.refused(self.connections.get(value, ""), text)
+                text = ""
+            rest.append(message)
+        return rest
 
     def happened(self, messages: list[list[bytes]]) -> None:
         """What libzmq says of connections: all that it has to say now."""
@@ -84,8 +112,21 @@ class Door:
         return ""
 
 
+def failed_hand_shake(error: int, curve: bool) -> str:
+    """Return what is wrong with a peer whose hand-shake ended with this error of libzmq's."""
+    if error == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+        return (
+            "it has no CURVE keys, and --curve-key wants them"
+            if curve
+            else ("it wants CURVE, and there is no --curve-key")
+        )
+    if error == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
+        return "it has another public key for this server than that of --curve-key"
+    return "its hand-shake is none of ZeroMQ's"
+
+
 def address_of(connection: socket.socket) -> str:
-    """The host at the other end; "" on ipc."""
+    """Return the host at the other end; "" on ipc."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
     host: str = connection.getpeername()[0]

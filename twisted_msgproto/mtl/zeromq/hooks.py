@@ -1,4 +1,4 @@
-"""What the application gives, hooks and profiles: what they raise harms nobody but itself.
+"""Call the application's hooks and profiles so that what they raise harms nobody else.
 
 One socket serves many peers, and the reactor drops a socket whose reading raises.
 """

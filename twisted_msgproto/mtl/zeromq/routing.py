@@ -9,7 +9,14 @@ from typing import Any, Final
 import zmq
 
 from ..machine.peers import SERIAL_OCTETS, Peer, connection_name
-from .bounded import READ_OCTETS_PER_TURN, READS_PER_TURN, Backlog
+from .bounded import (
+    FRAMES_KEPT,
+    HEADER_WEIGHT,
+    READ_OCTETS_PER_TURN,
+    READS_PER_TURN,
+    REQUEST_WEIGHT,
+    Backlog,
+)
 from .connections import DESCRIPTOR, PROPERTY, Connections
 from .hooks import guarded
 
@@ -34,7 +41,7 @@ class Routing:
     """What a ROUTER knows of who sent a message: the connection, its address, its key.
 
     Its peers go by the names of their connections and not by their identities, both ways.  What is
-    to be sent to a connection which has ended is dropped: whoever has its identity by then is not
+    to be sent to a connection that has ended is dropped: whoever has its identity by then is not
     meant.
     """
 
@@ -43,6 +50,8 @@ class Routing:
     _backlogs: dict[bytes, Backlog]
     _lost: Callable[[bytes], None]
     _readSoon: Callable[[], None]
+    _throwAway: Callable[[], bool]
+    _within = False
     factory: Any
 
     def __init__(
@@ -61,11 +70,11 @@ class Routing:
         self._connections = connections
         self._leaving = leaving
         self._left = left
-        self._names: dict[str, bytes] = {}  # by serial, of connections which stand
-        self._identities: dict[bytes, bytes] = {}  # by name, of connections which stand
+        self._names: dict[str, bytes] = {}  # by serial, of connections that stand
+        self._identities: dict[bytes, bytes] = {}  # by name, of connections that stand
         self._peers: dict[bytes, Peer] = {}
-        self._ended: dict[bytes, None] = {}  # names of connections which have ended just now
-        self._silent: dict[bytes, None] = {}  # and of those which have when all was read
+        self._ended: dict[bytes, None] = {}  # names of connections that have ended just now
+        self._silent: dict[bytes, None] = {}  # and of those that have when all was read
         self._waiting: Any = None
         super().__init__(*arguments, **options)
 
@@ -73,6 +82,8 @@ class Routing:
         """Read some messages; whether there may be more."""
         socket, names, flags, octets = self.socket, self._names, zmq.NOBLOCK, 0
         receive, option = socket.recv, socket.getsockopt
+        if self._within and not self._throwAway():
+            return True
         try:
             while len(messages) < READS_PER_TURN and octets < READ_OCTETS_PER_TURN:
                 identity = receive(flags)
@@ -83,8 +94,14 @@ class Routing:
                     parts.append(receive(flags))
                     while option(zmq.RCVMORE):
                         octets += len(parts[-1])
+                        if len(parts) == FRAMES_KEPT:
+                            self._within, octets = True, READ_OCTETS_PER_TURN
+                            break
                         parts.append(receive(flags))
-                octets += len(parts[1]) + len(parts[-1])
+                body = len(parts[-1])
+                octets += len(parts[1]) * HEADER_WEIGHT + body
+                if len(parts) > 3:
+                    octets += body * REQUEST_WEIGHT
                 serial = told(frame, PROPERTY)
                 parts[0] = names.get(serial) or self._first(identity, serial, frame)
                 messages.append(parts)
@@ -93,7 +110,7 @@ class Routing:
         return True
 
     def _first(self, identity: bytes, serial: str, frame: Any) -> bytes:
-        """The name of a connection which was not read from before, or which has ended."""
+        """Return the name of a connection that was not read from before, or which has ended."""
         if not serial:
             return identity + NO_SERIAL
         number = int(serial)
@@ -129,7 +146,7 @@ class Routing:
         self._readSoon()
 
     def _readOn(self) -> None:
-        """There was nothing more to read, so the connections which have ended will say no more."""
+        """There was nothing more to read, so the connections that have ended will say no more."""
         if self._silent:
             left, self._silent = list(self._silent), {}
             for name in left:
@@ -163,7 +180,7 @@ class Routing:
 
 
 def told(frame: Any, name: str) -> str:
-    """What the metadata of a message says; "" where it has none (inproc)."""
+    """Return what the metadata of a message says; "" where it has none (inproc)."""
     try:
         text: str = frame.get(name)
     except zmq.ZMQError:

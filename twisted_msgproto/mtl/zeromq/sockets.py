@@ -18,7 +18,7 @@ import zmq
 
 from .bounded import Bounded, Bounds
 from .connections import Connections, metadata
-from .curve import ZAP_DOMAIN, CurveClient, CurveServer, zap_reply
+from .curve import ZAP_DOMAIN, CurveClient, CurveServer, who_is_refused, zap_reply
 from .door import EVENT, EVENTS, Door
 from .routing import Routed, Routing
 
@@ -33,35 +33,83 @@ TROUBLES: Final[Mapping[int, str]] = {
     zmq.EVENT_CONNECTED: "it has accepted the connection, and says nothing",
     zmq.EVENT_CONNECT_RETRIED: "no connection can be made",
     zmq.EVENT_DISCONNECTED: "it ends the connection",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the hand-shake fails",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the hand-shake fails: it may have another CURVE key",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the hand-shake fails: other keys, or another protocol",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not let us in",
     zmq.EVENT_HANDSHAKE_SUCCEEDED: "it has accepted the connection, and says nothing",
 }
-"""What libzmq tells of a connection which we make → what may be the trouble."""
+"""What libzmq tells of a connection that we make → what may be the trouble."""
+
+
+HAND_SHAKES: Final = frozenset(
+    {
+        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+        zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+        zmq.EVENT_HANDSHAKE_SUCCEEDED,
+    }
+)
+"""What says how a hand-shake came out."""
+
+MISMATCH: Final = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+"""What a failed hand-shake says where one side has CURVE and the other has not."""
+
+
+def refusal(kind: int, value: int, curve: bool) -> str:
+    """Return what is wrong for good, for a client with CURVE or without; "" where another try may
+    help.
+
+    libzmq does not try again after these.
+    """
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return "it does not know our CURVE key" if curve else "it does not let us in"
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
+        return "it has no CURVE, and we have keys" if curve else "it wants CURVE keys"
+    return ""
 
 
 class Watched:
     """What a DEALER knows of its connection.
 
     Attributes:
-        trouble: why it may be that nobody answers; empty before anything is known.
+        refused: called with what is wrong when the server will not have us for good.
     """
 
-    trouble = ""
+    refused: Callable[[str], None] = staticmethod(lambda text: None)
+    monitor: Any
+    curved = False
+    _failed = False  # the last hand-shake has
+    _trouble = ""
+
+    @property
+    def trouble(self) -> str:
+        """Why it may be that nobody answers; empty before anything is known."""
+        if self.monitor is not None:
+            self.monitor.readAll()
+        return self._trouble
 
     def happened(self, messages: list[list[bytes]]) -> None:
         """What libzmq says of the connection."""
         for event, _ in messages:
-            kind = EVENT.unpack(event)[0]
-            # It tries again after each failure, which says less than the failure itself.
-            if kind != zmq.EVENT_CONNECT_RETRIED or self.trouble in ("", TROUBLES[kind]):
-                self.trouble = TROUBLES[kind]
+            kind, value = EVENT.unpack(event)
+            text = refusal(kind, value, self.curved)
+            if text:
+                self._trouble = text
+                self.refused(text)
+                return
+            if kind in HAND_SHAKES:
+                self._trouble = TROUBLES[kind]
+                self._failed = kind != zmq.EVENT_HANDSHAKE_SUCCEEDED
+            # It ends the connection and tries again after each failure, which says less than that.
+            elif not self._failed and (
+                kind != zmq.EVENT_CONNECT_RETRIED or self._trouble in ("", TROUBLES[kind])
+            ):
+                self._trouble = TROUBLES[kind]
 
 
 @cache
 def _txzmq() -> Any:
-    """The module, imported late, with the classes of ours which derive from its own."""
+    """Return the module, imported late, with the classes of ours that derive from its own."""
     import txzmq
 
     class Factory(txzmq.ZmqFactory):
@@ -99,13 +147,13 @@ class Sockets:
         self._numbers = count()
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
-        """A ROUTER socket; the arguments are those of :class:`Routing`."""
+        """Return a ROUTER socket; the arguments are those of :class:`Routing`."""
         return self._router(
             self._factory, received, bounds, connections=self.connections, **options
         )
 
     def dealer(self, received: Received, bounds: Bounds, curve: CurveClient | None) -> Any:
-        """A DEALER socket.
+        """Return a DEALER socket.
 
         It comes back when its connection is lost, with another identity: whoever it talks to does
         not know it any more.  (libzmq could be told not to come back, but then it throws away what
@@ -114,6 +162,7 @@ class Sockets:
 
         def prepare(connection: Any) -> None:
             socket = connection.socket
+            connection.curved = curve is not None
             if curve is not None:
                 socket.curve_serverkey = curve.server
                 socket.curve_publickey = curve.public
@@ -137,10 +186,11 @@ class Sockets:
         authorized = None if curve is None else curve.authorized
 
         def happened(messages: list[list[bytes]]) -> None:
-            for event, _ in messages:
+            told = door.failures(messages, curve is not None)
+            for event, _ in told:
                 # Whoever had the descriptor, also if it was given to somebody else by now.
                 self.connections.disconnected(EVENT.unpack(event)[1])
-            door.happened(messages)
+            door.happened(told)
 
         def asked(messages: list[list[bytes]]) -> None:
             # libzmq has told of a connection before it asks about it, and nothing goes through it
@@ -154,7 +204,11 @@ class Sockets:
             for router in routers:
                 router.doRead()
             admit = self.connections.admit
-            zap.sendAll([zap_reply(parts, authorized, metadata(admit())) for parts in messages])
+            replies = [zap_reply(parts, authorized, metadata(admit())) for parts in messages]
+            zap.sendAll(replies)
+            for parts, reply in zip(messages, replies, strict=True):
+                if reply[4] != b"200":
+                    door.refused(*who_is_refused(parts))
 
         zap = self._admission(self._factory, asked, Bounds(1 << 16))
         zap.bind(ZAP_ADDRESS)

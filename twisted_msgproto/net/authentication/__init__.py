@@ -1,11 +1,10 @@
-"""Who a client is: twisted.cred behind one door, for every protocol which authenticates.
+"""Authenticate clients with twisted.cred, in one place for every protocol.
 
 An operator names checkers with ``--auth`` (see ``--help-auth``), an application passes a Portal of
-its own.  A protocol makes credentials and asks :class:`Authentication`, which
+its own.  A protocol makes credentials and asks :class:`Authentication`.  This
 
-* gives every failure the same face: the same answer after the same time, whatever was wrong
-  (:mod:`.login`);
-* lets guesses wait, and a right password in (:mod:`.throttle`);
+* answers every failure in the same way and after the same time, whatever was wrong (:mod:`.login`);
+* delays guesses, but never locks out a right password (:mod:`.throttle`);
 * tells the operator who was refused, and never the secret (:mod:`.audit`).
 """
 

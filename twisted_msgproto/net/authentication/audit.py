@@ -1,7 +1,7 @@
-"""A line for each login which was refused; many of one address are summed up.
+"""Write a line for each refused login; many of one address are summed up.
 
-A line names the address, the name which was claimed and why it was refused, never what was to prove
-it.  ``LINES_MAX`` lines are written for an address within ``SUM_SECONDS``, then its refusals are
+A line names the address, the name that was claimed and why it was refused, never the password or
+proof.  ``LINES_MAX`` lines are written for an address within ``SUM_SECONDS``, then its refusals are
 counted; the sum is written with the next refusal or login after that time, whoever's it is.
 """
 
@@ -22,13 +22,17 @@ NOT_TRIED: Final = "not checked, since too many have failed (limits login-line a
 UNFINISHED: Final = "the client did not wait for the answer"
 
 LINES_MAX: Final = 5
-"""Lines for one address in ``SUM_SECONDS``: enough for fail2ban and the like."""
+"""At most this many lines are written for one address in ``SUM_SECONDS``: enough for fail2ban
+and similar programs.
+"""
 
 SUM_SECONDS: Final = 60.0
 """Refusals of one address are summed up for a minute."""
 
 ADDRESSES_MAX: Final = 1000
-"""Addresses whose refusals are counted at a time; the oldest is summed up to make room."""
+"""Refusals are counted for at most this many addresses at a time; the oldest is summed up to
+make space.
+"""
 
 
 @dataclass(slots=True)
@@ -40,7 +44,7 @@ class _Sum:
 
 
 class Audit:
-    """Tells the operator which logins were refused."""
+    """Tells the operator that logins were refused."""
 
     def __init__(self) -> None:
         self._sums: OrderedDict[str, _Sum] = OrderedDict()  # in the order of their ends

@@ -13,26 +13,28 @@ from zope.interface import Attribute, Interface, implementer
 
 
 class IIdentity(Interface):
-    """The avatar: a client who may come in."""
+    """This avatar stands for a client that may log in."""
 
     name = Attribute("Who it is, as text; None for an anonymous one.")
 
 
 @implementer(IIdentity)
 class Identity:
-    """An avatar which is a name and no more."""
+    """This avatar has a name and nothing else."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
 
 
 class IdentityRealm:
-    """A realm in which everybody whom a checker accepts is known by the name it gave."""
+    """In this realm, everybody whom a checker accepts is known by the name that the checker
+    returned.
+    """
 
     def requestAvatar(
         self, avatarId: Any, mind: object, *interfaces: Any
     ) -> tuple[Any, Identity, Callable[[], None]]:
-        """The identity of ``avatarId``."""
+        """Return the identity of ``avatarId``."""
         if IIdentity not in interfaces:
             raise NotImplementedError("only IIdentity")
         if avatarId is ANONYMOUS:
@@ -43,14 +45,16 @@ class IdentityRealm:
 
 @implementer(IUsernamePassword)
 class Passcode:
-    """A name and a password, compared in constant time; neither shows in ``repr``."""
+    """Holds a name and a password.  They are compared in constant time, and ``repr`` shows
+    neither.
+    """
 
     def __init__(self, username: str, password: str) -> None:
         self.username = username.encode()
         self.password = password.encode()
 
     def checkPassword(self, password: bytes | str) -> bool:
-        """Whether it is this password."""
+        """Return whether it is this password."""
         octets = password.encode() if isinstance(password, str) else password
         return compare_digest(self.password, octets)
 
@@ -59,19 +63,19 @@ class Passcode:
 
 
 def name_in(credentials: ICredentials) -> str | None:
-    """The name which ``credentials`` claim, or None if they have none."""
+    """Return the name that ``credentials`` claim, or None if they have none."""
     name = getattr(credentials, "username", None)
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
 def portal_over(checkers: Iterable[Any]) -> Portal | None:
-    """A portal which asks ``checkers``; None if there are none: nobody has to log in."""
+    """Return a portal that asks ``checkers``; None if there are none: nobody has to log in."""
     checkers = list(checkers)
     return Portal(IdentityRealm(), checkers) if checkers else None  # type: ignore[arg-type]
 
 
 class LoggedIn(NamedTuple):
-    """A client who may come in; call ``logout`` when it leaves."""
+    """A client has logged in; call ``logout`` when it leaves."""
 
     name: str | None
     avatar: Any

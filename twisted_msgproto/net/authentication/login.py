@@ -1,4 +1,4 @@
-"""The door: asks a portal about those whom the throttle lets through, and times the answers."""
+"""Ask a portal about those whom the throttle lets through, and time the answers."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class _Visit:
 
 
 class Authentication:
-    """Asks a portal who a client is; lets guesses wait, and gives each failure the same face.
+    """Asks a portal who a client is; delays guesses, and answers each failure in the same way.
 
-    ``counters`` get ``logins``, ``logins_waited``, ``login_failures`` (all which were refused) and
-    ``logins_not_checked`` (those of them which no checker was asked about).
+    ``counters`` get ``logins``, ``logins_waited``, ``login_failures`` (all that were refused) and
+    ``logins_not_checked`` (those of them that no checker was asked about).
 
     Attributes:
         portal: whom it asks.
@@ -61,10 +61,11 @@ class Authentication:
         interface: Any = IIdentity,
         nameOf: Callable[[Any], str | None] = attrgetter("name"),
     ) -> None:
-        """``limits`` contain :data:`.LOGIN_LIMITS`; ``clock`` has ``seconds`` and ``callLater``.
+        """Make the authentication of one server.  ``limits`` contain :data:`.LOGIN_LIMITS`;
+        ``clock`` has ``seconds`` and ``callLater``.
 
         ``handShake``: the seconds within which a client has to be answered; no login waits longer.
-        ``interface``: which kind of avatar the portal gives.  ``nameOf``: an avatar's name.
+        ``interface``: the kind of avatar that the portal returns.  ``nameOf``: an avatar's name.
         """
         self.portal = portal
         self._clock = clock
@@ -80,26 +81,26 @@ class Authentication:
 
     @property
     def failures(self) -> int:
-        """How many logins were refused."""
+        """Return how many logins were refused."""
         return self._counters.get("login_failures", 0)
 
     @property
     def throttled(self) -> int:
-        """How many of those were not checked, because too many had failed before."""
+        """Return how many of those were not checked, because too many had failed before."""
         return self._counters.get("logins_not_checked", 0)
 
     @property
     def waiting(self) -> int:
-        """How many logins wait for their check."""
+        """Return how many logins wait for their check."""
         return len(self._waiting)
 
     @property
     def anonymous(self) -> bool:
-        """Whether the portal lets anybody in who gives no password."""
+        """Return whether the portal lets clients in without a password."""
         return IAnonymous in self.portal.listCredentialsInterfaces()
 
     def credentials(self, name: str | None, password: str | None) -> ICredentials:
-        """What a client shows; one without a password is anonymous where that is allowed."""
+        """Return what a client shows; one without a password is anonymous where that is allowed."""
         if (name is None or password is None) and self.anonymous:
             return Anonymous()
         return Passcode(name or "", password or "")
@@ -111,13 +112,14 @@ class Authentication:
         name: str | None = None,
         within: float = inf,
     ) -> Deferred[LoggedIn]:
-        """Who it is; fails with UnauthorizedLogin, whatever was wrong.
+        """Check credentials.  The Deferred fires with the login, and fails with UnauthorizedLogin,
+        whatever was wrong.
 
         The failure comes ``login-delay`` after the check, or as much later as the checker needs.
         Failures are counted for ``address`` (an IP address as text; "" if there is none) and for
-        ``name`` (None: that which the credentials have).  The client has to be answered ``within``
-        so many seconds: what cannot be checked by then is refused.  Cancel it when the client has
-        gone.
+        ``name`` (None: the name in the credentials).  The client has to be answered ``within`` this
+        many seconds: a login that cannot be checked by then is refused.  Cancel it when the client
+        has gone.
         """
         visit = _Visit(credentials, address, name_in(credentials) if name is None else name)
         answer: Deferred[LoggedIn] = Deferred(partial(self._gone, visit))
@@ -215,7 +217,9 @@ class Authentication:
             self._decide()
 
     def _refuse(self, visit: _Visit, why: str) -> None:
-        """Answer when it has cost its time: a multiple of the delay, which hides the checker's."""
+        """Answer after a multiple of the delay, so that the time does not tell how long the
+        checker needed.
+        """
         self._tell(visit, why)
         now, delay = self._clock.seconds(), self._throttle.delay
         taken = now - visit.begun

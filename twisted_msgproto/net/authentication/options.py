@@ -1,4 +1,4 @@
-"""The options of a server whose clients log in."""
+"""These are the options of a server whose clients log in."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def _octets(text: str | bytes) -> bytes:
 
 
 class AuthenticationOptions(ServerOptions, AuthOptionMixin):
-    """Server options with ``--auth``, ``--help-auth`` and ``--help-auth-type``."""
+    """Adds ``--auth``, ``--help-auth`` and ``--help-auth-type`` to a server's options."""
 
     supportedInterfaces = (IUsernamePassword, IAnonymous)
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:
-        """The checkers which were asked for, in order."""
+        """Return the checkers that were asked for, in order."""
         checkers: list[Any] = list(self.get("credCheckers", ()))
         for checker in checkers:
             if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):
@@ -34,5 +34,5 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
         return checkers
 
     def portal(self) -> Portal | None:
-        """A portal over them; None if there are none."""
+        """Return a portal over them; None if there are none."""
         return portal_over(self.checkers)

@@ -1,10 +1,10 @@
-"""Which logins are checked, and when: guesses wait, a right password gets in.
+"""The throttle decides when a login is checked: guesses wait, a right password gets in.
 
 Refusing whoever has failed too often would let anybody shut anybody out: twenty wrong passwords for
 a name, from wherever, and its owner is refused.  So nobody is locked out here.  What is scarce is
 *checks*, and they are handed out as follows (``NB-04``, ``NB-05``):
 
-1. A name which has logged in from this address before is checked at once, unless wrong passwords
+1. A name that has logged in from this address before is checked at once, unless wrong passwords
    have come for the pair since.
 2. Else the address, the pair of address and name, and the name each need a free token.  A wrong
    password costs one of each; a right one costs nothing.  Tokens come back at ``login-rate``.
@@ -14,13 +14,13 @@ a name, from wherever, and its owner is refused.  So nobody is locked out here. 
 4. When more wait than ``login-line`` allows, the login whose address has the most failures,
    refusals and places in line is refused without a check.
 
-Nothing renews itself: an attempt which is not checked takes no token, and what is remembered of an
+Nothing renews itself: an attempt that is not checked takes no token, and what is remembered of an
 address is forgotten ``login-window`` after it began, whatever came in between.
 
 An address is an IPv4 address or an IPv6 network of 64 bits, which one client has to itself.  Those
 of this machine and Unix sockets stand for anybody behind a proxy: there the pair alone counts.
 
-Everything here is pure: ``now`` is an argument, in seconds by a clock which does not run backwards.
+Everything here is pure: ``now`` is an argument, in seconds by a clock that does not run backwards.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ LOGIN_LIMITS: Final = (
     Limit("login-rate", 1.0, "logins/s", "of an address or a name are checked then", 0.001),
     Limit("login-wait", 8.0, "s", "a login waits for its check; less if the hand-shake asks it"),
     Limit("login-line", 100, "logins", "waiting for a check; above it one is refused without", 1),
-    Limit("login-window", 3600.0, "s", "after so long a failed login is forgotten", 0.001),
+    Limit("login-window", 3600.0, "s", "a failed login is forgotten after this time", 0.001),
 )
-"""What every protocol which authenticates bounds; part of its ``LIMITS``."""
+"""Every protocol that authenticates has these limits; they are part of its ``LIMITS``."""
 
 BUCKETS_MAX: Final = 10_000
-"""Addresses, pairs and names, each, whose tokens are counted; the longest unused make room.
+"""Failures are remembered for this many addresses, this many pairs and this many names; those
+unused for longest are dropped.
 
-A bucket takes about 300 octets, so all three take 9 MB at most.
+A bucket uses about 300 octets, so all three use 9 MB at most.
 """
 
 KNOWN_PAIRS_MAX: Final = 10_000
-"""Pairs of address and name which are known to have logged in; the oldest make room."""
+"""Pairs of address and name that are known to have logged in; the oldest make room."""
 
 KNOWN_ADDRESSES_MAX: Final = 16
 """Addresses a name is known from, so that one user's many addresses do not displace all others."""
@@ -62,23 +63,26 @@ KNOWN_SECONDS: Final = 30 * 86400.0
 """A pair is known for 30 days after it logged in: longer than any holiday's silence."""
 
 KNOWN_FAILURES_MAX: Final = 5
-"""Wrong passwords of a known pair; then it is no better than any other until it logs in."""
+"""After this many wrong passwords, a known pair is treated like any other until it logs in."""
 
 TOGETHER_MAX: Final = 100
-"""Logins of an address or a name which are checked at one time while none of them has failed.
+"""At most this many logins of an address or a name are checked at one time while none of them has
+failed.
 
-After a restart a thousand clients come back through one address, with a checker that takes
-its time.  As soon as one fails, only as many are checked together as there are tokens.
+After a restart a thousand clients come back through one address, and the checker may be slow.  As
+soon as one fails, only as many are checked together as there are tokens.
 """
 
 NAME_CHARACTERS_MAX: Final = 64
 """Longer names are remembered by their digest."""
 
 _ALMOST: Final = 1 - 1e-6
-"""A token which is whole but for rounding: clocks count seconds since 1970 in 2⁻²² s."""
+"""A token counts as whole from here on: clocks count seconds since 1970 in 2⁻²² s, so sums are
+rounded.
+"""
 
 _TICK: Final = 0.001
-"""Seconds which have to pass at least before it is worth to look again."""
+"""At least this many seconds pass before the throttle checks again."""
 
 WAIT_MIN: Final = 1.0
 """Seconds a login has to have waited to be checked although its name has no token.
@@ -88,7 +92,9 @@ So at most ``login-line`` such checks are made each second, whatever the hand-sh
 
 
 def network_of(address: str) -> str | None:
-    """Whose address it is; None for addresses which stand for many (this machine's, no address)."""
+    """Return whose address it is; None for addresses that stand for many (this machine's, no
+    address).
+    """
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -103,7 +109,9 @@ def network_of(address: str) -> str | None:
 
 
 def key_of(name: str) -> str:
-    """What a name is remembered by: spellings which a checker may take for one name are one."""
+    """Return what a name is remembered by: spellings that a checker may take for one name are
+    one.
+    """
     key = name
     if len(name) <= NAME_CHARACTERS_MAX:
         key = unicodedata.normalize("NFKC", name).strip().casefold()
@@ -114,14 +122,14 @@ def key_of(name: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """The tokens of an address, a pair or a name.
+    """Counts the tokens of an address, a pair or a name.
 
     Attributes:
         tokens: what was left at ``at``; 0 to ``burst``.
-        pending: logins which hold a token: they are being checked, or wait for another bucket.
+        pending: logins that hold a token: they are being checked, or wait for another bucket.
         waiting: logins in line whose address's bucket it is.
-        failures: wrong passwords which are remembered.
-        refusals: logins of it which were refused without a check, likewise.
+        failures: wrong passwords that are remembered.
+        refusals: logins of it that were refused without a check, likewise.
         forgotten: when both are.
     """
 
@@ -146,7 +154,7 @@ class Bucket:
             self.failures, self.refusals, self.forgotten = 0, 0, inf
 
     def free(self, now: float) -> bool:
-        """Whether one more login may hold a token."""
+        """Return whether one more login may hold a token."""
         self.refill(now)
         if not self.failures and self.pending < self.together:
             return True
@@ -161,7 +169,7 @@ class Bucket:
         return now + max(_TICK, (self.pending + 1 - self.tokens) / self.rate)
 
     def spend(self, now: float) -> None:
-        """A login which held a token has failed."""
+        """Note that a login that held a token has failed."""
         self.refill(now)
         self.tokens = max(0.0, self.tokens - 1)
         self.failures += 1
@@ -180,20 +188,22 @@ class Bucket:
 
 
 class Buckets:
-    """The buckets of all addresses, of all pairs or of all names."""
+    """Holds the buckets of all addresses, of all pairs or of all names."""
 
     def __init__(self, burst: float, rate: float, window: float) -> None:
         self._burst = burst
         self._rate = rate
         self._window = window
         self._buckets: OrderedDict[object, Bucket] = OrderedDict()
-        self._poor_until = -inf  # until then a new one may be one which had to make room
+        self._poor_until = -inf  # until then a new one may be one that had to make room
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def of(self, key: object, now: float) -> Bucket:
-        """The bucket of ``key``; a new one is full, unless it may have made room just now."""
+        """Return the bucket of ``key``; a new one is full, unless it may have made room just
+        now.
+        """
         bucket = self._buckets.get(key)
         if bucket is not None:
             self._buckets.move_to_end(key)
@@ -211,12 +221,12 @@ class Buckets:
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """A pair which has logged in.
+    """Remembers a pair of place and name that has logged in.
 
     Attributes:
         at: when it did so last.
         failures: wrong passwords since then.
-        pending: its logins which are being checked.
+        pending: its logins that are being checked.
     """
 
     at: float
@@ -225,13 +235,13 @@ class Known:
 
     @property
     def trusted(self) -> bool:
-        """Whether one more of its logins is checked at once."""
+        """Return whether one more of its logins is checked at once."""
         most = KNOWN_FAILURES_MAX if self.failures else TOGETHER_MAX
         return self.failures + self.pending < most
 
 
 class KnownPairs:
-    """The pairs of place and name which have logged in, the longest ago first."""
+    """Holds the pairs of place and name that have logged in, the longest ago first."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
@@ -241,7 +251,7 @@ class KnownPairs:
         return self._count
 
     def find(self, place: str, name: str, now: float) -> Known | None:
-        """The pair, if it is known and not for too long."""
+        """Return the pair, if it is known and not for too long."""
         known = self._names[name].get(place) if name in self._names else None
         return None if known is None or now - known.at > KNOWN_SECONDS else known
 
@@ -271,18 +281,18 @@ class KnownPairs:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One login, from its arrival to its outcome.
+    """Follows one login from its arrival to its outcome.
 
     Attributes:
         place: its address's network, or the address itself where that stands for many.
         name: what its name is remembered by.
         until: it waits until then at most.
-        patient: its client gives it the whole ``login-wait``.
+        patient: its client waits for the whole ``login-wait``.
         own: the buckets of its address and of the pair; twice that of the pair where the address
             stands for many.
-        others: the bucket of its name, which others use up too.
+        others: the bucket of its name, shared with other addresses.
         held: it has a token of each of its own.
-        known: the pair which vouches for it; None: tokens do.
+        known: the pair that vouches for it; None: tokens do.
     """
 
     place: str
@@ -295,18 +305,20 @@ class Attempt:
     known: Known | None = field(default=None)
 
     def rank(self) -> tuple[int, int]:
-        """Who comes first: the fewest failures of the address, then of the pair."""
+        """Return who comes first: the fewest failures of the address, then of the pair."""
         address, pair = self.own
         return address.failures, pair.failures
 
     def nuisance(self) -> tuple[int, int]:
-        """Who has to go first: whose address has the most failures, refusals and places in line."""
+        """Return who has to go first: whose address has the most failures, refusals and places in
+        line.
+        """
         address, pair = self.own
         return address.failures + address.refusals + address.waiting, pair.failures
 
 
 class Throttle:
-    """Decides which logins are checked, which wait and which are refused.
+    """Decides for each login whether it is checked, waits or is refused.
 
     The caller reports what happens (``arrive``, ``succeeded``, ``failed``, ``leave``), calls
     ``poll`` after each of these and at :attr:`deadline`, and does what that says.
@@ -317,7 +329,7 @@ class Throttle:
     """
 
     def __init__(self, limits: Limits, hand_shake: float = inf) -> None:
-        """``limits`` contain :data:`LOGIN_LIMITS`.
+        """Make a throttle; ``limits`` contain :data:`LOGIN_LIMITS`.
 
         ``hand_shake``: the seconds within which a client has to be answered.
         """
@@ -336,7 +348,9 @@ class Throttle:
         self.deadline = inf
 
     def arrive(self, address: str, name: str, now: float, within: float = inf) -> Attempt:
-        """A client wants to log in; it has to be answered ``within`` so many seconds."""
+        """Note that a client wants to log in and has to be answered ``within`` this many
+        seconds.
+        """
         self._look(now)  # those who wait come first
         network, name = network_of(address), key_of(name)
         place = network or address
@@ -359,9 +373,9 @@ class Throttle:
         return attempt
 
     def poll(self, now: float) -> list[tuple[Attempt, bool]]:
-        """Who waits no longer, in order, and whether it is checked now or refused unchecked.
+        """Return who waits no longer, in order, and whether it is checked now or refused unchecked.
 
-        Each one which is checked has to come back with ``succeeded`` or ``failed``.
+        Each one that is checked has to come back with ``succeeded`` or ``failed``.
         """
         self._look(now)
         decided, self._decided = self._decided, []
@@ -400,7 +414,7 @@ class Throttle:
     # ── tokens ──────────────────────────────────────────────────────────────────────────────────
 
     def _free(self, attempt: Attempt, now: float) -> bool:
-        """Take what the attempt needs to be checked, if all of it is there."""
+        """Reserve the tokens that the attempt needs to be checked, if all are there."""
         known = self._known.find(attempt.place, attempt.name, now)
         if known is not None and known.trusted:
             self._release(attempt)
@@ -424,7 +438,7 @@ class Throttle:
         return True
 
     def _release(self, attempt: Attempt) -> None:
-        """Give back what it holds of its own."""
+        """Return the tokens of its own that it holds."""
         if attempt.held:
             attempt.held = False
             self._changed = True
@@ -434,7 +448,7 @@ class Throttle:
     # ── the line ────────────────────────────────────────────────────────────────────────────────
 
     def _look(self, now: float) -> None:
-        """Let those go on whose time has come, if something has changed or is due."""
+        """Release those whose time has come, if something has changed or is due."""
         if not self._changed and now < self.deadline:
             return
         self._changed = False
@@ -444,7 +458,7 @@ class Throttle:
         self.deadline = min((self._due(attempt, now) for attempt in self._line), default=inf)
 
     def _decide(self, attempt: Attempt, now: float) -> bool:
-        """Whether it need not wait any longer."""
+        """Return whether it need not wait any longer."""
         if self._free(attempt, now):
             self._decided.append((attempt, True))
         elif now < attempt.until:

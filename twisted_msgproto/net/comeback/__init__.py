@@ -1,9 +1,10 @@
-"""Clients which come back: one session at a time, for as long as a service runs.
+"""Clients come back with these services: they keep one session at a time, for as long as the
+service runs.
 
-:class:`Comeback` is what the ``XClientService`` of every protocol has in common: the state, who
-waits for a session, the verbs which wait for one, growing intervals, a refusal which is told, the
-orderly end.  :class:`ClientComeback` is that over Twisted's ``ClientService``, for protocols on a
-Twisted transport::
+:class:`Comeback` has what the ``XClientService`` of every protocol shares: the state, waiting for a
+session, the verbs that wait for one, growing intervals, the report of a refusal, the orderly end.
+:class:`ClientComeback` builds on Twisted's ``ClientService``, for protocols on a Twisted
+transport::
 
     service = SabcClientService(endpoint, SabcClientFactory("me", "secret"))
     service.watch(print)                     # connecting, up, down, refused
@@ -12,7 +13,8 @@ Twisted transport::
     await service.close()
 """
 
-from .client import ClientComeback, tls_refusal
+from ..factory import tls_refusal
+from .client import ClientComeback
 from .service import Comeback
 from .terms import COMEBACK_LIMITS, DRAIN_SECONDS, Backoff, ComebackState
 

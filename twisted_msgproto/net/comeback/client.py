@@ -1,40 +1,24 @@
-"""Coming back on Twisted's transports, with Twisted's ``ClientService`` inside."""
+"""Clients on Twisted's transports reconnect with Twisted's ``ClientService`` inside."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from OpenSSL.SSL import Error as TLSError
-from OpenSSL.SSL import SysCallError, ZeroReturnError
 from twisted.application.internet import ClientService
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ...core.errors import Refused
-from ..factory import tls_text
+from ..factory import tls_refusal
 from .errand import S
 from .service import Comeback
 from .terms import DRAIN_SECONDS, ComebackState
 
 
-def tls_refusal(reason: Failure) -> Refused | None:
-    """Why TLS said no, or None if the connection ended for another reason.
-
-    Either side may have said it (a certificate which is missing, expired or not known, no TLS
-    there at all), and the next attempt will come to the same end.  A connection which was lost in
-    the middle of a hand-shake is no refusal.
-    """
-    if not reason.check(TLSError) or reason.check(SysCallError, ZeroReturnError):
-        return None
-    text = tls_text(reason.value)
-    return None if "unexpected eof" in text or "middle" in text else Refused(f"TLS: {text}")
-
-
 @implementer(IStreamClientEndpoint)
 class _Attempts:
-    """An endpoint which tells a service what becomes of each attempt."""
+    """Wraps an endpoint, and tells a service the outcome of each attempt."""
 
     def __init__(self, endpoint: IStreamClientEndpoint, service: ClientComeback[Any]) -> None:
         self._endpoint = endpoint
@@ -47,10 +31,11 @@ class _Attempts:
 
 
 class ClientComeback(Comeback[S]):
-    """A client which comes back on Twisted transports, over Twisted's ``ClientService``.
+    """Reconnects a client on Twisted transports with Twisted's ``ClientService``.
 
-    What the factory builds is a session with ``whenEstablished()``, which fails with Refused where
-    the server refused it, or carries one as its ``session``.
+    The factory builds a session, or a protocol that has one as its ``session``; the session's
+    ``whenEstablished()`` fails with Refused if the server refused it, and its ``close()`` ends it
+    in order.
     """
 
     def __init__(
@@ -78,7 +63,9 @@ class ClientComeback(Comeback[S]):
         self._error: BaseException | None = None  # why the attempt at hand has failed
 
     def _sessionIn(self, connection: Any) -> Any:
-        """The session of a connection: itself on a byte stream, what it carries on WebSocket."""
+        """Return the session of a connection: itself on a byte stream, what it carries on
+        WebSocket.
+        """
         carried = getattr(connection, "session", None)
         return carried if hasattr(carried, "whenEstablished") else connection
 
@@ -103,7 +90,9 @@ class ClientComeback(Comeback[S]):
         self._error = (None if loss is None else tls_refusal(loss)) or failure.value
 
     def _between(self, attempts: int) -> float:
-        """ClientService asks when to connect again: a connection was lost, or there was none."""
+        """Return the seconds until the next attempt; ClientService asks when a connection was
+        lost or could not be made.
+        """
         error, self._error = self._error, None
         self._connection = None
         self._failed(error)
@@ -115,6 +104,10 @@ class ClientComeback(Comeback[S]):
     def _giveUp(self) -> None:
         if self.state is ComebackState.REFUSED and not self._closing:
             self._client.stopService()
+
+    def _closeSession(self, session: S) -> Deferred[Any]:
+        closed: Deferred[Any] = cast(Any, session).close()
+        return closed
 
     def _leave(self) -> Deferred[Any]:
         left: Deferred[Any] = self._client.stopService()

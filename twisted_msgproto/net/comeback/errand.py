@@ -1,4 +1,4 @@
-"""One verb which may have to wait for a session."""
+"""One verb that may have to wait for a session."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 class Errand(Generic[S, T]):
-    """A verb which may have to wait for a session, and whose Deferred outlives sessions.
+    """Holds a call of a verb that may have to wait for a session; its Deferred outlives sessions.
 
     Attributes:
-        done: what the caller got; it fires once.
-        octets: what it holds while it waits.
-        safe: doing it twice does no harm.
+        done: the Deferred that the caller received; it fires once.
+        octets: how much it counts against the limit while it waits.
+        safe: whether doing it twice does no harm.
     """
 
     __slots__ = ("deadline", "done", "inner", "octets", "over", "safe", "sending", "timer", "verb")
@@ -37,7 +37,7 @@ class Errand(Generic[S, T]):
         self.safe = safe
         self.over = False  # its Deferred has fired, or is about to
         self.sending = False  # its verb is just being called
-        self.inner: Deferred[T] | None = None  # the Deferred of the session which has it
+        self.inner: Deferred[T] | None = None  # the Deferred of the session that has it
         self.timer: Any = None  # while it waits for a session
 
         def cancelled(done: Deferred[T]) -> None:

@@ -1,4 +1,4 @@
-"""One session at a time, for as long as a service runs: what every protocol has in common."""
+"""Keep one session at a time for as long as a service runs; all protocols share this."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
 from ...core.limits import Limits
+from ..outbox import Waiters
 from .errand import Errand, S, T
 from .terms import COMEBACK_LIMITS, DRAIN_SECONDS, Backoff, ComebackState
 
@@ -22,10 +23,10 @@ log: Final = Logger(namespace="twisted_msgproto.net")
 class Comeback(Service, Generic[S]):
     """Keeps one session with a server, for as long as the service runs.
 
-    A verb which is called while there is no session waits for the next one, up to its time limit;
+    A verb that is called while there is no session waits for the next one, up to its time limit;
     then it fails with TimedOut.  When the server refuses the session, whatever waits fails with
-    Refused, and so does whatever is called until another attempt ends otherwise; attempts go on at
-    growing intervals, unless ``stopWhenRefused``.
+    Refused, and so does whatever is called until another attempt ends otherwise; attempts continue
+    at growing intervals, unless ``stopWhenRefused``.
 
     Subclasses say how a session begins and ends (:meth:`_begin`, :meth:`_closeSession`,
     :meth:`_cutOff`, :meth:`_leave`) and report what happens (:meth:`_attempting`,
@@ -33,7 +34,7 @@ class Comeback(Service, Generic[S]):
 
     Attributes:
         state: a :class:`ComebackState`.
-        session: the session which stands now, or None.
+        session: the session that stands now, or None.
         refusal: why the server refused the last attempt, or None.
         limits: the limits of this service (:data:`COMEBACK_LIMITS`).
     """
@@ -50,16 +51,15 @@ class Comeback(Service, Generic[S]):
         limits: Mapping[str, object] | Limits | None = None,
         random: Callable[[], float] = random_module.random,
     ) -> None:
-        """``clock`` has ``seconds()`` and ``callLater()``.
+        """Make a service; ``clock`` has ``seconds()`` and ``callLater()``.
 
-        ``retryPolicy(attempts)`` gives the seconds until the next attempt after so many have
-        failed; it takes the place of the limits ``retry-first`` and ``retry-most``.  Refusals keep
-        their own intervals; with ``stopWhenRefused`` a refusal ends the attempts until the service
-        is stopped and started again.  What is in flight when the service stops has ``drain``
-        seconds.  ``limits`` change :data:`COMEBACK_LIMITS` by name.  ``random`` gives numbers from
-        0 to 1.
+        ``retryPolicy(attempts)`` returns the seconds until the next attempt after this many
+        failures; it replaces the limits ``retry-first`` and ``retry-most``.  Refusals keep their
+        own intervals; with ``stopWhenRefused`` a refusal ends the attempts until the service is
+        stopped and started again.  What is in flight when the service stops has ``drain`` seconds.
+        ``limits`` change :data:`COMEBACK_LIMITS` by name.  ``random`` returns numbers from 0 to 1.
 
-        Raises ConfigurationError for a limit which does not exist or makes no sense.
+        Raises ConfigurationError for a limit that does not exist or makes no sense.
         """
         self.clock = clock
         self.limits = (
@@ -75,14 +75,15 @@ class Comeback(Service, Generic[S]):
         self._retries = Backoff(self.limits["retry-first"], self.limits["retry-most"], random)
         self._refusals = Backoff(self.limits["refused-first"], self.limits["refused-most"], random)
         self._stoodSince = 0.0
-        self._standing: dict[Deferred[S], None] = {}  # who waits in whenEstablished
-        self._errands: dict[Errand[S, Any], None] = {}  # verbs which wait, oldest first
+        self._standing: Waiters[S] = Waiters()  # who waits in whenEstablished
+        self._errands: dict[Errand[S, Any], None] = {}  # verbs that wait, oldest first
         self._errandOctets = 0
         self._busy = False  # somebody is at the errands
         self._watchers: dict[int, Callable[[ComebackState], object]] = {}
         self._watched = 0
         self._closing = False  # stopService was called
-        self._stoppers: list[Deferred[None]] = []
+        self._ending = False  # … and the session has not ended yet
+        self._stopping: Waiters[None] = Waiters()  # who waits for the end
         self._deadline: Any = None  # of the orderly end
 
     # ── what can be seen ────────────────────────────────────────────────────────────────────────
@@ -105,7 +106,7 @@ class Comeback(Service, Generic[S]):
                 log.failure("a hook which watches a client's state failed")
 
     def whenEstablished(self) -> Deferred[S]:
-        """Fires with the session which stands, now or when the next one does.
+        """Fires with the session that stands, now or when the next one does.
 
         Fails with Refused when the server refuses it (at once, if it just has), with
         ConnectionClosed when the service is stopped first.
@@ -115,13 +116,11 @@ class Comeback(Service, Generic[S]):
         error = self._unable()
         if error is not None:
             return fail(error)
-        waiting: Deferred[S] = Deferred(lambda cancelled: self._standing.pop(cancelled, None))
-        self._standing[waiting] = None
-        return waiting
+        return self._standing.wait()
 
     @property
     def waiting(self) -> int:
-        """How many verbs wait for a session now."""
+        """Return how many verbs wait for a session now."""
         return len(self._errands)
 
     def _unable(self) -> Exception | None:
@@ -130,7 +129,7 @@ class Comeback(Service, Generic[S]):
             return ConnectionClosed("the client was stopped")
         return self.refusal if self.state is ComebackState.REFUSED else None
 
-    # ── verbs which wait ────────────────────────────────────────────────────────────────────────
+    # ── verbs that wait ────────────────────────────────────────────────────────────────────────
 
     def perform(
         self,
@@ -140,7 +139,7 @@ class Comeback(Service, Generic[S]):
         octets: int = 0,
         safe: bool = False,
     ) -> Deferred[T]:
-        """Call ``verb(session, secondsLeft)`` in the session which stands, or in the next one.
+        """Call ``verb(session, secondsLeft)`` in the session that stands, or in the next one.
 
         ``seconds`` (None: the limit ``waiting-seconds``) are for waiting and, where ``verb`` minds
         its argument, for the rest too.  ``octets`` are held while it waits.  What was on its way
@@ -164,15 +163,15 @@ class Comeback(Service, Generic[S]):
     def _tooMuch(self, octets: int) -> Exception | None:
         if self.session is not None:
             return None
-        limits = self.limits
-        if len(self._errands) >= limits["waiting-verbs"]:
-            return LimitExceeded(f"{len(self._errands)} wait for a session already; nothing sent")
-        if self._errandOctets + octets > limits["waiting-octets"]:
-            return LimitExceeded("waiting-octets wait for a session already; nothing sent")
+        try:
+            self.limits.check("waiting-verbs", len(self._errands) + 1)
+            self.limits.check("waiting-octets", self._errandOctets + octets)
+        except LimitExceeded as error:
+            return error
         return None
 
     def _wait(self, errand: Errand[S, Any], first: bool = False) -> None:
-        """It waits for a session, behind those which wait already or before all of them."""
+        """Let it wait for a session, behind those that wait already or before all of them."""
         self._errands[errand] = None
         if first:
             self._errands = {errand: None, **self._errands}
@@ -190,7 +189,7 @@ class Comeback(Service, Generic[S]):
             self._errandOctets -= errand.octets
 
     def _runErrands(self) -> None:
-        """Hand what waits to the session, in order."""
+        """Send what waits through the session, in order."""
         if self._busy:
             return  # whoever is at it comes to the newest, too
         self._busy = True
@@ -237,12 +236,8 @@ class Comeback(Service, Generic[S]):
 
     def _failWaiting(self, error: Exception) -> None:
         """Everybody who waits for a session hears that there is none; each callback may do more."""
-        standing = list(self._standing)
         errands = list(self._errands)
-        for waiting in standing:
-            if waiting in self._standing:
-                del self._standing[waiting]
-                waiting.errback(error)
+        self._standing.fail(error)
         for errand in errands:
             if errand in self._errands:
                 self._forget(errand)
@@ -268,10 +263,7 @@ class Comeback(Service, Generic[S]):
         except Exception:
             log.failure("a new session was not made as the one before")
         self._change(ComebackState.UP)
-        for waiting in list(self._standing):
-            if waiting in self._standing:
-                del self._standing[waiting]
-                waiting.callback(session)
+        self._standing.fire(session)
         self._runErrands()
 
     def _failed(self, error: BaseException | None = None) -> None:
@@ -289,7 +281,7 @@ class Comeback(Service, Generic[S]):
             self._change(ComebackState.DOWN)
 
     def _delay(self) -> float:
-        """Seconds until the next attempt, after :meth:`_failed`."""
+        """Return seconds until the next attempt, after :meth:`_failed`."""
         if self.state is ComebackState.REFUSED:
             seconds = self._refusals.next()
             log.warn(
@@ -315,7 +307,9 @@ class Comeback(Service, Generic[S]):
         """A session stands: what it must know before anything else is done in it."""
 
     def _isOver(self, session: S) -> bool:
-        """Whether a verb which failed with ConnectionClosed means that ``session`` is over."""
+        """Return whether a verb that failed with ConnectionClosed means that ``session`` is
+        over.
+        """
         return True
 
     def _closeSession(self, session: S) -> Deferred[Any]:
@@ -337,7 +331,7 @@ class Comeback(Service, Generic[S]):
         if self.running:
             return
         super().startService()  # type: ignore[no-untyped-call]
-        if not self._stoppers:
+        if not self._ending:
             self._restart()
 
     def _restart(self) -> None:
@@ -360,9 +354,9 @@ class Comeback(Service, Generic[S]):
         """
         if self.running:
             super().stopService()  # type: ignore[no-untyped-call]
-        stopped: Deferred[None] = Deferred()
-        self._stoppers.append(stopped)
-        if len(self._stoppers) == 1:
+        stopped = self._stopping.wait()
+        if not self._ending:
+            self._ending = True
             self._closing = True
             self._failWaiting(ConnectionClosed("the client was stopped"))
             self._deadline = self.clock.callLater(self._drain, self._outOfTime)
@@ -386,9 +380,7 @@ class Comeback(Service, Generic[S]):
             deadline.cancel()
         self.session = None
         self._change(ComebackState.DOWN)
-        stoppers, self._stoppers = self._stoppers, []
-        for stopped in stoppers:
-            if not stopped.called:  # its caller may have cancelled it
-                stopped.callback(None)
-        if self.running and not self._stoppers:  # it was started again meanwhile
+        self._ending = False
+        self._stopping.fire(None)
+        if self.running and not self._ending:  # it was started again meanwhile
             self._restart()

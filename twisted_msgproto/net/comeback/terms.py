@@ -1,4 +1,6 @@
-"""What all clients which come back share: limits, states, intervals.  No Twisted here."""
+"""All clients that reconnect share these limits, states and intervals; nothing here needs
+Twisted.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,32 @@ COMEBACK_LIMITS: Final = (
     Limit("retry-most", 60.0, "s", "between two attempts, however many have failed", 0.001),
     Limit("refused-first", 2.0, "s", "from a refusal to the next attempt", 0.001),
     Limit("refused-most", 300.0, "s", "between two attempts, however many were refused", 0.001),
-    Limit("steady-seconds", 10.0, "s", "a session which stood so long begins the intervals anew"),
+    Limit("steady-seconds", 10.0, "s", "after a session of this length the intervals begin anew"),
     Limit("waiting-seconds", 60.0, "s", "a verb waits for a session, then TimedOut", 0.001),
     Limit("waiting-verbs", 10_000, "verbs", "wait for a session; one more gets LimitExceeded", 1),
     Limit("waiting-octets", 64 << 20, "octets", "of what waits for a session", 1),
 )
-"""What a client which comes back bounds, beside the limits of its protocol."""
+"""A client that reconnects has these limits, beside those of its protocol."""
 
 DRAIN_SECONDS: Final = 4.0
-"""For what is in flight when a service stops, where the factory has no limit ``drain``."""
+"""Calls in flight get this many seconds when a service stops, if the factory has no limit
+``drain``.
+"""
 
 BACKOFF_FACTOR: Final = 2.0
-"""Each attempt which fails makes the next wait so much longer."""
+"""Each failed attempt multiplies the next wait by this factor."""
 
 BACKOFF_JITTER: Final = 0.5
-"""So much of a wait is left to chance, lest all clients come back at the same moment."""
+"""This share of a wait is random, lest all clients reconnect at the same moment."""
 
 DOUBLINGS_MOST: Final = 64
 """The exponent is bounded, since a float has an end after a thousand attempts."""
 
 
 class ComebackState(StrEnum):
-    """Where a client which comes back stands; each member equals its name in small letters."""
+    """These are the states of a client that reconnects; each member equals its name in lower
+    case.
+    """
 
     CONNECTING = "connecting"
     """An attempt is under way."""
@@ -50,10 +56,10 @@ class ComebackState(StrEnum):
 
 
 class Backoff:
-    """How long to wait before the next attempt: longer each time, and never the same for all.
+    """Computes the wait before the next attempt: it grows each time, and differs between clients.
 
     Attributes:
-        attempts: attempts which have failed since :meth:`reset`.
+        attempts: attempts that have failed since :meth:`reset`.
     """
 
     __slots__ = ("_first", "_jitter", "_most", "_random", "attempts")
@@ -65,7 +71,9 @@ class Backoff:
         random: Callable[[], float],
         jitter: float = BACKOFF_JITTER,
     ) -> None:
-        """``first`` and ``most`` are in seconds; ``random`` gives numbers from 0 to 1."""
+        """Make intervals from ``first`` to ``most`` seconds; ``random`` returns numbers from 0
+        to 1.
+        """
         self._first = first
         self._most = most
         self._random = random
@@ -73,7 +81,7 @@ class Backoff:
         self.attempts = 0
 
     def next(self) -> float:
-        """Seconds to wait now; one attempt more has failed."""
+        """Return seconds to wait now; one attempt more has failed."""
         doubled = self._first * BACKOFF_FACTOR ** min(self.attempts, DOUBLINGS_MOST)
         self.attempts += 1
         return min(self._most, doubled) * (1 - self._jitter * self._random())

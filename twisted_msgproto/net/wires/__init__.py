@@ -1,7 +1,8 @@
-"""What carries a session: :mod:`.stream` for TCP, TLS and UNIX sockets, :mod:`.websocket`.
+"""A wire carries a session: :mod:`.stream` serves TCP, TLS and UNIX sockets, :mod:`.websocket` the
+others.
 
-A wire knows nothing of the protocol.  It hands on what came in one read, writes what it is given,
-bounds what the peer does not read, and ends a connection in order.
+A wire knows nothing of the protocol.  It delivers what one read brought, writes the session's
+outputs, bounds what the peer does not read, and ends a connection in order.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from twisted.internet.interfaces import IAddress
 
 
 class Wire(ABC):
-    """One connection, as a :class:`~twisted_msgproto.net.link.Link` sees it.
+    """Represents one connection to a :class:`~twisted_msgproto.net.link.Link`.
 
     A wire calls on its link: ``makeConnection(wire)`` once something can be written,
-    ``received(inputs)`` with what one read brought, ``unread()`` when the peer takes nothing of
+    ``received(inputs)`` with what one read brought, ``unread()`` when the peer reads nothing of
     what was written, ``outputChanged(paused)`` when much waits for the peer or no longer does, and
     ``connectionLost(reason)`` at the end.
     """
@@ -26,8 +27,9 @@ class Wire(ABC):
     """Write octets on a byte stream; a list of frames on WebSocket."""
 
     held: int = 0
-    """Octets of an input which is not whole yet; ``received`` with nothing in it says that they
-    have changed."""
+    """Return how many octets of an incomplete input are held; ``received`` with nothing in it
+    says that the number has changed.
+    """
 
     @abstractmethod
     def close(self, fault: bool) -> None:
@@ -42,11 +44,11 @@ class Wire(ABC):
 
     @abstractmethod
     def pauseProducing(self) -> None:
-        """Hand on nothing more until ``resumeProducing``."""
+        """Deliver nothing more until ``resumeProducing``."""
 
     @abstractmethod
     def resumeProducing(self) -> None:
-        """Hand on what comes again."""
+        """Resume delivering what arrives."""
 
     @abstractmethod
     def getPeer(self) -> IAddress:

@@ -1,4 +1,4 @@
-"""Where WebSocket clients connect to, and from which web pages browsers may."""
+"""Parse the addresses of WebSocket servers, and the origins of web pages that may connect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twisted_msgproto.core.errors import ConfigurationError
 
 
 class WebSocketAddress(NamedTuple):
-    """Where a WebSocket client connects to."""
+    """Says where a WebSocket client connects to."""
 
     secure: bool
     host: str
@@ -23,7 +23,9 @@ class WebSocketAddress(NamedTuple):
 
 
 def parse_address(url: str) -> WebSocketAddress:
-    """``ws://HOST[:PORT][/PATH]`` or ``wss://…`` in its parts; ConfigurationError otherwise."""
+    """Parse ``ws://HOST[:PORT][/PATH]`` or ``wss://…``; raise ConfigurationError for anything
+    else.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -47,7 +49,7 @@ def parse_address(url: str) -> WebSocketAddress:
 
 
 def client_endpoint(reactor: Any, url: str, tls: Any = None) -> IStreamClientEndpoint:
-    """The endpoint which connects to ``url`` (:func:`parse_address`).
+    """Return the endpoint that connects to ``url`` (:func:`parse_address`).
 
     ``tls`` is a context for ``wss`` (an ``IOpenSSLClientConnectionCreator``); the default trusts
     the platform's authorities and checks the host's name.
@@ -63,7 +65,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def origin_of(text: str) -> str:
-    """An origin with its port spelled out; ValueError if it is none."""
+    """Return an origin with its port spelled out; ValueError if it is none."""
     if text.lower() == "null":
         return "null"
     parts = urlsplit(text)
@@ -76,7 +78,7 @@ def origin_of(text: str) -> str:
 
 
 def parse_origins(origins: Iterable[str]) -> frozenset[str]:
-    """Origins of web pages which may connect, as a browser names them.
+    """Parse the origins of web pages that may connect, as a browser names them.
 
     ``http://host[:port]``, ``https://host[:port]``; ``null`` for pages without an origin
     (``file:``); ``*`` for every page.  Compared exactly: there are no patterns.  Raises

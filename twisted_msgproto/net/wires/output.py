@@ -1,25 +1,29 @@
-"""What a peer has not read yet: it leaves in slices, and each slice is a sign of life.
+"""Write octets in slices; each slice that the peer reads is a sign of life.
 
-A peer which reads slowly but steadily is served for as long as it takes.  Who is cut off has taken
-nothing for ``unread-seconds`` although more than a slice waits for it.
+A peer that reads slowly but steadily is served for as long as it needs.  A peer is cut off if it
+has read nothing for ``unread-seconds`` although more than a slice waits for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
+if TYPE_CHECKING:
+    from ..ledger import Ledger
+
 SLICE_OCTETS: Final = 64 << 10
-"""What a transport is given at a time.  It says only when all of that is gone, so this is also how
-finely progress is seen."""
+"""Transports receive at most this many octets at a time.  They report only when all of them are
+gone, so this is also the step in which progress is seen.
+"""
 
 
 class Clock(Protocol):
-    """What is needed of a reactor here: time only."""
+    """Describes what is needed of a reactor here: time only."""
 
     def seconds(self) -> float:
         """Return the time in seconds; it never runs backwards."""
@@ -38,12 +42,13 @@ def nothing_drained() -> None:
 
 @implementer(IPushProducer)
 class Output:
-    """The way of octets into one transport, as the transport's producer.
+    """Writes octets into one transport, as the transport's producer.
 
     Attributes:
-        octets: how many octets wait here, beyond the slices which the transport holds.
+        octets: how many octets wait here, beyond the slices that the transport holds.
         full: the transport has enough for now; what is written waits.
-        moved_at: when the transport became full, or the peer took something after that; 0.0 before.
+        moved_at: when the transport became full, or the peer last read something after that; 0.0
+            before.
     """
 
     __slots__ = (
@@ -51,6 +56,7 @@ class Output:
         "_clock",
         "_drained",
         "_ending",
+        "_ledger",
         "_lose",
         "_most",
         "_over",
@@ -74,14 +80,18 @@ class Output:
         most: int = 0,
         changed: Callable[[bool], None] = nothing_changed,
         drained: Callable[[], None] = nothing_drained,
+        ledger: Ledger | None = None,
     ) -> None:
-        """Make the way; :meth:`watch` begins to look at the peer.
+        """Make the output; :meth:`watch` begins to observe the peer.
 
-        ``stalled()`` is called when the peer has taken nothing for ``seconds``.  ``changed(True)``
+        ``stalled()`` is called when the peer has read nothing for ``seconds``.  ``changed(True)``
         is called when the transport is full and ``most`` octets wait here as well,
-        ``changed(False)`` when at most half of that still waits.  ``drained()`` is called when all
-        that waited has been taken.
+        ``changed(False)`` when at most half of that still waits.  ``drained()`` is called when
+        everything that waited has been read.  What waits is entered in ``ledger``, so that all
+        connections together have a bound; a peer that reads too little of it may be cut off for
+        that.
         """
+        self._ledger = ledger
         self._transport = transport
         self._lose = transport.loseConnection
         self._clock = clock
@@ -103,9 +113,9 @@ class Output:
         self._transport.registerProducer(self, True)
 
     def write(self, octets: bytes) -> None:
-        """Give ``octets`` to the transport, in slices as it has room.
+        """Write ``octets`` to the transport, in slices as it has space.
 
-        From then on one read takes a slice at the most, since transports have one size for both.
+        From then on one read returns at most a slice, since transports have one size for both.
         """
         self._transport.bufferSize = SLICE_OCTETS - 1  # one slice fills it
         if not self.full and not self._queue and len(octets) <= SLICE_OCTETS:
@@ -117,7 +127,27 @@ class Output:
         self.octets += len(octets)
         if not self.full:
             self._feed()
+        self._enter()
         self._look_over()
+
+    def _enter(self) -> None:
+        """Note what waits in the ledger."""
+        if self._ledger is not None:
+            self._ledger.hold(self, self.octets, self._clock.seconds(), outward=True)
+
+    # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
+
+    address: ClassVar[str] = ""
+    reading: ClassVar[bool] = True
+
+    def holdBack(self, held_back: bool) -> None:
+        """Output is not held back."""
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        """Cut off this peer: all connections together hold too much, and it reads too little."""
+        self._stalled()
+
+    # ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _feed(self) -> None:
         queue, transport = self._queue, self._transport
@@ -150,10 +180,14 @@ class Output:
         self._look_over()
 
     def resumeProducing(self) -> None:
-        """The system has taken all that the transport had: the peer reads (HO-04)."""
+        """Note that the system has accepted all that the transport had, so the peer reads
+        (HO-04).
+        """
         self.full = False
         self.moved_at = self._clock.seconds()
-        self._feed()
+        if self._queue:
+            self._feed()
+            self._enter()
         if not self.full:
             self._cancel()
             if self._ending:
@@ -173,7 +207,7 @@ class Output:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Let out what waits, then close the transport; a peer which takes nothing is cut off."""
+        """Write what waits, then close the transport; a peer that reads nothing is cut off."""
         if not self._ending:
             self._ending = True
             if not self._queue:
@@ -191,7 +225,9 @@ class Output:
         """The connection is lost."""
         self._ending = True
         self._queue = None
-        self.octets = 0
+        if self.octets:
+            self.octets = 0
+            self._enter()
         self._cancel()
 
     def _cancel(self) -> None:

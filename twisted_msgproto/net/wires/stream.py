@@ -1,4 +1,4 @@
-"""Byte streams: TCP, TLS and UNIX sockets."""
+"""Byte streams are TCP, TLS and UNIX sockets."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 from twisted.internet.interfaces import IAddress, ISSLTransport, ITCPTransport
 
+from ..ledger import Ledger
 from ..prompt import prompt_write
 from . import Wire
 from .output import Clock, Output
 
 
 class StreamWire(Wire):
-    """A Twisted transport as a wire.
+    """Wraps a Twisted transport as a wire.
 
     Attributes:
-        write: takes octets; short ones are with the system when it returns.
+        write: writes octets; short ones are with the system when it returns.
         output: what the peer has not read yet.
     """
 
@@ -31,15 +32,20 @@ class StreamWire(Wire):
         read_octets: int,
         stalled: Callable[[], None],
         changed: Callable[[bool], None],
+        ledger: Ledger | None = None,
     ) -> None:
-        """``read_octets`` is what one read takes at the most; the rest as :class:`Output`."""
+        """Make a wire; one read returns at most ``read_octets``, and :class:`Output` describes
+        the rest.
+        """
         self._transport = transport
-        self.output = Output(transport, clock, unread_seconds, stalled, changed=changed)
+        self.output = Output(
+            transport, clock, unread_seconds, stalled, changed=changed, ledger=ledger
+        )
         self.write = prompt_write(transport, self.output.write)
         transport.bufferSize = read_octets
         if ISSLTransport.providedBy(transport):
             # TLS does not end before its producer has gone, and ours stays as long as the
-            # connection: an application which asks the transport for the end asks us.  What its
+            # connection: an application that asks the transport for the end asks us.  What its
             # hook leads to is written first, as on TCP.
             closing = partial(clock.callLater, 0, self.output.close)
             transport.loseConnection = closing  # type: ignore[method-assign]
@@ -47,10 +53,10 @@ class StreamWire(Wire):
             transport.setTcpNoDelay(True)
 
     def watch(self) -> None:
-        """Begin to look at what the peer reads.
+        """Begin to observe whether the peer reads.
 
-        TLS writes nothing before its hand-shake is done, which must not count as a peer that does
-        not read: call this after it.
+        TLS writes nothing before its hand-shake is done; that must not count as a peer that does
+        not read, so call this afterwards.
         """
         self.output.watch()
 
@@ -63,7 +69,7 @@ class StreamWire(Wire):
         self._transport.abortConnection()
 
     def established(self) -> None:
-        """A byte stream has no messages which could be larger now."""
+        """A byte stream has no messages that could be larger now."""
 
     def pauseProducing(self) -> None:
         """Read nothing."""

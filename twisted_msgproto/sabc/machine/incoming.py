@@ -1,4 +1,4 @@
-"""Messages which come in parts."""
+"""Join messages that come in parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 
 
 class Incoming:
-    """A message which is being received, or what is to be skipped of one.
+    """A message that is being received, or what is to be skipped of one.
 
     Attributes:
         key: (is a response, id); None for an ERROR and for what carries no id.
@@ -38,7 +38,7 @@ class Incoming:
 
 
 def whole_characters(body: bytes) -> bytes:
-    """``body`` without an unfinished last UTF-8 character; as it is if it is not UTF-8."""
+    """Return ``body`` without an unfinished last UTF-8 character; as it is if it is not UTF-8."""
     try:
         return body[: codecs.utf_8_decode(body, "strict", False)[1]]
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Messages which are sent in parts."""
+"""Messages that are sent in parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .sending import Speaker
 
 _HEAD_OCTETS = len("msg-more::yes\r\ncontent-length::1234567890\r\n\r\n")
-"""The most which a head of ours has beside the session, the message's own id and its headers."""
+"""The most that a head of ours has beside the session, the message's own id and its headers."""
 
 
 class OutgoingMessage:
@@ -50,9 +50,9 @@ class OutgoingMessage:
         self.finished = False
 
     def check(self, octets: bytes) -> None:
-        """ValueError if these octets cannot be sent next (``SA-21``); nothing is sent then.
+        """Raise ValueError if these octets cannot be sent next (``SA-21``); nothing is sent then.
 
-        LimitExceeded if the message would be more than the peer takes with them (HO-01).
+        Raise LimitExceeded if the message would be larger with them than the peer accepts (HO-01).
         """
         side = self._side
         if self.id is not None:
@@ -100,7 +100,7 @@ class OutgoingMessage:
             end = wire.part_start(kept, end)
             if side._framed or end >= len(kept):
                 return end
-            # A body which looks like the beginning of a frame must not lean against our next head.
+            # A body that looks like the beginning of a frame must not lean against our next head.
             if not wire.leads_into_frame(kept, start, end, side.bounds):
                 return end
             end += 1
@@ -123,7 +123,7 @@ class OutgoingMessage:
     def abort(self) -> None:
         """Never finish it: an error frame tells the peer where the framing can (``SA-20``).
 
-        On a stream without lengths the peer gives it up after its own time (``SA-27``).
+        On a stream without lengths the peer drops it after its own time (``SA-27``).
         """
         if self.finished:
             return

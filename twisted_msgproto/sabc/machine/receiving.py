@@ -1,4 +1,5 @@
-"""The half of an sABC machine which listens: octets to frames, frames to messages and answers.
+"""One half of an sABC machine listens: it turns octets into frames, and frames into messages and
+answers.
 
 :class:`Listener` adds it to :class:`.sending.Speaker` and is the base of the two roles in
 :mod:`.sides`.
@@ -46,7 +47,7 @@ from ..wire.framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Pie
 from .incoming import Incoming, whole_characters
 from .sending import S, Speaker
 
-_PIECES_A_MESSAGE = 16  # how finely a message which is still coming is measured against its limit
+_PIECES_A_MESSAGE = 16  # how finely a message that is still coming is measured against its limit
 
 _CUT: Final = "the peer has cut the message to what it takes"
 _MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
@@ -55,7 +56,7 @@ _NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 class Listener(Speaker[S]):
-    """What is heard: frames of the peer, joined to messages and bounded (``SA-01`` … ``SA-27``).
+    """Joins the peer's frames to messages, within bounds (``SA-01`` … ``SA-27``).
 
     Attributes:
         expires: when the session ends (seconds since 1970-01-01 UTC), or None (``SA-11``).
@@ -218,7 +219,7 @@ class Listener(Speaker[S]):
                 self._close_frame(piece.final, piece.end_octets, now, events)
 
     def _code_of(self, fault: Fault) -> int:
-        """The error code for octets which are no frame."""
+        """Return the error code for octets that are no frame."""
         return BAD_REQUEST
 
     def _fail(self, code: int, fault: Fault, events: list[Event], ref: str | None = None) -> None:
@@ -237,7 +238,9 @@ class Listener(Speaker[S]):
         events.append(FrameRefused(code, text, id))
 
     def _admit(self, frame: Frame, now: float, events: list[Event]) -> bool:
-        """Whether the table allows ``frame`` here, and whether it belongs to this session."""
+        """Return whether the table allows ``frame`` here, and whether it belongs to this
+        session.
+        """
         kind = type(frame)
         if kind not in self.TABLE[self.state]:
             code, reason = self._wrong_place(kind)
@@ -257,20 +260,20 @@ class Listener(Speaker[S]):
         return True
 
     def _wrong_place(self, kind: type[Frame]) -> tuple[int, str]:
-        """Code and reason for a frame which the table does not allow."""
+        """Return code and reason for a frame that the table does not allow."""
         return BAD_REQUEST, "wrong-command"
 
     def _expires_here(self) -> bool:
-        """Whether this side is the one which ends the session at its time (``SA-11``)."""
+        """Return whether this side is the one that ends the session at its time (``SA-11``)."""
         return False
 
     def _misplaced(self, frame: Frame) -> str | None:
-        """What is wrong with the reserved headers of ``frame`` (``SA-06``), or None."""
+        """Return what is wrong with the reserved headers of ``frame`` (``SA-06``), or None."""
         wrong = MISPLACED[type(frame)].intersection(frame.headers)
         return f"{min(wrong)} does not belong on {frame.command}" if wrong else None
 
     def _command(self, frame: Frame, now: float, events: list[Event]) -> None:
-        """A frame without a body."""
+        """Follow a frame without a body."""
         if not self._admit(frame, now, events):
             return
         problem = self._misplaced(frame)
@@ -290,13 +293,13 @@ class Listener(Speaker[S]):
         self._decoder.session_id = session_id
 
     def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
-        """A command of one's role which the table allows."""
+        """Follow a command of one's role that the table allows."""
         raise NotImplementedError
 
     # ── frames with a body ──────────────────────────────────────────────────────────────────────
 
     def _open_frame(self, frame: Frame, now: float, events: list[Event]) -> None:
-        """The head of a MESSAGE or ERROR: find the message it belongs to."""
+        """Find the message to which the head of a MESSAGE or ERROR belongs."""
         if not self._admit(frame, now, events):
             return
         headers = frame.headers
@@ -354,7 +357,7 @@ class Listener(Speaker[S]):
                 incoming.fields[name] = value
 
     def _grow(self, incoming: Incoming, octets: int, events: list[Event]) -> None:
-        """So many octets more of a message came, beside its body (``SA-22``)."""
+        """Note that this many octets more of a message came, beside its body (``SA-22``)."""
         incoming.size += octets
         if incoming.size > self.message_octets:
             self._overgrown(incoming, True, events)
@@ -389,7 +392,7 @@ class Listener(Speaker[S]):
         return events
 
     def _continue(self, octets: bytes, now: float, events: list[Event]) -> None:
-        """More of a body: kept as far as the limit reaches, measured and forgotten beyond."""
+        """Keep more of a body as far as the limit reaches; beyond it, only count the octets."""
         incoming = self._current
         incoming.heard = now
         if not incoming.muted and not incoming.cut:
@@ -398,7 +401,9 @@ class Listener(Speaker[S]):
         self._grow(incoming, len(octets), events)
 
     def _close_frame(self, final: bool, octets: int, now: float, events: list[Event]) -> None:
-        """A frame is complete: so is its message, or it goes on, or the frame is in error."""
+        """Follow a complete frame: its message is complete, or continues, or the frame is in
+        error.
+        """
         incoming = self._current
         self._receiving = False
         key = incoming.key
@@ -504,7 +509,7 @@ class Listener(Speaker[S]):
         last.bodies.append(body)
 
     def _answered_cut(self, id: str, events: list[Event]) -> None:
-        """HO-01: the peer has only the beginning of our message, so its answer is a failure."""
+        """Fail our message, because the peer has only its beginning (HO-01)."""
         self.counters.responses += 1
         events.append(RequestFailed(id, self._pending.resolve(id), TRUNCATED, _CUT))
 

@@ -1,4 +1,4 @@
-"""The half of an sABC machine which speaks: its verbs, and what they leave to be answered.
+"""One half of an sABC machine speaks: it has the verbs, and knows what they leave to be answered.
 
 :class:`Speaker` is the base of :class:`.receiving.Listener`.
 """
@@ -36,14 +36,14 @@ from ..wire import (
 from .outgoing import OutgoingMessage
 
 _TRUNCATED_LINE = f"{TRUNCATED}::{YES}\r\n"
-_OVERHEAD_LINES = 6  # the lines which our own messages have beside an application's headers
+_OVERHEAD_LINES = 6  # the lines that our own messages have beside an application's headers
 _OVERHEAD_OCTETS = 1536
 
 S = TypeVar("S", bound=State)
 
 
 class Speaker(Connection[Any, Any, Event], Generic[S]):
-    """What is said: requests, send-only messages, answers and errors (``SA-14`` … ``SA-24``).
+    """Sends requests, send-only messages, answers and errors (``SA-14`` … ``SA-24``).
 
     Inputs and outputs are octets on a byte stream, and lists of frames on WebSocket.
 
@@ -52,7 +52,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         lengths: both sides announced ``framing::length`` (``SA-26``).
         part_octets: a longer body is sent in parts.
         message_octets: a longer message is cut when it is read (``SA-22``).
-        peer_octets: what the peer has said that it takes, or None.
+        peer_octets: the largest message that the peer has said it accepts, or None.
     """
 
     TABLE: ClassVar[Table]  # type: ignore[type-arg]
@@ -81,14 +81,14 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._session_id = b""
         self._prefix = ""  # of every MESSAGE of this session
         self._unanswered: dict[str, bool] = {}  # the peer's requests by id: whether they were cut
-        self._unsettled = 0  # send-only messages which the application works on
+        self._unsettled = 0  # send-only messages that the application works on
         self._pending: Pending[str, object] = Pending(limits.integer("outstanding-requests"))
         self._number = 0
         self._sending = 0  # originals of ours whose last part was not sent
 
     @property
     def state(self) -> S:
-        """Where this side stands."""
+        """Return where this side stands."""
         state: S = self._machine.state
         return state
 
@@ -99,12 +99,12 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def outstanding(self) -> int:
-        """Requests of ours without an answer."""
+        """Return how many requests of ours have no answer."""
         return len(self._pending)
 
     @property
     def unanswered(self) -> int:
-        """Requests of the peer which were not answered yet."""
+        """Return how many requests of the peer were not answered yet."""
         return len(self._unanswered)
 
     @property
@@ -114,7 +114,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def finished(self) -> bool:
-        """The same as ``closed``."""
+        """Return the same as ``closed``."""
         return self._machine.state is self._closed
 
     def outputs(self) -> Any:
@@ -149,7 +149,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self.lengths = lengths
 
     def _lines(self, headers: Mapping[str, str] | None, reserved: Iterable[str] = RESERVED) -> str:
-        """An application's headers as lines; ValueError for what may not be sent (``SA-03``)."""
+        """Return an application's headers as lines; ValueError for what may not be sent
+        (``SA-03``).
+        """
         if not headers:
             return ""
         lines = []
@@ -181,9 +183,10 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         outgoing.finish()
 
     def _send_original(self, lines: str, extra: str, body: bytes) -> None:
-        """As ``_send_message``; LimitExceeded for what the peer would cut, and nothing is queued.
+        """Do what ``_send_message`` does, but raise LimitExceeded for what the peer would cut, and
+        queue nothing.
 
-        Acknowledged means whole (HO-01).
+        Acknowledged means complete (HO-01).
         """
         before, most = len(self._out), self.sent_octets_max
         if len(body) <= most:
@@ -195,11 +198,13 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def sent_octets_max(self) -> int:
-        """How large a message of ours may be; a peer which does not say is taken to be like us."""
+        """Return how large a message of ours may be; a peer that does not say is assumed to be
+        like us.
+        """
         return self.message_octets if self.peer_octets is None else self.peer_octets
 
     def too_large(self, octets: int) -> LimitExceeded:
-        """What is raised for an original of so many octets."""
+        """Return what is raised for an original of this many octets."""
         return LimitExceeded(
             f"a message of {octets} octets is above message-octets={self.sent_octets_max}"
         )
@@ -222,12 +227,12 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         headers: Mapping[str, str] | None = None,
         seconds: float | None = None,
     ) -> str:
-        """Send a message which wants an answer; its id (``SA-14`` … ``SA-16``).
+        """Send a message that wants an answer; return its id (``SA-14`` … ``SA-16``).
 
         ``waiter`` comes back with the answer, or after ``seconds`` (None: the limit
         ``response-seconds``) without one.  Raises IllegalTransition outside of a session,
-        LimitExceeded when too many are outstanding or the peer does not take so large a message,
-        ValueError for headers and bodies which the framing cannot carry.
+        LimitExceeded when too many are outstanding or the peer does not accept a message of this
+        size, ValueError for headers and bodies that the framing cannot carry.
         """
         extra, id = self._original(headers, waiting=True)
         self._send_original(f"{MSG_ID}::{id}\r\n", extra, body)
@@ -240,7 +245,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self.deadlines.no_later("answer", deadline)
 
     def send_only(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> str:
-        """Send a message which wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
+        """Send a message that wants no answer; its id (``SA-17``).  Raises as ``request`` does."""
         extra, id = self._original(headers, waiting=False)
         self._send_original(f"{MSG_ID}::{id}\r\n", f"{wire.SEND_ONLY}::{YES}\r\n{extra}", body)
         return id
@@ -256,7 +261,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         """Begin a message whose body comes in pieces; ``waiter`` None: it wants no answer.
 
         The time for the answer runs from now.  Raises as ``request`` does, and LimitExceeded when
-        as many messages are open as a peer with the same limits would take.
+        as many messages are open as a peer with the same limits would accept.
         """
         extra, id = self._original(headers, waiting=waiter is not None)
         if self._sending >= self._unfinished_max:
@@ -285,7 +290,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
     def answer(self, id: str, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
         """Answer the peer's request ``id`` (``SA-16``); nothing happens on a closed connection.
 
-        Raises ValueError for an id which waits for no answer, and as ``request`` does.
+        Raises ValueError for an id that waits for no answer, and as ``request`` does.
         """
         if self.closed:
             return
@@ -301,9 +306,9 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._look_drained()
 
     def answer_all(self, ids: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
-        """Answer many requests at once; the ids of those which want ``answer`` one by one.
+        """Answer many requests at once; the ids of those that want ``answer`` one by one.
 
-        Those are the cut ones, and bodies which need parts or do not fit the framing.
+        Those are the cut ones, and bodies that need parts or do not fit the framing.
         """
         if self.closed or not ids:
             return []
@@ -363,7 +368,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         self._look_drained()
 
     def settle(self, count: int) -> None:
-        """So many send-only messages are dealt with (``SA-12``)."""
+        """Note that this many send-only messages are dealt with (``SA-12``)."""
         self._unsettled -= count
         self._look_drained()
 
@@ -387,4 +392,4 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
             self._out.append(head + END_OF_EMPTY)
 
     def _look_drained(self) -> None:
-        """An answer went out; on a server which drains it may have been the last one."""
+        """An answer went out; on a server that drains it may have been the last one."""

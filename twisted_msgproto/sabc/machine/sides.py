@@ -1,20 +1,19 @@
-"""Both sides of an sABC connection as machines: octets in, events out.  No I/O, no clock.
+"""Both sides of an sABC connection are machines: octets in, events out.  They need no I/O and no
+clock.
 
-How the protocol works
-----------------------
-The client sends CONNECT, the server answers CONNECTED with a session id which only the two of them
-know; from there on every frame carries it (``SA-10``) and both sides may do the same: send messages
-which want an answer (*requests*), messages which want none (*send-only*), answers, and errors.  A
-message may come in several frames (*parts*), those of different messages in any order (``SA-19``).
-The client ends a session in order with DISCONNECT: the server answers what it has, then closes
-(``SA-12``).  DISCONNECTING ends it at once (``SA-13``).
+How the protocol works ---------------------- The client sends CONNECT, the server answers CONNECTED
+with a session id that only the two of them know; from there on every frame carries it (``SA-10``)
+and both sides may do the same: send messages that want an answer (*requests*), messages that want
+none (*send-only*), answers, and errors.  A message may come in several frames (*parts*), those of
+different messages in any order (``SA-19``). The client ends a session in order with DISCONNECT: the
+server answers what it has, then closes (``SA-12``).  DISCONNECTING ends it at once (``SA-13``).
 
 What a peer gets wrong costs it a frame if its meaning is wrong, and the connection if its shape is:
 then it is not known any more where the next frame begins (``SA-06``).
 
 Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: answer each request
 with ``answer``, ``fail`` or ``acknowledge``, ``settle`` send-only messages; where there is a sink,
-once they are safe.  ``lost(now)`` gives back who still waits for an answer.
+once they are safe.  ``lost(now)`` returns who still waits for an answer.
 
 ``now`` is in seconds since 1970-01-01 UTC: a session's end is a date.
 """
@@ -93,7 +92,7 @@ _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def _free(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of CONNECT or CONNECTED which are the application's."""
+    """Return the headers of CONNECT or CONNECTED that are the application's."""
     return {
         name: value
         for name, value in headers.items()
@@ -102,7 +101,8 @@ def _free(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Side(Listener[S]):
-    """What client and server share beside what they say and hear: the sink's word, time, the end.
+    """Has what client and server share beside speaking and listening: the sink's answers, time, the
+    end.
 
     See the module for the duties of the caller.
     """
@@ -129,19 +129,19 @@ class Side(Listener[S]):
 
     @property
     def held(self) -> int:
-        """Octets of frames and messages which are not whole yet."""
+        """Return the octets of incomplete frames and messages."""
         most = self.message_octets
         kept = [min(incoming.size, most) for incoming in self._waiting() if not incoming.muted]
         return self._decoder.held + sum(kept)
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is ``held``."""
+        """Return whether nothing is ``held``."""
         return not (self._receiving or self._unfinished or self._decoder.held)
 
     @property
     def faulted(self) -> bool:
-        """Closed because the peer broke the protocol."""
+        """Close because the peer broke the protocol."""
         return self.fault is not None
 
     def snapshot(self) -> dict[str, object]:
@@ -156,14 +156,18 @@ class Side(Listener[S]):
         }
 
     def _learn(self, headers: Mapping[str, str]) -> None:
-        """How large a message the peer takes, if its CONNECT or CONNECTED says so (HO-01)."""
+        """Note how large a message the peer accepts, if its CONNECT or CONNECTED says so
+        (HO-01).
+        """
         octets = headers.get(MESSAGE_OCTETS, "")
         self.peer_octets = int(octets) if _DIGITS.fullmatch(octets) else None
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
     def made_safe(self, place: int, now: float) -> list[Event]:
-        """The messages of this event are safe: where no hook looks at them, they are answered."""
+        """Note that the messages of this event are safe: where no hook processes them, they are
+        answered.
+        """
         event = self._answered_by_sink(place)
         if event.kind not in self._unhooked:
             return [MessagesSafe(event)]
@@ -210,11 +214,11 @@ class Side(Listener[S]):
         return []
 
     def _connect_expired(self, now: float, events: list[Event]) -> None:
-        """``SA-27``: no session came about."""
+        """Fail, because no session came about (``SA-27``)."""
         self._fail(TIMED_OUT, Fault("connect-seconds", "no session in time"), events)
 
     def _answers_expired(self, now: float, events: list[Event]) -> None:
-        """``SA-27``: requests of ours which nobody has answered, if any."""
+        """Fail requests of ours that nobody has answered, if any (``SA-27``)."""
         expired = self._pending.expire(now)
         if expired:
             events.append(
@@ -225,14 +229,14 @@ class Side(Listener[S]):
             self.deadlines.set("answer", first)
 
     def _waiting(self) -> list[Incoming]:
-        """The messages of which more must come."""
+        """Return the incomplete messages."""
         waiting = list(self._unfinished.values())
         if self._receiving and self._current not in waiting:
             waiting.append(self._current)
         return waiting
 
     def _unfinished_expired(self, now: float, events: list[Event]) -> None:
-        """Give up messages whose parts stopped coming (``SA-27``).
+        """Drop messages whose parts stopped coming (``SA-27``).
 
         They are remembered for as long again, so that a late part does not pass for a message.
         """
@@ -274,7 +278,7 @@ class Side(Listener[S]):
 
 
 class Server(Side[Serving]):
-    """The accepting side."""
+    """Is the accepting side."""
 
     TABLE = SERVER
     _closed = Serving.CLOSED
@@ -291,12 +295,13 @@ class Server(Side[Serving]):
         refuse_oversize: bool = False,
         unhooked: Container[str] = (),
     ) -> None:
-        """``limits`` holds at least :data:`SESSION_LIMITS`; their defaults where it is None.
+        """Make the server's side; ``limits`` holds at least :data:`SESSION_LIMITS`; their defaults
+        where it is None.
 
         ``authenticates``: a client-id is needed (``SA-07``).  ``framed``: on WebSocket.
         ``lenient``: bare LF ends a line too (``SA-28``).  ``refuse_oversize``: a message above the
-        limit is refused, not cut (``SA-22``).  ``unhooked``: kinds of messages at which no hook
-        looks: they are answered as soon as they are safe.
+        limit is refused, not cut (``SA-22``).  ``unhooked``: kinds of messages that no hook
+        processes: they are answered as soon as they are safe.
         """
         super().__init__(
             Serving.AWAITING,
@@ -347,7 +352,7 @@ class Server(Side[Serving]):
         events.append(ConnectReceived(headers.get(CLIENT_ID), headers.get(CLIENT_PASSCODE), free))
 
     def _refuse_unfinished(self, events: list[Event]) -> None:
-        """No further message: what is not complete will not be (``SA-12``)."""
+        """Accept no further message: what is not complete will not be (``SA-12``)."""
         for incoming in self._unfinished.values():
             if not incoming.muted and incoming.key is not None and not incoming.key[0]:
                 text = "the session accepts no further message"
@@ -374,7 +379,7 @@ class Server(Side[Serving]):
             own[SESSION_EXPIRY] = formatdate(int(expires), usegmt=True)
         if not self._framed:
             own[FRAMING] = LENGTH
-        if self.peer_octets is not None:  # a client which says so knows what is meant
+        if self.peer_octets is not None:  # a client that says so knows what is meant
             own[MESSAGE_OCTETS] = str(self.message_octets)
         lines = self._lines(headers, RESERVED | ANNOUNCEMENTS)
         head = wire.encode_head("CONNECTED", own)[:-2] + lines.encode() + wire.CRLF
@@ -396,7 +401,7 @@ class Server(Side[Serving]):
             self._machine.step(Stopped)
 
     def drain(self, now: float) -> list[Event]:
-        """Take no more originals, answer what is in work, then close (as after DISCONNECT)."""
+        """Accept no more originals, answer what is in work, then close (as after DISCONNECT)."""
         if self.state is Serving.OPEN:
             self._machine.step(DrainBegun)
             self._begin_drain(now)
@@ -414,13 +419,13 @@ class Server(Side[Serving]):
             self._machine.step(Drained)
 
     def _drain_expired(self, now: float, events: list[Event]) -> None:
-        """``SA-12``: some answers are not ready in time."""
+        """Close although some answers are not ready in time (``SA-12``)."""
         self._send_disconnecting()
         self._machine.step(TimedOut)
         events.append(DrainTimedOut())
 
     def _session_expired(self, now: float, events: list[Event]) -> None:
-        """``SA-11``: the session's time is over."""
+        """End the session, because its time is over (``SA-11``)."""
         self._send_disconnecting()
         self._machine.step(Expired)
         events.append(SessionExpired())
@@ -433,11 +438,13 @@ class Server(Side[Serving]):
 
 
 LEAVE_SECONDS: Final = 4.0
-"""For a server which owes nothing to close after DISCONNECT, where no limit ``drain`` is given."""
+"""A server that owes nothing closes within this time after DISCONNECT, if there is no limit
+``drain``.
+"""
 
 
 class Client(Side[Connecting]):
-    """The connecting side."""
+    """Is the connecting side."""
 
     TABLE = CLIENT
     _closed = Connecting.CLOSED
@@ -453,7 +460,7 @@ class Client(Side[Connecting]):
         refuse_oversize: bool = False,
         unhooked: Container[str] = (),
     ) -> None:
-        """As :class:`Server`."""
+        """Make the client's side; the arguments are those of :class:`Server`."""
         super().__init__(
             Connecting.IDLE,
             limits,
@@ -489,7 +496,7 @@ class Client(Side[Connecting]):
         self.deadlines.set("connect", now + self._connect_seconds)
 
     def drain(self, now: float) -> list[Event]:
-        """``disconnect`` where there is a session, else ``stop``."""
+        """Call ``disconnect`` where there is a session, else ``stop``."""
         if self.state is Connecting.OPEN:
             self.disconnect(now)
         elif self.state is not Connecting.DRAINING:
@@ -504,7 +511,7 @@ class Client(Side[Connecting]):
     def disconnect(self, now: float) -> None:
         """Ask the server to answer what it has and to close, in time (``SA-12``, HO-05).
 
-        A server which owes nothing has the time ``drain`` for it, any other ``session-drain``.
+        A server that owes nothing has the time ``drain`` for it, any other ``session-drain``.
         Raises IllegalTransition outside a session.
         """
         self._machine.step(DisconnectSent)
@@ -539,7 +546,7 @@ class Client(Side[Connecting]):
         events.append(ConnectRefused(code, body.decode("utf-8", "replace")))
 
     def _drain_expired(self, now: float, events: list[Event]) -> None:
-        """HO-05: the server has not closed in time."""
+        """Close, because the server has not closed in time (HO-05)."""
         self.stop()
         events.append(DrainTimedOut())
 
@@ -553,7 +560,9 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 def _read_date(text: str) -> float | None:
-    """An RFC 1123 date as seconds since 1970-01-01 UTC; the weekday is not checked (``SA-11``)."""
+    """Return an RFC 1123 date as seconds since 1970-01-01 UTC; the weekday is not checked
+    (``SA-11``).
+    """
     match = _DATE.fullmatch(text)
     if match is None or match[2].lower() not in _MONTHS:
         return None

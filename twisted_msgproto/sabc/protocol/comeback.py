@@ -1,4 +1,4 @@
-"""An sABC client which comes back: a new session each time, and requests which may be repeated."""
+"""An sABC client reconnects with a new session each time, and may repeat requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class SabcClientService(ClientComeback[SabcClient]):
     """Keeps one session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
-    A request which was not sent waits for the next session.  One which was on its way when the
+    A request that was not sent waits for the next session.  One that was on its way when the
     session ended fails with ConnectionClosed, because nobody knows whether the server has done it;
     a caller who knows that doing it twice does no harm says ``safe=True``, and it is repeated.
     """
@@ -37,7 +37,7 @@ class SabcClientService(ClientComeback[SabcClient]):
         url: str | None = None,
         **options: Any,
     ) -> None:
-        """``url``: the ``ws://…`` or ``wss://…`` address, for WebSocket.
+        """Make a service; ``url`` is the ``ws://…`` or ``wss://…`` address, for WebSocket.
 
         ``options`` as :class:`~twisted_msgproto.net.comeback.Comeback` has them.
         """
@@ -52,7 +52,7 @@ class SabcClientService(ClientComeback[SabcClient]):
         timeout: float | None = None,
         safe: bool = False,
     ) -> Deferred[Response]:
-        """Send a request in the session which stands, or in the next one; its answer.
+        """Send a request in the session that stands, or in the next one; its answer.
 
         ``timeout`` (None: the limit ``response-seconds``) is for all of it, waiting for a session
         included.  ``safe``: it may be repeated when a session ends before its answer; its body then
@@ -76,7 +76,7 @@ class SabcClientService(ClientComeback[SabcClient]):
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Deferred[None]:
-        """Send a message which wants no answer, in the session which stands or in the next one.
+        """Send a message that wants no answer, in the session that stands or in the next one.
 
         ``timeout`` (None: the limit ``response-seconds``) is for the wait.  The Deferred fires when
         it is written; that it arrives nobody promises.

@@ -1,4 +1,4 @@
-"""What applications exchange over sABC: bodies and answers."""
+"""Applications exchange these over sABC: bodies and answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer: what ``request`` gives, and what ``requestReceived`` may return.
+    """Is an answer: ``request`` returns it, and ``requestReceived`` may return it.
 
     ``truncated``: the peer's answer was above our limit and cut (``SA-22``).
     """
@@ -19,7 +19,7 @@ class Response:
 
     @property
     def text(self) -> str:
-        """The body as UTF-8 text; U+FFFD for what is none (``SA-04``)."""
+        """Return the body as UTF-8 text; U+FFFD for what is none (``SA-04``)."""
         return self.body.decode("utf-8", "replace")
 
 
@@ -28,7 +28,7 @@ Body = bytes | str | Iterable[bytes]
 
 
 def octets_of(body: object) -> bytes:
-    """A body as octets; text is UTF-8, None is empty.  TypeError for anything else."""
+    """Return a body as octets; text is UTF-8, None is empty.  TypeError for anything else."""
     if isinstance(body, bytes):
         return body
     if body is None:

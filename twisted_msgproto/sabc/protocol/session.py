@@ -1,7 +1,7 @@
-"""One sABC session on Twisted, of either role and on either wire.
+"""This is one sABC session on Twisted, of either role and on either wire.
 
-The link moves octets or frames between a wire and the machine.  Here stands what is sABC's own:
-which method follows which event, the hooks, and how requests are answered.
+The link moves octets or frames between a wire and the machine.  Here is what is sABC's own: the
+method for each event, the hooks, and the answers to requests.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
 from ...net.link import SteadyLogger
+from ...net.outbox import Ticket, fail_all
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
 from ..terms.events import (
     REQUEST,
@@ -44,7 +45,7 @@ PROTOCOL: Final = "sabc"
 
 LIMITS: Final = (
     *SESSION_LIMITS,
-    Limit("session-seconds", 0.0, "s", "a session ends after so long; 0 = never (SA-11)"),
+    Limit("session-seconds", 0.0, "s", "a session ends after this time; 0 = never (SA-11)"),
     *LOGIN_LIMITS,
     *WEBSOCKET_LIMITS,
     Limit(
@@ -54,13 +55,13 @@ LIMITS: Final = (
         "of a WebSocket message; 0 = twice message-octets (SA-22)",
     ),
 )
-"""Everything a server or client of sABC bounds, beside what all servers bound."""
+"""Every server or client of sABC has these limits, beside those of all servers."""
 
 log = SteadyLogger(namespace="twisted_msgproto.sabc")
 
 
 class SabcSession(Verbs):
-    """What server and client have in common: hooks, and which event leads to which.
+    """Has what server and client have in common: hooks, and the method for each event.
 
     Attributes:
         machine: where the protocol's decisions are made; its ``snapshot()`` tells where it stands.
@@ -92,7 +93,7 @@ class SabcSession(Verbs):
         """
 
     def errorReceived(self, error: ErrorReceived) -> None:
-        """The peer reports an error which answers none of our requests (``SA-24``)."""
+        """The peer reports an error that answers none of our requests (``SA-24``)."""
 
     def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
         """Messages of one read arrived, all requests or all send-only.
@@ -106,20 +107,22 @@ class SabcSession(Verbs):
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
-        self._streams: dict[Deferred[Response], Stream] = {}
+        """Begin; a subclass that overrides this calls it first."""
+        self._streams: dict[Ticket[Response], Stream] = {}
         self._outputPaused = False
-        self._unanswered: list[Any] = []  # the waiters which the end has left
+        self._unanswered: list[Any] = []  # the waiters that the end has left
         super().connectionMade()
 
     @property
     def framed(self) -> bool:
-        """Whether the session is on WebSocket, where each message is one frame."""
+        """Return whether the session is on WebSocket, where each message is one frame."""
         return isinstance(self.wire, WebSocketWire)
 
     @property
     def unhooked(self) -> frozenset[str]:
-        """The kinds of messages which no hook looks at: the machine deals with what is safe."""
+        """Return the kinds of messages that no hook processes: the machine answers them when
+        they are safe.
+        """
         kind = type(self)
         hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}
         return frozenset(
@@ -130,7 +133,7 @@ class SabcSession(Verbs):
 
     @property
     def expires(self) -> float | None:
-        """When the session ends, in seconds since 1970-01-01 UTC."""
+        """Return when the session ends, in seconds since 1970-01-01 UTC."""
         return self.machine.expires
 
     @property
@@ -142,23 +145,21 @@ class SabcSession(Verbs):
         """Requests of ours will not be answered."""
         self._unanswered = [waiter for _, waiter in work]
 
+    def endNow(self) -> None:
+        """The peer is told that the session ends."""
+        self.loseSession()
+
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: first the role knows, then whoever waits, then the hook."""
-        error = self._left(reason)
+        """The connection is gone: whoever waits for an answer hears why, then the hook is told."""
+        error = self.ending or ConnectionClosed("the session has ended")
         streams, self._streams = self._streams, {}
-        # Whoever hears of it may cancel others which wait still: each fires once.
-        for done, stream in streams.items():
+        for stream in streams.values():
             stream.stop()
-            if not stream.waiting and not done.called:
-                done.errback(error)
+        fail_all([done for done, stream in streams.items() if not stream.waiting], error)
         unanswered, self._unanswered = self._unanswered, []
         for waiter in unanswered:
-            self._fail(waiter, error)
+            self._release(waiter).fail(error)
         super().sessionEnding(reason)
-
-    def _left(self, reason: Failure) -> Exception:
-        """The role tidies up; returns what those are told who still wait for answers."""
-        return ConnectionClosed(f"the session ended: {reason.getErrorMessage()}")
 
     # ── what the peer gets wrong, and how it ends ───────────────────────────────────────────────
 
@@ -252,7 +253,7 @@ class SabcSession(Verbs):
         self._settle()
 
     def _askAll(self, batch: MessageBatch) -> None:
-        """Let the application answer; answers which are there at once leave together."""
+        """Let the application answer; answers that are there at once leave together."""
         numbers: list[str] = []
         bodies: list[bytes] = []
         ask = self.requestReceived
@@ -286,7 +287,7 @@ class SabcSession(Verbs):
             self._answer(result, number)
 
     def _later(self, result: object, number: str) -> None:
-        """An answer which had to be waited for."""
+        """An answer that had to be waited for."""
         if isinstance(result, Failure):
             self._failed(result, number)
         else:
@@ -315,7 +316,7 @@ class SabcSession(Verbs):
             try:
                 self.machine.fail(number, code if error.code is None else error.code, text)
                 return
-            except ValueError:  # a code which no header can carry
+            except ValueError:  # a code that no header can carry
                 failure = Failure()
         log.failure("{peer}: requestReceived failed", failure, peer=self.peer)
         self.machine.fail(number, code, "request failed")
@@ -326,22 +327,14 @@ class SabcSession(Verbs):
         truncated = event.truncated or [False] * len(event.ids)
         columns = zip(event.waiters, event.bodies, event.fields, truncated, strict=True)
         for waiter, body, headers, cut in columns:
-            answered = self._release(waiter)
-            if not answered.called:  # the callback of another answer may have cancelled it
-                answered.callback(Response(body, headers, cut))
+            self._release(waiter).done(Response(body, headers, cut))
 
     def _requestFailed(self, event: RequestFailed) -> None:
-        self._fail(event.waiter, Refused(event.text, event.code))
+        self._release(event.waiter).fail(Refused(event.text, event.code))
 
     def _timedOut(self, event: RequestsTimedOut) -> None:
         for waiter in event.waiters:
-            self._fail(waiter, TimedOut("no answer in time"))
-
-    def _fail(self, waiter: Any, error: Exception) -> None:
-        """A request has failed, unless its caller has cancelled it meanwhile."""
-        failed = self._release(waiter)
-        if not failed.called:
-            failed.errback(error)
+            self._release(waiter).fail(TimedOut("no answer in time"))
 
     # ── octets out ──────────────────────────────────────────────────────────────────────────────
 

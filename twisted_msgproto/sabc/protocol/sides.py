@@ -27,19 +27,20 @@ from typing import Any, ClassVar
 
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import Portal
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, Fault, ProtocolViolation, Refused, TimedOut
+from ...core.errors import ConnectionClosed, Refused
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.backpressure import OctetBudget
+from ...net.clients.client import ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
 from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
-from ..terms.tables import Connecting, Serving
+from ..terms.tables import Serving
 from .exchange import Body, Response
 from .session import LIMITS, PROTOCOL, SabcSession, log
 
@@ -60,7 +61,8 @@ class SabcServer(SabcSession):
     _logout: Callable[[], Any] | None
 
     def authorise(self, request: ConnectReceived) -> Any:
-        """Who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for that.
+        """Return who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for
+        that.
 
         Any failure refuses the session with 403; Refused may give another code and text.  The
         default asks the factory's portal; without one the client is who it says it is.
@@ -75,7 +77,7 @@ class SabcServer(SabcSession):
         return asked.addCallback(self._loggedIn)
 
     def connectedHeaders(self) -> Mapping[str, str]:
-        """An application's headers for CONNECTED; none by default."""
+        """Return an application's headers for CONNECTED; none by default."""
         return {}
 
     def _loggedIn(self, accepted: LoggedIn) -> str | None:
@@ -95,7 +97,7 @@ class SabcServer(SabcSession):
         )
 
     def connectionMade(self) -> None:
-        """Begin; a subclass which overrides this calls it first."""
+        """Begin; a subclass that overrides this calls it first."""
         self.connectHeaders = {}
         self._login = None
         self._logout = None
@@ -143,7 +145,8 @@ class SabcServer(SabcSession):
             self.machine.reject(now)
         self._settle()
 
-    def _left(self, reason: Failure) -> Exception:
+    def sessionEnding(self, reason: Failure) -> None:
+        """The connection is gone: nobody waits for the log-in any more, and the avatar leaves."""
         login, self._login = self._login, None
         if login is not None:
             login.cancel()
@@ -152,7 +155,7 @@ class SabcServer(SabcSession):
             maybeDeferred(logout).addErrback(
                 lambda failure: log.failure("{peer}: logout failed", failure, peer=self.peer)
             )
-        return super()._left(reason)
+        super().sessionEnding(reason)
 
     actions: ClassVar = {**SabcSession.actions, ConnectReceived: _connecting}
 
@@ -202,22 +205,15 @@ class SabcServerFactory(MsgprotoServerFactory):
         self.newSessionId = newSessionId
 
     def webSocketFactory(self, origins: Sequence[str] = ()) -> Any:
-        """A factory to listen with for WebSocket (``SA-25``); its sessions are this factory's.
+        """Return a factory to listen with for WebSocket (``SA-25``); its sessions are this
+        factory's.
 
-        ``origins`` are the web pages which may connect; clients which are no browsers always may.
+        ``origins`` are the web pages that may connect; clients that are no browsers always may.
         Raises ConfigurationError for what is no origin.
         """
         from .websocket import WebSocketServerFactory
 
         return WebSocketServerFactory(self, origins)
-
-    def sessionsOf(self, clientId: str) -> list[SabcServer]:
-        """The live sessions of a client, oldest first."""
-        return [
-            session
-            for session in self.liveConnections
-            if session.clientId == clientId and session.established
-        ]
 
     def push(
         self,
@@ -231,71 +227,41 @@ class SabcServerFactory(MsgprotoServerFactory):
 
         Fails with ConnectionClosed if the client has none, and as :meth:`SabcSession.request`.
         """
-        sessions = self.sessionsOf(clientId)
-        if not sessions:
-            failed: Deferred[Response] = Deferred()
-            failed.errback(ConnectionClosed("the client has no session"))
-            return failed
-        return sessions[-1].request(body, headers=headers, timeout=timeout)
-
-    def sessions(self) -> list[dict[str, object]]:
-        """Every live session with its state, for the status page; no secrets."""
-        return [session.snapshot() for session in self.liveConnections]
+        return self.toNewest(
+            clientId, lambda session: session.request(body, headers=headers, timeout=timeout)
+        )
 
 
-class SabcClient(SabcSession):
-    """The client's side of one connection; override the hooks of :class:`SabcSession`."""
+class SabcClient(ClientLink, SabcSession):
+    """The client's side of one connection; override the hooks of :class:`SabcSession`.
+
+    Attributes:
+        connectedHeaders: the application's headers on CONNECTED.
+    """
 
     factory: SabcClientFactory
     machine: Client
     readsWhileUnread = True  # it writes requests, and reads their answers
+    timeFaults = frozenset({"connect-seconds"})
 
-    def __init__(self) -> None:
-        self._standing: list[Deferred[SabcClient]] = []
-        self._leaving: list[Deferred[None]] = []
-        self._lostWith: Exception | None = None
-        self._refusal: Exception | None = None
-        self.connectedHeaders: Mapping[str, str] = {}
-
-    def whenEstablished(self) -> Deferred[SabcClient]:
-        """Fires with this session when it stands; fails with what ended it before that."""
-        standing: Deferred[SabcClient] = Deferred()
-        if self._lostWith is not None:
-            standing.errback(self._lostWith)
-        elif self._established:
-            standing.callback(self)
-        else:
-            self._standing.append(standing)
-        return standing
+    connectedHeaders: Mapping[str, str] = {}
 
     def disconnect(self) -> Deferred[None]:
         """End the session in order (``SA-12``): no more requests; answers still come.
 
-        Fires when the connection is closed, at the latest after ``session-drain``.
+        As :meth:`close`, but what is in flight has ``session-drain`` seconds.
         """
-        left: Deferred[None] = Deferred()
-        if self._lostWith is not None:
-            left.callback(None)
-            return left
-        self._leaving.append(left)
-        if self.transport is None:
-            self.loseSession()
-        elif self.machine.state is Connecting.OPEN:
-            self.machine.disconnect(self._now())
-            self._settle()
-        elif self.machine.state is not Connecting.DRAINING:
-            self.loseSession()
+        if self._gone:
+            return succeed(None)
+        left = self._leaving.wait()
+        self._beginEnd()
         return left
-
-    def close(self) -> Deferred[None]:
-        """End the session in order, as every client's ``close()`` does; see :meth:`disconnect`."""
-        return self.disconnect()
 
     def loseSession(self) -> None:
         """End the session at once; before the WebSocket upgrade there is none yet."""
+        self.because(ConnectionClosed("the session was ended"))
         if self.transport is None:
-            if self._lostWith is None:
-                self.wire.abort()
+            self._abort()
         else:
             super().loseSession()
 
@@ -318,42 +284,13 @@ class SabcClient(SabcSession):
         self.clientId = self.factory.clientId
         self.connectedHeaders = event.headers
         self.establish()
-        standing, self._standing = self._standing, []
-        for waiting in standing:
-            waiting.callback(self)
 
     def _refused(self, event: ConnectRefused) -> None:
-        self._refusal = Refused(f"the server refused the session: {event.text}", event.code)
+        self.because(Refused(f"the server refused the session: {event.text}", event.code))
         self.loseSession()
-
-    def peerFaulted(self, fault: Fault) -> None:
-        """The server broke the protocol, or gave no session in time: whoever waits is told why."""
-        kind = TimedOut if fault.reason == "connect-seconds" else ProtocolViolation
-        self._refusal = kind(fault.text)
-        super().peerFaulted(fault)
-
-    def neverConnected(self, error: Exception) -> None:
-        """The WebSocket connection ended before the session could begin."""
-        self.sessionOver(error)
-
-    def _left(self, reason: Failure) -> Exception:
-        error = self._refusal or super()._left(reason)
-        self.sessionOver(error)
-        return error
-
-    def sessionOver(self, error: Exception) -> None:
-        """There is no session any more, or never was one; ``error`` says why."""
-        self._lostWith = error
-        standing, self._standing = self._standing, []
-        for waiting in standing:
-            waiting.errback(self._lostWith)
-        leaving, self._leaving = self._leaving, []
-        for left in leaving:
-            left.callback(None)
 
     actions: ClassVar = {
         **SabcSession.actions,
-        Fault: peerFaulted,
         SessionGranted: _granted,
         ConnectRefused: _refused,
     }
@@ -398,7 +335,8 @@ class SabcClientFactory(SessionFactory, ClientFactory):
         self.lenient = lenient
 
     def webSocketFactory(self, url: str, *, origin: str | None = None) -> Any:
-        """A factory which connects to ``url`` (``ws://…``, ``wss://…``) with sessions of this one.
+        """Return a factory that connects to ``url`` (``ws://…``, ``wss://…``) with sessions of this
+        one.
 
         Raises ConfigurationError for what is no such address.
         """

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 
 from ...core.errors import ConnectionClosed
 from ...core.machine import IllegalTransition
+from ...net.outbox import Ticket
 from ...net.session import Session
 from ..machine import Client, Server
 from ..machine.outgoing import OutgoingMessage
 from .exchange import Body, Response, octets_of
 
 PARTS_A_TURN: Final = 16
-"""So many pieces of a streamed body are sent before other work gets its turn."""
+"""This many pieces of a streamed body are sent before other work gets its turn."""
 
 _UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
 
@@ -29,12 +30,12 @@ def _unsent(error: Exception) -> Exception:
 
 
 class Verbs(Session):
-    """The part of a :class:`.session.SabcSession` which an application calls."""
+    """The part of a :class:`.session.SabcSession` that an application calls."""
 
     factory: Any
     machine: Server | Client
     _outputPaused: bool
-    _streams: dict[Deferred[Response], Stream]
+    _streams: dict[Ticket[Response], Stream]
 
     def request(
         self,
@@ -56,56 +57,51 @@ class Verbs(Session):
         """
         if not isinstance(body, bytes | str | bytearray | memoryview):
             return self._stream(iter(body), headers, timeout, waiting=True)
-        numbers: list[str] = []
-
-        def forget(_: Deferred[Any]) -> None:
-            self.machine.forget(numbers[0])
-
-        waiter: Deferred[Response] = Deferred(forget)
+        ticket: Ticket[Response] = Ticket(self._forget)
         try:
-            now = self._now()
-            number = self._speaking.request(
-                octets_of(body), waiter, now, headers=headers, seconds=timeout
+            speaking = self._speaking
+            ticket.number = speaking.request(
+                octets_of(body), ticket, self._now(), headers=headers, seconds=timeout
             )
         except _UNSENT as error:
-            waiter.errback(_unsent(error))
-            return waiter
-        numbers.append(number)
+            return fail(_unsent(error))
         self._settle()
-        return waiter
+        return ticket
+
+    def _forget(self, ticket: Any) -> None:
+        self.machine.forget(ticket.number)
 
     def sendOnly(
         self, body: Body = b"", *, headers: Mapping[str, str] | None = None
     ) -> Deferred[None]:
-        """Send a message which wants no answer (``SA-17``).
+        """Send a message that wants no answer (``SA-17``).
 
         The Deferred fires when it is written, and fails as that of :meth:`request` does.
         """
         if not isinstance(body, bytes | str | bytearray | memoryview):
             streamed = self._stream(iter(body), headers, None, waiting=False)
             return streamed.addCallback(lambda _: None)
-        written: Deferred[None] = Deferred()
         try:
             self._speaking.send_only(octets_of(body), headers=headers)
         except _UNSENT as error:
-            written.errback(_unsent(error))
-            return written
+            return fail(_unsent(error))
         self._settle()
-        written.callback(None)
-        return written
+        return succeed(None)
 
     def sendError(
         self, code: int | str, text: str = "", *, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Tell the peer of an error which answers nothing (``SA-24``).
+    ) -> Deferred[None]:
+        """Tell the peer of an error that answers nothing (``SA-24``).
 
-        Raises ValueError for headers which cannot be sent, ConnectionClosed without a session.
+        The Deferred fires when it is written; it fails with ValueError for headers that cannot be
+        sent, and with ConnectionClosed without a session.
         """
         try:
             self._speaking.send_error(code, text, headers=headers)
-        except IllegalTransition as error:
-            raise _unsent(error) from None
+        except _UNSENT as error:
+            return fail(_unsent(error))
         self._settle()
+        return succeed(None)
 
     def loseSession(self) -> None:
         """End the session at once: DISCONNECTING, then close (``SA-13``)."""
@@ -121,7 +117,7 @@ class Verbs(Session):
 
     @property
     def _speaking(self) -> Any:
-        """The machine, if the session stands; raises ConnectionClosed otherwise."""
+        """Return the machine, if the session stands; raises ConnectionClosed otherwise."""
         if not self._established or self._ended:
             raise ConnectionClosed("there is no session")
         return self.machine
@@ -134,15 +130,14 @@ class Verbs(Session):
         *,
         waiting: bool,
     ) -> Deferred[Response]:
-        done: Deferred[Response] = Deferred(self._cancelStream)
-        now = self._now()
+        done: Ticket[Response] = Ticket(self._cancelStream)
         try:
-            outgoing = self._speaking.open_message(
-                done if waiting else None, now, headers=headers, seconds=timeout
+            speaking = self._speaking
+            outgoing = speaking.open_message(
+                done if waiting else None, self._now(), headers=headers, seconds=timeout
             )
         except _UNSENT as error:
-            done.errback(_unsent(error))
-            return done
+            return fail(_unsent(error))
         stream = Stream(self, outgoing, pieces, done, waiting)
         self._streams[done] = stream
         stream.go()
@@ -150,11 +145,13 @@ class Verbs(Session):
         return done
 
     def _cancelStream(self, done: Deferred[Response]) -> None:
+        assert isinstance(done, Ticket)
         stream = self._streams.pop(done, None)
         if stream is not None:
             stream.abort()
 
-    def _release(self, waiter: Any) -> Deferred[Response]:
+    def _release(self, waiter: Any) -> Ticket[Response]:
+        """Return the ticket of a request that is over; what is left of its body is not sent."""
         stream = self._streams.pop(waiter, None) if self._streams else None
         if stream is not None:
             stream.abort()
@@ -171,7 +168,7 @@ class Stream:
         session: Verbs,
         outgoing: OutgoingMessage,
         pieces: Iterator[bytes],
-        done: Deferred[Response],
+        done: Ticket[Response],
         waiting: bool,
     ) -> None:
         self._session = session
@@ -201,7 +198,7 @@ class Stream:
                 session._settle()
                 if not self.waiting:
                     session._streams.pop(self._done, None)
-                    self._done.callback(Response())
+                    self._done.done(Response())
                 return
             session._settle()
         self._call = session.factory.clock.callLater(0, self._resume)
@@ -213,7 +210,7 @@ class Stream:
     def _give_up(self, error: Exception) -> None:
         self._session._streams.pop(self._done, None)
         self.abort()
-        self._done.errback(error)
+        self._done.fail(error)
 
     def abort(self) -> None:
         """Send no more of it, and tell the peer where that can be told (``SA-20``)."""

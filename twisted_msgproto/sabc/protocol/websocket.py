@@ -1,4 +1,4 @@
-"""sABC on WebSocket: one message is one frame (``SA-25``).
+"""On WebSocket, one message is one frame of sABC (``SA-25``).
 
 The session is the same class as on a byte stream; here its transport is a WebSocket wire.
 """
@@ -16,13 +16,13 @@ from . import SabcClientFactory, SabcServerFactory
 from .session import PROTOCOL
 
 SUBPROTOCOL = "sabc"
-"""Offered by clients and taken by servers, but not required (``SA-25``)."""
+"""Clients offer this and servers accept it, but it is not required (``SA-25``)."""
 
 _BEFORE_SESSION_OCTETS = 64  # what CONNECT has beside its header block
 
 
 def _websocket_limits(limits: Limits) -> Limits:
-    """The limits with the size of a WebSocket message filled in (``SA-22``)."""
+    """Return the limits with the size of a WebSocket message filled in (``SA-22``)."""
     octets = limits.integer("websocket-message-octets")
     return limits.replace(
         {"websocket-message-octets": octets or 2 * limits.integer("message-octets")}

@@ -1,4 +1,4 @@
-"""What the machines of sABC count."""
+"""The machines of sABC count in here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class Counters:
-    """What a machine has seen, as plain integers."""
+    """Counts what a machine has seen, as plain integers."""
 
     requests: int = 0
     send_only: int = 0
@@ -22,5 +22,5 @@ class Counters:
     odd_expiries: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """By name."""
+        """Return the counters by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

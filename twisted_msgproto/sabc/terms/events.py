@@ -1,4 +1,5 @@
-"""What the machines of sABC tell their caller: past participles, in the order of the stream.
+"""The machines of sABC report these events to their caller, in the order of the stream; the names
+are past participles.
 
 Messages come as columns, one event for a run of one kind (``request``, ``send-only``), so that a
 read of a thousand requests is one event.  Secrets do not show in ``repr``.
@@ -19,7 +20,7 @@ SEND_ONLY = "send-only"
 class ConnectReceived:
     """A client asks for a session (``SA-07``, ``SA-08``): answer with ``accept`` or ``reject``.
 
-    ``headers`` are those which the protocol does not reserve.
+    ``headers`` are those that the protocol does not reserve.
     """
 
     client_id: str | None
@@ -70,14 +71,14 @@ class MessagesReceived:
 
 @dataclass(slots=True)
 class MessagesSafe:
-    """These messages are safe, and the application is to look at them now (``SA-16``)."""
+    """These messages are safe, and the application can process them now (``SA-16``)."""
 
     messages: MessagesReceived
 
 
 @dataclass(slots=True)
 class ResponsesReceived:
-    """Answers to our requests arrived: columns, with the waiters that were given in (``SA-16``)."""
+    """Answers to our requests arrived: columns, with the waiters of those requests (``SA-16``)."""
 
     ids: list[str]
     waiters: list[object]
@@ -106,7 +107,7 @@ class RequestsTimedOut:
 
 @dataclass(slots=True)
 class ErrorReceived:
-    """The peer reports an error which answers none of our requests (``SA-23``, ``SA-24``)."""
+    """The peer reports an error that answers none of our requests (``SA-23``, ``SA-24``)."""
 
     code: str | None
     body: bytes
@@ -153,7 +154,9 @@ class SessionExpired:
 
 @dataclass(slots=True)
 class DrainTimedOut:
-    """The orderly end took too long, here or at the peer; DISCONNECTING was queued (``SA-12``)."""
+    """The orderly end lasted too long, here or at the peer; DISCONNECTING was queued
+    (``SA-12``).
+    """
 
 
 Event = (

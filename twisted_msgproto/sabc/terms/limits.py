@@ -1,4 +1,4 @@
-"""What both machines of sABC bound; each limit is an option of the server."""
+"""Both machines of sABC have these limits; each is an option of the server."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ SESSION_LIMITS: Final = (
     Limit("session-drain", 30.0, "s", "to answer what is in work after DISCONNECT (SA-12)", 0.001),
     Limit("part-octets", 65536, "octets", "of a body are sent as one frame (SA-18)", 1),
 )
-"""What both machines take as limits."""
+"""Both machines have these limits."""

@@ -1,6 +1,7 @@
-"""The states of both sides and what leads from one to the other; codes, misplaced headers.
+"""These tables say what leads from one state to another, on both sides; codes and misplaced headers
+are here, too.
 
-A frame which stands in no row of its state is the peer's fault; a verb which does not is ours.
+A frame that is in no row of its state is the peer's fault; a verb that is in none is ours.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Expired:
 
 
 class TimedOut:
-    """The drain took too long."""
+    """The drain lasted too long."""
 
 
 class ConnectionLost:
@@ -72,7 +73,7 @@ class ConnectionLost:
 
 
 class Serving(State):
-    """Where a server stands."""
+    """A server is in one of these states."""
 
     AWAITING = auto()  # no CONNECT, or none that was accepted
     AUTHENTICATING = auto()  # CONNECT came; the application decides
@@ -131,7 +132,7 @@ class DisconnectSent:
 
 
 class Connecting(State):
-    """Where a client stands."""
+    """A client is in one of these states."""
 
     IDLE = auto()  # CONNECT not sent, or refused
     WAITING = auto()  # CONNECT sent
@@ -177,7 +178,7 @@ CLIENT: Final[Table[Connecting]] = {
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TIMED_OUT = 400, 401, 403, 408
 TOO_LARGE, TOO_MANY, FAILED, UNAVAILABLE = 413, 429, 500, 503
-"""Error codes, as in HTTP."""
+"""These are error codes, as in HTTP."""
 
 MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
     Connect: RESERVED - {CLIENT_ID, CLIENT_PASSCODE},
@@ -187,4 +188,4 @@ MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
     Message: RESERVED - {SESSION_ID, MSG_ID, REF_MSG_ID, SEND_ONLY, MSG_MORE},
     Error: frozenset(),
 }
-"""Reserved headers where they must not stand (``SA-06``)."""
+"""These reserved headers stand where they must not (``SA-06``)."""

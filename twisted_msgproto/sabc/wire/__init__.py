@@ -1,4 +1,4 @@
-"""sABC on the wire: frames of text lines with a body, on byte streams and in WebSocket messages.
+"""sABC sends frames of text lines with a body, on byte streams and in WebSocket messages.
 
 A frame is a command, headers, a blank line and a body (``SA-01``)::
 
@@ -7,7 +7,7 @@ A frame is a command, headers, a blank line and a body (``SA-01``)::
     end     = CRLF CRLF NUL             ; NUL alone when the body is empty
     command = CONNECT | CONNECTED | DISCONNECT | DISCONNECTING | MESSAGE | ERROR
 
-An end mark ends the *message*.  A frame without one is a part of a message which goes on
+An end mark ends the *message*.  A frame without one is a part of a message that continues
 (``msg-more::yes``) or an error frame that is thrown away (``SA-20``).
 
 How octets are cut into frames is told in :mod:`.framing`.
@@ -24,9 +24,9 @@ from ...core.limits import Limits
 CRLF: Final = b"\r\n"
 BLANK: Final = b"\r\n\r\n"
 END: Final = b"\r\n\r\n\0"
-"""The end mark of a message with a body (``SA-01``)."""
+"""A message with a body ends with this mark (``SA-01``)."""
 END_OF_EMPTY: Final = b"\0"
-"""The end mark directly after the blank line (``SA-01``)."""
+"""Directly after the blank line this is the end mark (``SA-01``)."""
 
 SESSION_ID: Final = "session-id"
 CLIENT_ID: Final = "client-id"
@@ -40,12 +40,14 @@ ERROR_CODE: Final = "error-code"
 FRAMING: Final = "framing"
 LENGTH: Final = "length"
 MESSAGE_OCTETS: Final = "message-octets"
-"""On CONNECT, and on the CONNECTED which answers it: the largest message which its sender takes."""
+"""CONNECT, and the CONNECTED that answers it, name the largest message that their sender
+accepts.
+"""
 ANNOUNCEMENTS: Final = frozenset((FRAMING, MESSAGE_OCTETS))
-"""What our sides tell each other of themselves on CONNECT and CONNECTED, beside the source."""
+"""Our sides tell each other this on CONNECT and CONNECTED, beside the source."""
 CONTENT_LENGTH: Final = "content-length"
 TRUNCATED: Final = "truncated"
-"""With ``yes`` on the answer to a message which was cut (``SA-16``)."""
+"""With ``yes`` on the answer to a message that was cut (``SA-16``)."""
 YES: Final = "yes"
 
 RESERVED: Final = frozenset(
@@ -61,12 +63,12 @@ RESERVED: Final = frozenset(
         ERROR_CODE,
     )
 )
-"""Headers which mean something to the protocol (``SA-06``)."""
+"""These headers mean something to the protocol (``SA-06``)."""
 
 
 @dataclass(slots=True, frozen=True)
 class Bounds:
-    """What a header block may hold (``SA-27``): lines, octets a line, octets in all."""
+    """Bounds a header block (``SA-27``): lines, octets a line, octets in all."""
 
     header_lines: int = 32
     line_octets: int = 1024
@@ -74,7 +76,7 @@ class Bounds:
 
     @classmethod
     def of(cls, limits: Limits) -> Bounds:
-        """What ``limits`` say, which contain the table of ``terms.limits``."""
+        """Return what ``limits`` say; they contain the table of ``terms.limits``."""
         return cls(
             limits.integer("header-lines"),
             limits.integer("header-line-octets"),
@@ -84,10 +86,10 @@ class Bounds:
 
 @dataclass(slots=True)
 class Frame:
-    """One frame; the subclass says which command.
+    """Is one frame; the subclass is the command.
 
-    ``final``: an end mark follows the body.  ``head_octets`` and ``end_octets`` are what the head
-    (to the blank line) and the end mark took on the wire; 0 for frames that were made here.
+    ``final``: an end mark follows the body.  ``head_octets`` and ``end_octets`` are the octets of
+    the head (to the blank line) and the end mark on the wire; 0 for frames that were made here.
     ``headers`` may hold a passcode, so their values do not show in ``repr``.
     """
 
@@ -137,7 +139,7 @@ class Disconnecting(Frame):
 
 @dataclass(slots=True, repr=False)
 class Message(Frame):
-    """A message, or one part of it (``SA-14``)."""
+    """Is a message, or one part of it (``SA-14``)."""
 
     command: ClassVar[str] = "MESSAGE"
     has_body: ClassVar[bool] = True
@@ -145,21 +147,22 @@ class Message(Frame):
 
 @dataclass(slots=True, repr=False)
 class Error(Frame):
-    """An error, always one frame (``SA-23``)."""
+    """Is an error, always one frame (``SA-23``)."""
 
     command: ClassVar[str] = "ERROR"
     has_body: ClassVar[bool] = True
 
 
 IN_BODIES: Final = (b"MESSAGE", b"DISCONNECT", b"DISCONNECTING", b"ERROR")
-"""The commands before which a part without an end mark may end (``SA-26``)."""
+"""A part without an end mark may end before one of these commands (``SA-26``)."""
 COMMANDS: Final[Mapping[str, type[Frame]]] = {
     kind.command: kind for kind in (Connect, Connected, Disconnect, Disconnecting, Message, Error)
 }
 
 
 def header_line(key: str, value: str) -> str:
-    """The line ``key::value``; ValueError for what would not be read back as it is (``SA-03``).
+    """Return the line ``key::value``; ValueError for what would not be read back as it is
+    (``SA-03``).
 
     A key is not empty, holds no ``::`` and does not end with a colon; a value holds no ``::``;
     CR, LF and NUL stand in neither, so that no value can start another header or frame.
@@ -177,10 +180,10 @@ def header_line(key: str, value: str) -> str:
 
 
 def encode_head(command: str, headers: Mapping[str, str], bounds: Bounds | None = None) -> bytes:
-    """Command, headers and the blank line.
+    """Return command, headers and the blank line as octets.
 
-    Raises ValueError as :func:`header_line` does, for text that UTF-8 cannot carry, and for a
-    block above ``bounds``, which a peer with the same bounds would refuse.
+    Raises ValueError as :func:`header_line` does, for text that UTF-8 cannot carry, and for a block
+    above ``bounds``: a peer with the same bounds would refuse it.
     """
     lines = [header_line(key, value) for key, value in headers.items()]
     head = "\r\n".join([command, *lines, "", ""]).encode()
@@ -195,9 +198,9 @@ def encode_head(command: str, headers: Mapping[str, str], bounds: Bounds | None 
 
 
 def encode(frame: Frame, *, lengths: bool = False) -> bytes:
-    """``frame`` as octets; ``lengths``: both sides announced ``framing::length``.
+    """Return ``frame`` as octets; ``lengths``: both sides announced ``framing::length``.
 
-    Whether the body fits the framing is asked beforehand with :func:`ends_early`.
+    Whether the body fits the framing is checked beforehand with :func:`ends_early`.
     """
     headers = frame.headers
     if lengths and frame.has_body:
@@ -207,12 +210,13 @@ def encode(frame: Frame, *, lengths: bool = False) -> bytes:
 
 
 def ends_early(body: bytes) -> bool:
-    """Whether a reader without lengths would see an end mark within ``body`` (``SA-21``)."""
+    """Return whether a reader without lengths would see an end mark within ``body`` (``SA-21``)."""
     return body.startswith((b"\0", b"\r\n\0")) or END in body
 
 
 def part_start(body: bytes | bytearray, position: int) -> int:
-    """The first place at or after ``position`` where a part may begin without lengths (``SA-21``).
+    """Return the first place at or after ``position`` where a part may begin without lengths
+    (``SA-21``).
 
     A part that began with NUL (or CRLF NUL) would be read as an end mark.
     """
@@ -222,7 +226,7 @@ def part_start(body: bytes | bytearray, position: int) -> int:
 
 
 def leads_into_frame(body: bytes | bytearray, start: int, end: int, bounds: Bounds) -> bool:
-    """Whether a part which ends at ``end`` could run into the head of the frame behind it.
+    """Return whether a part that ends at ``end`` could run into the head of the frame behind it.
 
     A reader without lengths takes the first command under which the header block is valid
     (``SA-26``).  If the part ends with a command, headers and the beginning of another header, it

@@ -1,4 +1,4 @@
-"""Cutting octets into frames: a byte stream (``SA-26``) and WebSocket messages (``SA-02``).
+"""Cut octets into frames: a byte stream (``SA-26``) and WebSocket messages (``SA-02``).
 
 On WebSocket one message carries one frame: :func:`read_frame`.  On a byte stream the end of a frame
 has to be found, and :class:`Decoder` knows the three ways to do so:
@@ -6,13 +6,13 @@ has to be found, and :class:`Decoder` knows the three ways to do so:
 * the four commands without a body end at the blank line; an end mark that follows is swallowed;
   behind it, as behind every end mark, line ends are read over: a terminal sends one there;
 * where both sides announced ``framing::length``, ``content-length`` says how long the body is, and
-  what follows it (an end mark or the next frame) whether the message goes on;
+  what follows it (an end mark or the next frame) whether the message continues;
 * otherwise a body ends at the first end mark or, with ``msg-more::yes``, where the next frame of
   this session begins.  The session id in it is a secret of the two sides, so no foreign body can
   look like such a frame.
 
-Nothing is searched twice: each search remembers where it stopped, so that a body which comes in
-octet by octet costs linear time.  Neither roles nor sessions nor clocks live here.
+Nothing is searched twice: each search remembers where it stopped, so that a body that comes in
+octet by octet costs linear time.  This module knows neither roles nor sessions nor clocks.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ class FrameOpened:
 
 @dataclass(slots=True)
 class BodyContinued:
-    """More of the opened frame's body."""
+    """More of the opened frame's body arrived."""
 
     octets: bytes
 
 
 @dataclass(slots=True)
 class FrameClosed:
-    """The opened frame is complete.  ``octets``: what its end mark took (0: it has none)."""
+    """The opened frame is complete.  ``octets``: the size of its end mark (0: it has none)."""
 
     final: bool
     octets: int
 
 
 Piece = Frame | FrameOpened | BodyContinued | FrameClosed | Fault
-"""What the decoder hands out, in the order of the stream."""
+"""The decoder returns these, in the order of the stream."""
 
 
 class Decoder:
@@ -142,8 +142,8 @@ class Decoder:
         lenient: bool = False,
         framed: bool = False,
     ) -> None:
-        """``lenient``: bare LF ends a line as well.  ``framed``: what comes is one frame, behind
-        which nothing stands.
+        """Make a decoder; ``lenient``: bare LF ends a line as well.  ``framed``: what comes is
+        one frame, and nothing follows it.
         """
         self.lengths = False
         self.session_id: str | None = None
@@ -181,17 +181,19 @@ class Decoder:
 
     @property
     def at_head(self) -> bool:
-        """Whether a frame begins next, nothing of which was read yet."""
+        """Return whether a frame begins next and nothing of it was read yet."""
         return self._kind is None and self._read == self._read_head
 
     @property
     def held(self) -> int:
-        """Octets which have come and were not handed out."""
+        """Octets that have come and were not handed out."""
         return len(self._buffer) - self._start
 
     @property
     def has_body(self) -> bool | None:
-        """Whether the frame whose head is being read has a body; None: its command is not here."""
+        """Return whether the frame whose head is being read has a body; None: its command is not
+        here.
+        """
         return None if self._kind is None else self._kind.has_body
 
     def feed(self, octets: bytes) -> None:
@@ -208,21 +210,22 @@ class Decoder:
         self._buffer += octets
 
     def next(self) -> Piece | None:
-        """The next piece, or None when more octets are needed."""
+        """Return the next piece, or None when more octets are needed."""
         return None if self._faulted else self._read()
 
     def plain(
         self, prefix: bytes, octets_max: int, taken: Mapping[str, object], taken_max: int
     ) -> tuple[list[str], list[bytes]] | None:
-        """All complete frames at once, if each is a message with one header after the session.
+        """Return all complete frames at once, if each is a message with one header after the
+        session.
 
         ``prefix`` is what each begins with, up to the value of that header (``…\\r\\nmsg-id::``).
         The values and the bodies, or None (and nothing is consumed) if only one frame is any
         different, above ``octets_max``, or in the least odd: :meth:`next` then reads them singly.
-        Odd is also a value which stands twice or in ``taken``, or that these would be more than
+        Odd is also a value that stands twice or in ``taken``, or that these would be more than
         ``taken_max``.
 
-        All work is done for all frames together: a frame costs a fraction of what ``next`` takes.
+        All work is done for all frames together: a frame costs a fraction of the time of ``next``.
         """
         buffer, start = self._buffer, self._start
         if (
@@ -310,7 +313,7 @@ class Decoder:
         return self._read_lines()
 
     def _skip_line_ends(self) -> int:
-        """Read over CRLF which stands between two frames; the first octet behind it (``SA-26``)."""
+        """Read over CRLF that stands between two frames; the first octet behind it (``SA-26``)."""
         buffer, start = self._buffer, self._start
         while buffer.startswith(CRLF, start):
             start += 2
@@ -340,7 +343,7 @@ class Decoder:
         return start
 
     def _read_lines(self) -> Piece | None:
-        """The head, line by line; a line is done with as soon as it was read."""
+        """Return the head, line by line; a line is done with as soon as it was read."""
         bounds, buffer = self._bounds, self._buffer
         while True:
             start = self._start
@@ -488,12 +491,13 @@ class Decoder:
         return self._open(len(buffer) - start - self._hold)
 
     def _find_frame(self, floor: int, ceiling: int) -> int:
-        """Where between ``floor`` and ``ceiling`` the next frame of this session begins, or -1.
+        """Return where between ``floor`` and ``ceiling`` the next frame of this session begins, or
+        -1.
 
-        Header blocks with this session's id are looked for, not commands: those are rare, so
-        that nearly all of a body is only searched at the speed of ``find``.  A line with the id
-        is followed to the end of its block; from there the block is read backwards for the
-        earliest command under which it is valid.  Each line is read once in either direction.
+        Header blocks with this session's id are searched, not commands: those are rare, so that
+        nearly all of a body is only searched at the speed of ``find``.  A line with the id is
+        followed to the end of its block; from there the block is read backwards for the earliest
+        command under which it is valid.  Each line is read once in either direction.
         """
         buffer, bounds, session_line = self._buffer, self._bounds, self._session_line
         while True:
@@ -539,7 +543,9 @@ class Decoder:
         self._session_scan = max(self._session_scan, self._forward)
 
     def _walk_back(self, floor: int, blank: int) -> int:
-        """The first place from which command and headers up to the blank line are valid, or -1."""
+        """Return the first place from which command and headers up to the blank line are valid,
+        or -1.
+        """
         buffer, lines, bounds = self._buffer, self._lines, self._bounds
         headers: dict[str, str] = {}
         frame = -1
@@ -567,7 +573,7 @@ class Decoder:
 def read_frame(
     octets: bytes, bounds: Bounds | None = None, *, lenient: bool = False
 ) -> Frame | Fault:
-    """The one frame of a WebSocket message.
+    """Return the one frame of a WebSocket message.
 
     The commands without a body may end after their last header, with or without its line end
     (``SA-02``); nothing stands behind an end mark (``SA-21``).  A MESSAGE or ERROR without an end

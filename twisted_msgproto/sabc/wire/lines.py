@@ -1,7 +1,7 @@
-"""Lines of a frame's head, end marks, and what headers may hold (``SA-02``, ``SA-03``, ``SA-28``).
+"""Read lines of a frame's head, end marks, and headers (``SA-02``, ``SA-03``, ``SA-28``).
 
-Where one ends in a buffer, and whether it is in order; which frame they amount to is for
-:mod:`.framing`.
+This module finds where one ends in a buffer, and whether it is in order; :mod:`.framing` makes
+frames of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REPEATED = ("header-repeated", "a header stands once")
 
 
 def quick_head(head: bytes, bounds: Bounds) -> tuple[type[Frame], dict[str, str]] | None:
-    """Command and headers of a complete head without its blank line, CRLF throughout.
+    """Return command and headers of a complete head without its blank line, CRLF throughout.
 
     None if anything is unusual; the line reader of the decoder then finds out what.
     """
@@ -71,7 +71,7 @@ def read_header(line: bytes, headers: dict[str, str]) -> tuple[str, str] | None:
 
 
 class Lines:
-    """How lines and end marks look: CRLF only, or bare LF as well (``SA-28``)."""
+    """Finds lines and end marks: with CRLF only, or bare LF as well (``SA-28``)."""
 
     __slots__ = ("_end", "_start", "lenient")
 
@@ -82,7 +82,9 @@ class Lines:
         self._start = re.compile(rb"(?:" + line_end + rb")?\0")
 
     def next(self, octets: bytearray, start: int) -> tuple[int, int]:
-        """Where the line from ``start`` ends and where the next one begins; (-1, -1): not yet."""
+        """Return where the line from ``start`` ends and where the next one begins; (-1, -1): not
+        yet.
+        """
         if not self.lenient:
             end = octets.find(CRLF, start)
             return (end, end + 2) if end >= 0 else (-1, -1)
@@ -92,13 +94,17 @@ class Lines:
         return (end - 1 if end > start and octets[end - 1] == _CR else end), end + 1
 
     def begins(self, octets: bytearray, start: int, floor: int) -> bool:
-        """Whether a line begins at ``start``: a line end at or after ``floor`` precedes it."""
+        """Return whether a line begins at ``start``: a line end at or after ``floor`` precedes
+        it.
+        """
         if not self.lenient:
             return start - 2 >= floor and octets.startswith(CRLF, start - 2)
         return start - 1 >= floor and octets[start - 1] == _LF
 
     def begin(self, octets: bytearray, end: int, floor: int) -> int:
-        """Where the line which ends at ``end`` begins: after the line end before it, or -1."""
+        """Return where the line that ends at ``end`` begins: after the line end before it, or
+        -1.
+        """
         if not self.lenient:
             found = octets.rfind(CRLF, floor, end)
             return found + 2 if found >= 0 else -1
@@ -106,18 +112,20 @@ class Lines:
         return found + 1 if found >= 0 else -1
 
     def end_before(self, octets: bytearray, start: int) -> int:
-        """Where the line ends whose successor begins at ``start``."""
+        """Return where the line ends whose successor begins at ``start``."""
         if not self.lenient:
             return start - 2
         return start - 2 if start > 1 and octets[start - 2] == _CR else start - 1
 
     def end_at_start(self, octets: bytearray, start: int) -> int:
-        """How many octets an end mark takes directly after the blank line; 0: there is none."""
+        """Return how many octets an end mark directly after the blank line has; 0: there is
+        none.
+        """
         found = self._start.match(octets, start)
         return 0 if found is None else found.end() - start
 
     def end_in(self, octets: bytearray, start: int) -> tuple[int, int]:
-        """Where the first end mark from ``start`` on begins and ends; (-1, -1): nowhere."""
+        """Return where the first end mark from ``start`` on begins and ends; (-1, -1): nowhere."""
         if not self.lenient:
             found = octets.find(END, start)
             return (found, found + 5) if found >= 0 else (-1, -1)
@@ -125,7 +133,9 @@ class Lines:
         return (-1, -1) if match is None else match.span()
 
     def end_here(self, octets: bytearray, start: int, empty: bool) -> int | None:
-        """How many octets the end mark at ``start`` takes; 0: none is here; None: not known yet."""
+        """Return how many octets the end mark at ``start`` has; 0: none is here; None: not known
+        yet.
+        """
         rest = bytes(octets[start : start + 5])
         if empty and rest[:1] == b"\0":
             return 1

@@ -1,10 +1,10 @@
-"""The methods of a stock UMQ server: named topics to which clients publish and subscribe.
+"""A stock UMQ server has these methods, for named topics to which clients publish and subscribe.
 
 * ``["subscribe", NAME, TOPIC-ID]``: publish what comes for NAME to the caller's topic;
 * ``["publish", NAME, TEXT]``: to all subscribers of NAME; the answer is how many there are;
 * ``["methods"]``: this list.
 
-A subscriber which does not read is dropped by its topic's limits (``UM-21``).
+A subscriber that does not read is dropped by its topic's limits (``UM-21``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..wire import Code
 from .methods import MethodRegistry
 
 NAMES_MAX = 10_000
-"""Names with subscribers, of all clients."""
+"""All clients together may subscribe to this many names."""
 
 
 class Hub:
-    """Named topics over any number of sessions.
+    """Keeps named topics over any number of sessions.
 
     Attributes:
         methods: the registry to give to a factory; register your own methods beside these.

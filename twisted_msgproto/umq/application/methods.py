@@ -1,11 +1,11 @@
 """An optional JSON codec: a call's payload is ``["method", args…]`` (``UM-17``).
 
 UMQ itself never looks into a payload.  A :class:`MethodRegistry` answers such calls with Python
-functions and documents itself; :class:`Remote` makes the peer's methods functions which return
+functions and documents itself; :class:`Remote` makes the peer's methods functions that return
 Deferreds.
 
 * Answer: the result as JSON.
-* Error: ``{"type": NAME, "message": TEXT}`` as the payload of ``E`` for exceptions which were
+* Error: ``{"type": NAME, "message": TEXT}`` as the payload of ``E`` for exceptions that were
   registered as errors for the peer, ``CODE TEXT`` for refusals; anything else is ours alone to
   know, and says "internal error".
 """
@@ -35,9 +35,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 JSON_CHARACTERS_MAX: Final = 1 << 20
 """A longer payload is not read as JSON."""
 
+JSON_CONTAINERS_MAX: Final = 10_000
+"""Nor is one with more objects and arrays: reading it would hold up everybody else (NB-07)."""
+
 
 class RemoteError(CallFailed):
-    """The peer's method raised an error which it registered for its peers.
+    """The peer's method raised an error that it registered for its peers.
 
     ``type`` is the error's name there, the text its message.
     """
@@ -50,12 +53,12 @@ class RemoteError(CallFailed):
 
 
 def parse(text: str) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
-    Raises NotJson, also for JSON which nobody should accept: see :func:`.parse_json`.
+    Raises NotJson, also for JSON that nobody should accept: see :func:`.parse_json`.
     """
     try:
-        return parse_json(text, JSON_CHARACTERS_MAX)
+        return parse_json(text, JSON_CHARACTERS_MAX, containers_max=JSON_CONTAINERS_MAX)
     except JsonRefused as error:
         raise NotJson(str(error)) from None
 
@@ -67,7 +70,7 @@ def dump(value: Any) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Method:
-    """A function which peers may call, and how."""
+    """A function that peers may call, and how."""
 
     name: str
     function: Callable[..., Any]
@@ -85,7 +88,7 @@ class Method:
 
 
 class MethodRegistry:
-    """Functions which peers may call by name; it documents itself as the method ``methods``.
+    """Functions that peers may call by name; it documents itself as the method ``methods``.
 
     Attributes:
         methods: name → :class:`Method`.
@@ -147,7 +150,7 @@ class MethodRegistry:
             raise ValueError(f"the method {name!r} is registered already")
         try:
             signature = inspect.signature(function, eval_str=True)
-        except NameError:  # an annotation which is known to type checkers alone
+        except NameError:  # an annotation that is known to type checkers alone
             signature = inspect.signature(function)
         self.methods[name] = Method(name, function, signature, durable, streamed, with_request)
         return function
@@ -161,13 +164,13 @@ class MethodRegistry:
         return kind
 
     def described(self) -> list[dict[str, str]]:
-        """All methods with their signatures."""
+        """Return all methods with their signatures."""
         return [self.methods[name].described() for name in sorted(self.methods)]
 
     # What a session asks
 
     def _read(self, payload: str) -> list[Any] | None:
-        """The array of a call, or None.  Sessions ask about one payload several times."""
+        """Return the array of a call, or None.  Sessions ask about one payload several times."""
         if self._last[0] == payload:
             return self._last[1]
         array = None
@@ -192,7 +195,7 @@ class MethodRegistry:
         return None if array is None else str(array[0])
 
     def answers(self, payload: str) -> bool:
-        """Is this the call of a method which is registered here?"""
+        """Is this the call of a method that is registered here?"""
         return self._method(payload) is not None
 
     def durable(self, payload: str) -> bool:
@@ -226,7 +229,7 @@ class MethodRegistry:
         return result.addCallback(_encoded)
 
     def errorText(self, failure: Failure) -> str | None:
-        """What a peer is told of an error which was registered; None for others."""
+        """What a peer is told of an error that was registered; None for others."""
         for kind, name in self._errors.items():
             if failure.check(kind):
                 return dump({"type": name, "message": str(failure.value)})
@@ -248,9 +251,9 @@ def call_method(
 ) -> Deferred[Any]:
     """Call the peer's method ``name``; fires with its result, or a Reply if it has attachments.
 
-    It fires with :class:`~.exchange.Stored` if the peer is a stock server which has no such method.
-    Fails with RemoteError for errors which the peer registered, CallFailed for its refusals, and
-    as ``session.call`` otherwise; NotJson if the answer is no JSON.
+    It fires with :class:`~.exchange.Stored` if the peer is a stock server that has no such method.
+    Fails with RemoteError for errors that the peer registered, CallFailed for its refusals, and as
+    ``session.call`` otherwise; NotJson if the answer is no JSON.
     """
     payload = dump([name, *arguments])
     return session.call(payload, attachments, timeout).addCallbacks(_decoded, _typed)
@@ -277,13 +280,13 @@ def _typed(failure: Failure) -> Any:
 
 
 class Remote:
-    """The peer's methods as functions which return Deferreds: ``Remote(session).add(1, 2)``."""
+    """The peer's methods as functions that return Deferreds: ``Remote(session).add(1, 2)``."""
 
     def __init__(self, session: UmqSession) -> None:
         self._session = session
 
     def __getattr__(self, name: str) -> Callable[..., Deferred[Any]]:
-        """The method ``name`` of the peer."""
+        """Return the method ``name`` of the peer."""
         if name.startswith("_"):
             raise AttributeError(name)
         session = self._session

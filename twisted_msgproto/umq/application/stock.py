@@ -1,4 +1,4 @@
-"""The server of ``twistd umq``: it stores calls, and answers its hub's methods."""
+"""The server of ``twistd umq`` stores calls, and answers its hub's methods."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .methods import MethodRegistry
 
 
 class StockServer(UmqServer):
-    """Stores every call, or those which ``ingest`` names, and says so in its answer (``UM-17``)."""
+    """Stores every call, or those that ``ingest`` names, and says so in its answer (``UM-17``)."""
 
     factory: StockServerFactory
 
     def admit(self, message: CallReceived | CallbackReceived) -> None:
-        """Refuse what is neither a method of ours nor one which is to be stored."""
+        """Refuse what is neither a method of ours nor one that is to be stored."""
         names, methods = self.factory.ingest, self.factory.methods
         if names and isinstance(message, CallReceived) and not methods.answers(message.payload):
             name = methods.nameIn(message.payload)
@@ -29,14 +29,14 @@ class StockServer(UmqServer):
                 raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
 
     def requestReceived(self, message: Message) -> str | None:
-        """It is stored; a call which names a method hears that nobody has carried it out."""
+        """It is stored; a call that names a method hears that nobody has carried it out."""
         if message.destination is None or message.kind != "call":
             return None
         return str(Stored(self.factory.sink is not None))
 
 
 class StockServerFactory(UmqServerFactory):
-    """Builds a :class:`StockServer` for each client which connects.
+    """Builds a :class:`StockServer` for each client that connects.
 
     Attributes:
         ingest: the methods whose calls are stored; empty: all, and other text too.

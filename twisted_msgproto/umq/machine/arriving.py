@@ -1,4 +1,4 @@
-"""What the peer's messages wait for: their attachments, and each other.
+"""The peer's messages wait here for their attachments, and for each other.
 
 :class:`Arriving` stands between :class:`.sending.Speaker` and :class:`.receiving.Peer`.
 """
@@ -15,28 +15,29 @@ from .sending import Speaker
 
 
 class Arriving(Speaker):
-    """The attachments of the peer's messages, and the order in which messages are given out.
+    """Collects the attachments of the peer's messages, and keeps the order of delivery.
 
     Serves ``UM-04`` and ``UM-19``.
     """
+
+    fault: UmqFault | None = None
+    _paused = False
+    _barrier: list[Event] | None = None  # what waits for W's attachments
 
     def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
         super().__init__(initial, limits, now)
         self._attachment_seconds = self._limits["attachment-seconds"]
         self.counters = Counters()
-        self.fault = None
-        self._paused = False
         self._incoming_since = now  # of the last announcement or filled slot
-        self._barrier: list[Event] | None = None  # what waits for W's attachments
 
     @property
     def held(self) -> int:
-        """Octets of messages which wait for attachments, with those which are there."""
+        """Return octets of messages that wait for attachments, with those that are there."""
         return self._incoming.octets
 
     @property
     def whole(self) -> bool:
-        """Whether nothing waits for attachments."""
+        """Return whether nothing waits for attachments."""
         return not self._incoming.waiting
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
@@ -52,11 +53,11 @@ class Arriving(Speaker):
         self._barrier = None
 
     def _give(self, event: Event, events: list[Event]) -> None:
-        """To the caller, unless W's attachments are still on their way (``UM-07``)."""
+        """Return the event to the caller, unless W's attachments are still to come (``UM-07``)."""
         (events if self._barrier is None else self._barrier).append(event)
 
     def _emit(self, message: Ordered, events: list[Event]) -> None:
-        """``message`` is complete and its turn has come: do what it says, and give it out."""
+        """Do what ``message`` says and deliver it: it is complete and its turn has come."""
         raise NotImplementedError
 
     # ── attachments in ──────────────────────────────────────────────────────────────────────────
@@ -64,7 +65,7 @@ class Arriving(Speaker):
     def _deliver(
         self, message: Message, count: int, key: Key | None, events: list[Event]
     ) -> Announcement | None:
-        """Give ``message`` out: now, or when ``count`` attachments are there and its turn comes."""
+        """Deliver ``message``: now, or when ``count`` attachments are there and its turn comes."""
         if count:
             announcement = self._announce(message, count, key, events)
             if announcement is not None and isinstance(message, STREAMABLE):
@@ -87,7 +88,7 @@ class Arriving(Speaker):
         return True
 
     def _too_much_waits(self, events: list[Event]) -> bool:
-        """Attachments, and the payloads which wait for them, are limited in all (``UM-19``)."""
+        """Check the limit of all attachments and of the payloads that wait for them (``UM-19``)."""
         if self._incoming.octets <= self._limits["attachments-octets"]:
             return False
         text = "what waits for attachments is above its limit"
@@ -108,7 +109,7 @@ class Arriving(Speaker):
         return None if self._too_much_waits(events) else announcement
 
     def _discard(self, frame: Frame, events: list[Event]) -> None:
-        """A message which nobody gets still owns its slots (``UM-04``)."""
+        """A message that nobody gets still owns its slots (``UM-04``)."""
         if frame.attachments:
             self._announce(None, frame.attachments, None, events)
 
@@ -132,8 +133,8 @@ class Arriving(Speaker):
     def stream(self, message: Message) -> list[Event]:
         """Have ``message`` now and its attachments one by one (``UM-19``).
 
-        For a message which an AttachmentsAnnounced brought; nothing happens if it is complete.
-        Returns the events which this brings.
+        For a message that an AttachmentsAnnounced brought; nothing happens if it is complete.
+        Returns the events that this brings.
         """
         events: list[Event] = []
         self._give_filled(self._incoming.stream(message), events)

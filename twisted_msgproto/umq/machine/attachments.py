@@ -23,12 +23,12 @@ from ..terms.events import (
 
 Ordered = Message | TopicClosed | AttributeUnset
 Key = tuple[str, int | str]
-"""Messages with the same key reach the application in order: a topic, or an attribute's name."""
+"""Messages with the same key (a topic, or an attribute's name) are delivered in order."""
 
 
 @dataclass(slots=True)
 class Announcement:
-    """A message which waits: for its attachments, or for earlier messages of its key.
+    """A message that waits: for its attachments, or for earlier messages of its key.
 
     ``message`` is None once nobody wants it; ``missing`` slots are not filled yet.
     """
@@ -43,7 +43,7 @@ class Announcement:
 
 
 def _weight(message: Ordered) -> int:
-    """What a waiting message's text weighs, about: its characters."""
+    """Return what a waiting message's text weighs, about: its characters."""
     if isinstance(message, AttributeSet):
         return len(message.name) + len(message.value)
     if isinstance(message, TopicClosed | AttributeUnset):
@@ -53,36 +53,41 @@ def _weight(message: Ordered) -> int:
 
 @dataclass(slots=True)
 class Filled:
-    """What filling one slot brought: messages to give out, or attachments which are streamed."""
+    """Holds what filling one slot brought: messages to deliver, or attachments that are
+    streamed.
+    """
 
     ready: list[Ordered] = field(default_factory=list)
     arrived: list[AttachmentArrived] = field(default_factory=list)
 
 
 class Incoming:
-    """The peer's announcements, oldest first, and the order of delivery.
+    """Holds the peer's announcements, oldest first, and the order of delivery.
 
     Attributes:
-        octets: of attachments which wait here for the rest of their message.
-        waiting: messages which wait here: for attachments or for an earlier message.
+        octets: of attachments that wait here for the rest of their message.
+        waiting: messages that wait here: for attachments or for an earlier message.
     """
 
     __slots__ = ("_announcements", "_queues", "octets", "waiting")
 
     def __init__(self) -> None:
-        self._announcements: deque[Announcement] = deque()
+        # An empty deque weighs 760 octets, and most peers never send an attachment.
+        self._announcements: deque[Announcement] | tuple[()] = ()
         self._queues: dict[Key, deque[Announcement]] = {}
         self.octets = 0
         self.waiting = 0
 
     def __len__(self) -> int:
-        """How many announcements have slots to fill."""
+        """Return how many announcements have slots to fill."""
         return len(self._announcements)
 
     def announce(self, message: Message | None, count: int, key: Key | None = None) -> Announcement:
         """``count`` ≥ 1 slots of ``message``; None discards what will fill them."""
         announcement = Announcement(message, count, key)
-        self._announcements.append(announcement)
+        announcements = self._announcements or deque()
+        announcements.append(announcement)
+        self._announcements = announcements
         if message is not None:
             announcement.octets = _weight(message)
             self.octets += announcement.octets
@@ -104,10 +109,11 @@ class Incoming:
 
     def fill(self, attachment: Attachment) -> Filled:
         """Fill the first open slot of the oldest announcement; IndexError if there is none."""
-        announcement = self._announcements[0]
+        announcements = self._announcements or deque()
+        announcement = announcements[0]
         announcement.missing -= 1
         if not announcement.missing:
-            self._announcements.popleft()
+            announcements.popleft()
         filled = Filled()
         message = announcement.message
         if message is None or isinstance(message, TopicClosed | AttributeUnset):
@@ -125,7 +131,9 @@ class Incoming:
         return filled
 
     def stream(self, message: Message) -> Filled:
-        """Do not wait for the attachments of ``message``; nothing if it is given out already."""
+        """Do not wait for the attachments of ``message``; do nothing if it was delivered
+        already.
+        """
         filled = Filled()
         for announcement in self._announcements:
             if announcement.message is message and not announcement.streamed:
@@ -135,13 +143,15 @@ class Incoming:
         return filled
 
     def forget(self, announcement: Announcement) -> None:
-        """Nobody wants its message, which was not given out, any more; its slots stay."""
+        """Drop its message, because nobody wants it any more and it was not delivered; its slots
+        stay.
+        """
         self.octets -= announcement.octets
         self.waiting -= 1
         announcement.message = None
 
     def _release(self, announcement: Announcement, filled: Filled) -> None:
-        """Give out ``announcement`` if its turn has come, and those which waited for it."""
+        """Deliver ``announcement`` if its turn has come, and those that waited for it."""
         if announcement.key is None:
             self._give(announcement, filled)
             return
@@ -167,7 +177,7 @@ class Incoming:
 
 
 class Slot:
-    """A place for an attachment of ours which comes later: give it to a verb, then fill it.
+    """Stands for an attachment of ours that comes later: pass it to a verb, then fill it.
 
     ``body`` is None until it is filled; ``error`` is the text of a failure.
     """
@@ -185,35 +195,37 @@ class Slot:
 
 
 class Outgoing:
-    """Our own slots, in the order in which their messages were sent."""
+    """Holds our own slots, in the order of sending."""
 
     __slots__ = ("_slots",)
 
     def __init__(self) -> None:
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[Slot] | tuple[()] = ()  # as in Incoming
 
     def __len__(self) -> int:
-        """How many slots are open."""
+        """Return how many slots are open."""
         return len(self._slots)
 
     @property
     def first(self) -> Slot:
-        """The slot which holds up all others; IndexError if none does."""
-        return self._slots[0]
+        """Return the slot that holds up all others; IndexError if none does."""
+        return (self._slots or deque())[0]
 
     def add(self, attachments: Iterable[bytes | Slot]) -> None:
-        """Slots for a message which is being sent."""
+        """Slots for a message that is being sent."""
+        slots = self._slots or deque()
         for attachment in attachments:
             if isinstance(attachment, Slot):
-                self._slots.append(attachment)
+                slots.append(attachment)
             else:
                 slot = Slot()
                 slot.body = attachment
-                self._slots.append(slot)
+                slots.append(slot)
+        self._slots = slots
 
     def due(self) -> list[Slot]:
-        """Take the slots whose turn has come, in order."""
-        slots = self._slots
+        """Remove and return the slots whose turn has come, in order."""
+        slots = self._slots or deque()
         due = []
         while slots and slots[0].filled:
             due.append(slots.popleft())
@@ -221,4 +233,4 @@ class Outgoing:
 
     def clear(self) -> None:
         """Forget all slots: nothing is sent any more."""
-        self._slots.clear()
+        self._slots = ()

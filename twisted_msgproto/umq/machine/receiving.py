@@ -1,4 +1,4 @@
-"""The half of a UMQ machine which listens: what the peer's messages do, and what time brings.
+"""One half of a UMQ machine listens: it follows the peer's messages and the time.
 
 The verbs are those of :class:`.sending.Speaker`; the duties of the caller are told in
 :mod:`.sides`.
@@ -6,7 +6,7 @@ The verbs are those of :class:`.sending.Speaker`; the duties of the caller are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -61,7 +61,7 @@ from .sending import Wire
 
 @dataclass(slots=True)
 class PeerAttribute:
-    """The value of an attribute, with its attachments, which are part of it (``UM-15``)."""
+    """Holds the value of an attribute, with its attachments (``UM-15``)."""
 
     value: str
     attachments: list[Attachment]
@@ -69,7 +69,7 @@ class PeerAttribute:
 
 
 class Peer(Arriving):
-    """What both sides share: all of the protocol after ``W``.
+    """Has what both sides share: all of the protocol after ``W``.
 
     Serves ``UM-01`` … ``UM-05`` and ``UM-08`` … ``UM-20``.  Verbs raise IllegalTransition in a
     state where they cannot be, LimitExceeded above our own limits, ValueError for what is not
@@ -84,7 +84,8 @@ class Peer(Arriving):
             ``now``.  The time of a call without a time-out of its own runs from there.
     """
 
-    taken_at: Callable[[float], float]
+    taken_at: Callable[[float], float] = staticmethod(lambda now: 0.0)
+    _attributes_octets = 0
 
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
@@ -96,20 +97,17 @@ class Peer(Arriving):
         self._decode = Decoder(limits).decode
 
         self.attributes: dict[str, PeerAttribute] = {}
-        self.taken_at = lambda now: 0.0
-
-        self._attributes_octets = 0
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
     @property
     def calls_pending(self) -> int:
-        """Our calls which are not answered yet."""
+        """Return our calls that are not answered yet."""
         return len(self._pending)
 
     @property
     def calls_serving(self) -> int:
-        """The peer's calls which are not answered yet."""
+        """The peer's calls that are not answered yet."""
         return len(self._serving)
 
     def snapshot(self) -> dict[str, object]:
@@ -131,15 +129,22 @@ class Peer(Arriving):
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
-        """Read WebSocket messages, text or binary, which arrived at ``now``."""
-        events: list[Event] = []
+        """Read WebSocket messages, text or binary, that arrived at ``now``."""
+        return list(self.receive_each(inputs, now))
+
+    def receive_each(self, inputs: Sequence[Wire], now: float) -> Iterator[Event]:
+        """Do what ``receive`` does, but read a message when the events of those before it were
+        consumed.
+        """
         self.clock = now
+        events: list[Event] = []
         for message in inputs:
             if type(message) is str:
                 self._read_text(message, events)
             else:
                 self._read_binary(message, events)  # type: ignore[arg-type]
-        return events
+            yield from events
+            events.clear()
 
     def oversized(self, now: float) -> list[Event]:
         """A WebSocket message above its limit begins: ``F`` is our last word (``UM-19``)."""
@@ -151,11 +156,11 @@ class Peer(Arriving):
         return events
 
     def receive_text(self, text: str, now: float) -> list[Event]:
-        """A text message which arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
+        """Return a text message that arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
         return self.receive((text,), now)
 
     def receive_binary(self, octets: bytes, now: float) -> list[Event]:
-        """A binary message which arrived at ``now``: it fills the next slot (``UM-04``)."""
+        """Return a binary message that arrived at ``now``: it fills the next slot (``UM-04``)."""
         return self.receive((octets,), now)
 
     def _read_text(self, text: str, events: list[Event]) -> None:
@@ -163,16 +168,15 @@ class Peer(Arriving):
         if machine.state is self.closed_state:
             return
         frame = self._decode(text)
-        if isinstance(frame, UmqFault):
-            self._fail(frame, events)
-            return
         kind = type(frame)
         target = self.table[machine.state].get(kind)
-        if target is None:
+        if target is not None:
+            machine.state = target
+            self.actions[kind](self, frame, events)  # type: ignore[index,arg-type]
+        elif isinstance(frame, UmqFault):
+            self._fail(frame, events)
+        else:
             self._fail(UmqFault("state", machine.refusal(kind), text[:64].encode()), events)
-            return
-        machine.state = target
-        self.actions[kind](self, frame, events)
 
     def _read_binary(self, octets: bytes, events: list[Event]) -> None:
         if self.closed:
@@ -188,7 +192,7 @@ class Peer(Arriving):
     # ── complete messages ───────────────────────────────────────────────────────────────────────
 
     def _emit(self, message: Ordered, events: list[Event]) -> None:
-        """``message`` is complete and its turn has come: do what it says, and give it out."""
+        """Do what ``message`` says and deliver it: it is complete and its turn has come."""
         if self.closed:
             return
         if isinstance(message, CallReceived | CallbackReceived):
@@ -317,7 +321,7 @@ class Peer(Arriving):
             self._discard(frame, events)
 
     def _unknown_update(self, topic: int, id: str) -> None:
-        """Say ``U`` once to an update which nobody wants, then be silent (UM-12, UM-14)."""
+        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14)."""
         if topic in self._closing:
             self.counters.late_updates += 1
             return
@@ -339,7 +343,7 @@ class Peer(Arriving):
         topic = message.topic
         if topic in self._subscriptions:
             if isinstance(message, TopicClosed):
-                self._subscriptions.discard(topic)
+                del self._subscriptions[topic]
             return True
         if isinstance(message, TopicClosed):
             self._closing.pop(topic, None)
@@ -417,7 +421,7 @@ class Peer(Arriving):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def next_deadline(self) -> float | None:
-        """The older name of ``deadline``."""
+        """Return the older name of ``deadline``."""
         return self.deadline
 
     def advance(self, now: float) -> list[Event]:
@@ -449,7 +453,7 @@ class Peer(Arriving):
             self.deadlines.set("fill", self._outgoing_since + self._fill_seconds)
 
     def _closing_expired(self, now: float, events: list[Event]) -> None:
-        """Topics which ended here are forgotten: late updates have had their time."""
+        """Topics that ended here are forgotten: late updates have had their time."""
         closing = self._closing
         while closing and (first := next(iter(closing.items())))[1] <= now:
             del closing[first[0]]
@@ -465,14 +469,15 @@ class Peer(Arriving):
     }
 
     def drain(self, now: float) -> list[Event]:
-        """Refuse further calls, and be ``finished`` when those which came are answered."""
+        """Refuse further calls, and be ``finished`` when those that came are answered."""
         self._draining = True
         return []
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
     def lost(self, now: float) -> list[Event | WorkLost]:
-        """The connection is gone or about to be: the waiters of all our calls, which have failed.
+        """Return the waiters of all our calls: these have failed, because the connection is gone or
+        about to be.
 
         Oldest first; a second call returns none.
         """

@@ -1,6 +1,6 @@
-"""The half of a UMQ machine which speaks: its verbs, and what they leave to be answered.
+"""One half of a UMQ machine speaks: it has the verbs, and knows what they leave to be answered.
 
-:class:`Speaker` is the base of :class:`.receiving.Peer`, which listens.
+:class:`Speaker` is the base of :class:`.receiving.Peer`; that one listens.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ..wire import (
     UnsetAttribute,
     Unsubscribe,
     base36,
+    command_text,
     encode,
     is_id,
 )
@@ -40,10 +41,10 @@ from .attachments import Announcement, Incoming, Outgoing, Slot
 
 @dataclass(slots=True)
 class OwnCall:
-    """A call of ours: who waits, and the announcement of its answer's attachments.
+    """Holds a call of ours: who waits, and the announcement of its answer's attachments.
 
-    ``seconds`` is how long an answer may take after the peer has read the call; 0: its deadline
-    is fixed.
+    ``seconds`` is how long an answer may need after the peer has read the call; 0: its deadline is
+    fixed.
     """
 
     waiter: object
@@ -52,11 +53,11 @@ class OwnCall:
 
 
 Wire = str | bytes
-"""A WebSocket message: text or binary."""
+"""A WebSocket message is text or binary."""
 
 
 class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
-    """A machine's verbs (``UM-04``, ``UM-08`` … ``UM-16``).
+    """Has a machine's verbs (``UM-04``, ``UM-08`` … ``UM-16``).
 
     Verbs raise IllegalTransition in a state where they cannot be, LimitExceeded (and send nothing)
     above our own limits, ValueError for what is not theirs to answer.
@@ -71,6 +72,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     counters: Counters
     deadlines: Deadlines
 
+    # What most connections never change stands here: an idle one weighs less.
+    _draining = False
+    _last_call = 0
+    _last_callback = 0
+    _last_topic = 0
+
     def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
@@ -82,24 +89,20 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._characters_max = limits.integer("payload-characters")
         self._attachments_max = limits.integer("attachments")
         self._fill_seconds = limits["attachment-fill-seconds"]
-        self._draining = False
         self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, octets
         self._serving_octets = 0
         self._pending: Pending[int, OwnCall] = Pending(limits.integer("own-calls"))
-        self._last_call = 0
         self._incoming = Incoming()
         self._outgoing = Outgoing()
         self._outgoing_since = now  # of the last message with slots, or the last slot sent
-        self._callbacks: set[int] = set()
-        self._last_callback = 0
-        self._subscriptions: set[int] = set()
-        self._last_topic = 0
-        self._closing: dict[int, float] = {}  # topics which ended here → when to forget them
+        self._callbacks: dict[int, None] = {}
+        self._subscriptions: dict[int, None] = {}
+        self._closing: dict[int, float] = {}  # topics that ended here → when to forget them
         self._published: dict[int, str] = {}  # value of the topic's id → id as it came
 
     @property
     def state(self) -> Any:
-        """Where this side stands: a ClientState or a ServerState."""
+        """Return where this side stands: a ClientState or a ServerState."""
         return self._machine.state
 
     @property
@@ -118,7 +121,9 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         return self._machine.state is self.closed_state or (self._draining and not self._serving)
 
     def outputs(self) -> list[Wire]:
-        """Take the messages to send, in order: ``str`` as text, ``bytes`` as binary."""
+        """Return and forget the messages to send, in order: ``str`` as text, ``bytes`` as
+        binary.
+        """
         out, self._out = self._out, []
         return out
 
@@ -138,7 +143,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def _sending(self) -> None:
-        """A verb of the session; IllegalTransition unless it is open."""
+        """Check that a verb is possible; raise IllegalTransition unless the session is open."""
         if self._machine.state is not self.open_state:
             raise IllegalTransition(self._machine.state, CommandSent)
 
@@ -165,11 +170,11 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self, kind: type[Frame], id: str, payload: str, attachments: Sequence[bytes | Slot]
     ) -> None:
         """Queue a command and its attachments, or raise what ``check`` raises."""
-        self.check(payload, attachments)
+        if attachments or len(payload) > self._characters_max or not payload.isascii():
+            self.check(payload, attachments)
+        self._out.append(command_text(kind, id, payload, len(attachments)))
         if not attachments:
-            self._out.append(encode(kind(id, payload)))
             return
-        self._out.append(encode(kind(id, payload, len(attachments))))
         if not len(self._outgoing):
             self._outgoing_since = self.clock
         self._outgoing.add(attachments)
@@ -187,10 +192,10 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
                 self._out.append(encode(AttachmentError("", slot.error or "")))
 
     def fill(self, slot: Slot, body: bytes) -> None:
-        """The attachment for a slot which was given to a verb; it is sent when its turn comes.
+        """Fill a slot that was passed to a verb; the attachment is sent when its turn comes.
 
-        One above ``attachment-octets`` is replaced by ``-`` and raises LimitExceeded.  A slot
-        which is filled already stays as it is.
+        One above ``attachment-octets`` is replaced by ``-`` and raises LimitExceeded.  A slot that
+        is filled already stays as it is.
         """
         if len(body) > self._limits["attachment-octets"]:
             self.fill_error(slot, "the attachment is too large")
@@ -200,7 +205,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             self._send_slots()
 
     def fill_error(self, slot: Slot, text: str) -> None:
-        """There will be no attachment for this slot: ``-`` takes its place (``UM-04``)."""
+        """Send ``-`` for this slot, because there will be no attachment (``UM-04``)."""
         if not slot.filled:
             slot.error = text
             self._send_slots()
@@ -216,10 +221,10 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     ) -> int:
         """Call the peer; the answer's event carries ``waiter`` (``UM-09``).
 
-        ``deadline`` is when CallExpired comes instead; with ``seconds`` not before so many have
-        passed in which the peer took nothing of ours (HO-04).  Returns the call's number.
+        ``deadline`` is when CallExpired comes instead; with ``seconds`` not before that many have
+        passed in which the peer read nothing of ours (HO-04).  Returns the call's number.
         """
-        return self._own_call(Call, payload, attachments, waiter, deadline, seconds)
+        return self.own_call(Call, payload, attachments, waiter, deadline, seconds)
 
     def callback(
         self,
@@ -233,9 +238,9 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     ) -> int:
         """Call what the peer registered as ``callback``; otherwise like ``call`` (``UM-11``)."""
         payload = f"{base36(callback)}:{argument}"
-        return self._own_call(Callback, payload, attachments, waiter, deadline, seconds)
+        return self.own_call(Callback, payload, attachments, waiter, deadline, seconds)
 
-    def _own_call(
+    def own_call(
         self,
         kind: type[Frame],
         payload: str,
@@ -244,12 +249,19 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         deadline: float | None,
         seconds: float,
     ) -> int:
-        self._sending()
+        """Do what ``call`` and ``callback`` do, according to ``kind``, with the payload as it is
+        sent.
+        """
+        if self._machine.state is not self.open_state:
+            raise IllegalTransition(self._machine.state, CommandSent)
         number = self._last_call + 1
-        if self._pending.full:
-            raise LimitExceeded(f"{self._pending.limit} calls are pending already")
-        self._send(kind, base36(number), payload, attachments)
-        self._pending.add(number, OwnCall(waiter, seconds=seconds), deadline)
+        pending = self._pending
+        pending.add(number, OwnCall(waiter, None, seconds), deadline)
+        try:
+            self._send(kind, base36(number), payload, attachments)
+        except BaseException:
+            pending.resolve(number)
+            raise
         if deadline is not None:
             self.deadlines.no_later("call", deadline)
         self._last_call = number
@@ -275,7 +287,8 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     def _answer(
         self, id: str, kind: type[Frame], payload: str, attachments: Sequence[bytes | Slot]
     ) -> None:
-        self._sending()
+        if self._machine.state is not self.open_state:
+            raise IllegalTransition(self._machine.state, CommandSent)
         number = wire.number(id)
         served = self._serving.get(number)
         if served is None:
@@ -285,36 +298,38 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._serving_octets -= served[1]
 
     def register_callback(self) -> int:
-        """A new callback which the peer may call until it is unregistered (``UM-11``)."""
+        """A new callback that the peer may call until it is unregistered (``UM-11``)."""
         if len(self._callbacks) >= self._limits["callbacks"]:
             raise LimitExceeded(f"{len(self._callbacks)} callbacks are registered already")
         self._last_callback += 1
-        self._callbacks.add(self._last_callback)
+        self._callbacks[self._last_callback] = None
         return self._last_callback
 
     def unregister_callback(self, callback: int) -> None:
         """The peer is told ``E`` 2 from now on (``UM-11``)."""
-        self._callbacks.discard(callback)
+        self._callbacks.pop(callback, None)
 
     def subscribe(self) -> int:
-        """A new topic, known before the call which asks the peer to publish to it (``UM-14``)."""
+        """Return a new topic, known before the call that asks the peer to publish to it
+        (``UM-14``).
+        """
         self._sending()
         if len(self._subscriptions) >= self._limits["subscriptions"]:
             raise LimitExceeded(f"{len(self._subscriptions)} topics are subscribed already")
         self._last_topic += 1
-        self._subscriptions.add(self._last_topic)
+        self._subscriptions[self._last_topic] = None
         return self._last_topic
 
     def unsubscribe(self, topic: int) -> None:
         """Say ``U``; what still comes is dropped silently (``UM-14``).  Nothing if it has ended."""
         self._sending()
         if topic in self._subscriptions:
-            self._subscriptions.discard(topic)
+            del self._subscriptions[topic]
             self._close_topic_here(topic)
             self._out.append(encode(Unsubscribe(base36(topic))))
 
     def open_topic(self, id: str) -> int:
-        """The peer subscribed and chose ``id``: publish to the topic which this returns.
+        """The peer subscribed and chose ``id``: publish to the topic that this returns.
 
         ValueError for what is no id, or is a topic already (``UM-12``).
         """
@@ -330,7 +345,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         return topic
 
     def publish(self, topic: int, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
-        """An update on an open topic (``UM-12``); ValueError if the topic was closed."""
+        """Send an update on an open topic (``UM-12``); raise ValueError if the topic was closed."""
         self._sending()
         id = self._published.get(topic)
         if id is None:

@@ -1,13 +1,12 @@
-"""Both sides of a UMQ connection as machines: messages in, events out.  No I/O, no clock.
+"""Both sides of a UMQ connection are machines: messages in, events out.  They need no I/O and no
+clock.
 
-How the protocol works
-----------------------
-The client says ``H`` with whatever authorises it, the server answers ``W``.  From then on both
-sides are alike (:class:`.receiving.Peer`): either calls the other (``C``, ``R``, ``E``), calls
-back what the other registered (``B``), publishes to topics which the other subscribed (``T``,
-``D``, ``U``) and sets attributes at the other (``S``, ``X``).  Commands are text messages; binary
-messages fill the attachment slots which commands announced, in order.  ``F`` ends everything, from
-either side.
+How the protocol works ---------------------- The client says ``H`` with whatever authorises it, the
+server answers ``W``.  From then on both sides are alike (:class:`.receiving.Peer`): either calls
+the other (``C``, ``R``, ``E``), calls back what the other registered (``B``), publishes to topics
+that the other subscribed (``T``, ``D``, ``U``) and sets attributes at the other (``S``, ``X``).
+Commands are text messages; binary messages fill the attachment slots that commands announced, in
+order.  ``F`` ends everything, from either side.
 
 Nothing travels twice and nothing is acknowledged but calls, by their answers.  So what is pending
 when the connection ends has failed, and nobody knows whether the peer did it.
@@ -32,11 +31,13 @@ from .attachments import Ordered, Slot
 from .receiving import ACTIONS, Peer
 
 UNDECIDED: Final = "undecided"
-"""A fault's reason: nobody has said in time whether the client may come in."""
+"""A fault has this reason if nobody has said in time whether the client may come in."""
 
 
 class Client(Peer):
-    """The side which connects: ``hello`` first, then WelcomeReceived (``UM-06``, ``UM-07``)."""
+    """Is the side that connects: it says ``hello`` first, then WelcomeReceived (``UM-06``,
+    ``UM-07``).
+    """
 
     table = CLIENT
     open_state = ClientState.OPEN
@@ -95,7 +96,7 @@ Client.actions = {**ACTIONS, Welcome: Client._on_welcome}
 
 
 class Server(Peer):
-    """The side which answers: after HelloReceived, ``welcome`` or ``fatal`` (UM-06, UM-07)."""
+    """The side that answers: after HelloReceived, ``welcome`` or ``fatal`` (UM-06, UM-07)."""
 
     table = SERVER
     open_state = ServerState.OPEN

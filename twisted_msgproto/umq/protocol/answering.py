@@ -1,4 +1,4 @@
-"""How a UMQ session answers the peer's calls: the hooks which are asked, and what they may say."""
+"""A UMQ session answers the peer's calls with hooks; here is what they may say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .verbs import Answer, Verbs
 
 
 class Answering(Verbs):
-    """The part of a session which answers calls."""
+    """The part of a session that answers calls."""
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -35,13 +35,15 @@ class Answering(Verbs):
 
         Text, UTF-8 octets, a :class:`~.exchange.Reply`, None for an empty answer, or a Deferred or
         coroutine for any of these; an exception becomes ``E`` (``UM-09``).  Not called for calls
-        which the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
+        that the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
         refuses with code 6 where there is no sink.
         """
         return self._accept()
 
     def _accept(self) -> None:
-        """The answer where no application answers: yes, if the sink has taken the call."""
+        """Return the answer where no application answers: yes, if the sink has accepted the
+        call.
+        """
         if self.factory.sink is None:
             raise Refused("not an RPC server", Code.NOT_AN_RPC_SERVER.value)
 
@@ -58,13 +60,13 @@ class Answering(Verbs):
         return self.requestReceived(self._message(request))
 
     def admit(self, message: CallReceived | CallbackReceived) -> None:
-        """Whether this call may come at all: raise Refused before anything of it is stored.
+        """Decide whether this call may come at all: raise Refused before anything of it is stored.
 
         By default every call may.
         """
 
     def needsSafety(self, message: CallReceived | CallbackReceived) -> bool:
-        """Whether this call is answered only when the sink has it safe (if there is a sink).
+        """Return whether this call is answered only when the sink has it safe (if there is a sink).
 
         True by default; a method may be registered with ``durable=False``.
         """
@@ -102,7 +104,7 @@ class Answering(Verbs):
     # ── attachments one by one ──────────────────────────────────────────────────────────────────
 
     _streams: dict[int, tuple[object, AttachmentStream]]
-    _stream_octets: int
+    _stream_octets = 0
 
     def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
         message = event.message
@@ -124,8 +126,8 @@ class Answering(Verbs):
                 del self._streams[id(message)]
 
     def _streamOf(self, message: object) -> AttachmentStream | None:
-        """The attachments of ``message`` which come one by one; asked for once."""
-        kept = self._streams.get(id(message)) if self._streams else None
+        """Return the attachments of ``message`` that come one by one; asked for once."""
+        kept = self._streams.get(id(message))
         if kept is None:
             return None
         stream = kept[1]
@@ -135,7 +137,9 @@ class Answering(Verbs):
         return stream
 
     def _streamChanged(self, octets: int) -> None:
-        """Octets of streamed attachments came, or were taken: not read on above a limit."""
+        """Count octets of streamed attachments that came or were consumed; above a limit reading
+        pauses.
+        """
         self._stream_octets += octets
         if self._stream_octets > self.limits["attachments-octets"] // 4:
             self._control.pause("stream")
@@ -192,11 +196,11 @@ class Answering(Verbs):
             self._settle()
 
     def _answer(self, id: str, result: Any) -> None:
-        if not self.machine.opened:
-            return
         try:
             if type(result) is str:
                 self.machine.result(id, result)
+                return
+            if not self.machine.opened:
                 return
             attachments: Sequence[Any] = ()
             if isinstance(result, Reply):
@@ -213,7 +217,7 @@ class Answering(Verbs):
             self._refuse(id, Failure())
 
     def _refuse(self, id: str, failure: Failure) -> None:
-        """A call failed: what was meant for the peer is said, the rest is ours to know."""
+        """Answer a call that failed: only what was meant for the peer is sent."""
         if not self.machine.opened:
             return
         methods = self.factory.methods

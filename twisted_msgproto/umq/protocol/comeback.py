@@ -1,27 +1,36 @@
-"""A UMQ client which comes back: subscriptions and attributes are renewed with each session."""
+"""A UMQ client reconnects: subscriptions and attributes are renewed with each session."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, LimitExceeded
+from ...core.errors import ConnectionClosed, LimitExceeded, shown
 from ...net.comeback import ClientComeback
 from .exchange import Reply, Update
 from .sides import UmqClient, UmqClientFactory
-from .topics import Subscription
+from .subscriptions import Subscription
 
 log = Logger(namespace="twisted_msgproto.umq")
 
 
 class Renewed:
-    """A subscription which is renewed with every session; :meth:`end` it when it is enough."""
+    """Is a subscription that is renewed with every session; :meth:`end` it when it is enough.
+
+    The server may end it while the session continues: it refuses it, or says ``D``.  Then nothing
+    more comes until the next session, or until it is asked for again with :meth:`renew`.
+
+    Attributes:
+        reason: why nothing more comes, though a session may stand: ``"closed"``, ``"refused"``,
+            ``"slow"`` or ``"unsubscribed"``, as :class:`~.subscriptions.Subscription` has them;
+            None while updates come, or will with the next session.
+        failure: the exception behind the reason, or None.
+    """
 
     def __init__(
         self,
@@ -33,33 +42,75 @@ class Renewed:
         self._request = request
         self._hook = hook
         self._subscription: Subscription | None = None
+        self._ending: list[Deferred[str]] = []
+        self.reason: str | None = None
+        self.failure: Exception | None = None
+
+    def whenEnded(self) -> Deferred[str]:
+        """Fires with the ``reason`` when nothing more comes; never fails.
+
+        The end of a session alone is no reason.
+        """
+        ended: Deferred[str] = Deferred(self._ending.remove)
+        if self.reason is None:
+            self._ending.append(ended)
+        else:
+            ended.callback(self.reason)
+        return ended
 
     def end(self) -> None:
         """Unsubscribe, now and for all sessions to come."""
         self._service._renewed.pop(self, None)
         if self._subscription is not None:
             self._subscription.unsubscribe()
+        self._end("unsubscribed", None)
+
+    def renew(self) -> None:
+        """Ask for it again, now or in the next session; nothing happens while it lives."""
+        self._service._renewed[self] = None
+        session = self._service.session
+        if self._subscription is None or self._subscription.ended:
+            self.reason = self.failure = None
+            if session is not None:
+                self._renew(session)
 
     def _renew(self, session: UmqClient) -> None:
+        self.reason = self.failure = None
         try:
-            self._subscription = session.subscribe(self._request, self._hook)
-        except Exception:
-            self._refused(Failure())
-        else:
-            self._subscription.whenStarted().addErrback(self._refused)
+            subscription = session.subscribe(self._request, self._hook)
+        except ConnectionClosed:
+            return  # the next session will have it
+        except Exception as error:
+            self._end("refused", error)
+            return
+        self._subscription = subscription
+        subscription.whenEnded().addCallback(self._ended, subscription)
 
-    def _refused(self, failure: Failure) -> None:
-        if not failure.check(ConnectionClosed):
-            log.info("a subscription was not renewed: {error}", error=failure.getErrorMessage())
+    def _ended(self, reason: str, subscription: Subscription) -> None:
+        if reason != "lost" and subscription is self._subscription:
+            self._end(reason, subscription.failure)
+
+    def _end(self, reason: str, failure: Exception | None) -> None:
+        if self.reason is not None:
+            return
+        self.reason, self.failure = reason, failure
+        if reason != "unsubscribed":
+            log.info(
+                "a subscription has ended: {reason}{error}",
+                reason=reason,
+                error="" if failure is None else f", {shown(str(failure))[1:-1]}",
+            )
+        while self._ending:
+            self._ending.pop(0).callback(reason)
 
 
 class UmqClientService(ClientComeback[UmqClient]):
     """Keeps one session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
-    A call which was not sent waits for the next session.  One which was on its way when the
-    session ended fails with ConnectionClosed, because nobody knows whether the server did it; a
-    caller who knows that doing it twice does no harm says ``safe=True``, and it is repeated.
-    Subscriptions and attributes are renewed with every new session.
+    A call that was not sent waits for the next session.  One that was on its way when the session
+    ended fails with ConnectionClosed, because nobody knows whether the server did it; a caller who
+    knows that doing it twice does no harm says ``safe=True``, and it is repeated. Subscriptions and
+    attributes are renewed with every new session.
     """
 
     factory: UmqClientFactory
@@ -81,7 +132,7 @@ class UmqClientService(ClientComeback[UmqClient]):
         *,
         safe: bool = False,
     ) -> Deferred[Reply]:
-        """Call the server in the session which stands, or in the next one (``UM-09``).
+        """Call the server in the session that stands, or in the next one (``UM-09``).
 
         ``timeout`` (None: the limit ``call-seconds``) is for all of it, waiting for a session
         included.  ``safe``: it may be repeated when a session ends before its answer; its
@@ -116,30 +167,49 @@ class UmqClientService(ClientComeback[UmqClient]):
             renewed._renew(self.session)
         return renewed
 
-    def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:
+    def setAttribute(
+        self, name: str, value: str, attachments: Sequence[Any] = ()
+    ) -> Deferred[None]:
         """Set an attribute, now and in every session to come; attachments are octets here.
 
-        ValueError for a name which no attribute has.
+        The Deferred fires when it is written in the session that stands, or at once where none
+        does.  It fails with ValueError for a name that no attribute has, and with LimitExceeded;
+        then no session has it.
         """
         if "=" in name:
-            raise ValueError(f"an attribute's name has no '=': {name!r}")
+            return fail(ValueError(f"an attribute's name has no '=': {name!r}"))
         self._attributes[name] = value, attachments
-        if self.session is not None:
-            with suppress(ConnectionClosed):  # the next session will have it
-                self.session.setAttribute(name, value, attachments)
+        if self.session is None:
+            return succeed(None)
 
-    def unsetAttribute(self, name: str) -> None:
-        """Unset an attribute, now and in every session to come."""
+        def refused(failure: Failure) -> None:
+            if not failure.check(ConnectionClosed):  # else the next session will have it
+                self._attributes.pop(name, None)
+                failure.raiseException()
+
+        return self.session.setAttribute(name, value, attachments).addErrback(refused)
+
+    def unsetAttribute(self, name: str) -> Deferred[None]:
+        """Remove an attribute, now and in every session to come; as :meth:`setAttribute`."""
         self._attributes.pop(name, None)
-        if self.session is not None:
-            with suppress(ConnectionClosed):
-                self.session.unsetAttribute(name)
+        if self.session is None:
+            return succeed(None)
+
+        def refused(failure: Failure) -> None:
+            failure.trap(ConnectionClosed)  # then the next session will not have it
+
+        return self.session.unsetAttribute(name).addErrback(refused)
 
     def _renew(self, session: UmqClient) -> None:
         for name, (value, attachments) in self._attributes.items():
-            session.setAttribute(name, value, attachments)
+            session.setAttribute(name, value, attachments).addErrback(self._notRenewed, name)
         for renewed in list(self._renewed):
             renewed._renew(session)
+
+    def _notRenewed(self, failure: Failure, name: str) -> None:
+        if not failure.check(ConnectionClosed):
+            text = failure.getErrorMessage()
+            log.warn("attribute {name} was not set again: {text}", name=name, text=text)
 
     def _closeSession(self, session: UmqClient) -> Deferred[None]:
         return session.close()

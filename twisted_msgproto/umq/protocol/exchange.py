@@ -1,4 +1,4 @@
-"""What applications exchange over UMQ: requests, replies, their errors, attachments one by one."""
+"""Applications exchange these over UMQ: requests, replies, their errors, attachments one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .session import UmqSession
 
 Body = bytes | Slot | Deferred[bytes]
-"""An attachment to send: octets, or a Deferred which fires with them (a failure sends ``-``)."""
+"""An attachment to send is octets, or a Deferred that fires with them (a failure sends ``-``)."""
 
 
 class CallFailed(Refused):
@@ -51,10 +51,10 @@ class AttachmentLost(PeerError):
 
 @dataclass(slots=True)
 class Reply:
-    """An answer: a text and its attachments.
+    """Is an answer: a text and its attachments.
 
-    Received, each attachment is its octets or an AttachmentFailure; of a call which was
-    ``streamed`` they come through ``stream`` instead.
+    Received, each attachment is its octets or an AttachmentFailure; of a call that was ``streamed``
+    they come through ``stream`` instead.
     """
 
     payload: Any = ""
@@ -64,7 +64,7 @@ class Reply:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """A stock server's answer to a call for which it has no method (``UM-17``).
+    """A stock server answers a call with this if it has no method for it (``UM-17``).
 
     ``durable``: the call is in its queue; else it has none, and an application has the call.
     """
@@ -77,7 +77,7 @@ class Stored:
 
     @classmethod
     def read(cls, payload: str) -> Stored | None:
-        """What an answer's payload says; None if it is something else."""
+        """Return what an answer's payload says; None if it is something else."""
         if not payload.startswith("{"):
             return None
         text = "".join(payload.split())
@@ -90,7 +90,7 @@ _NOT_STORED: Final = '{"stored":false}'
 
 @dataclass(slots=True)
 class Update:
-    """Something new on a topic (``UM-12``); attachments as in :class:`Reply`."""
+    """Something new came on a topic (``UM-12``); attachments as in :class:`Reply`."""
 
     payload: str
     attachments: Sequence[Attachment] = ()
@@ -99,7 +99,7 @@ class Update:
 
 @dataclass(slots=True)
 class Request:
-    """A call (``C``) or a callback (``B``) of the peer.
+    """The peer made a call (``C``) or a callback (``B``).
 
     ``callback`` is the callback's id, None for a call; ``session`` is where it came from.
     """
@@ -118,13 +118,13 @@ def refusal(code: int, text: str) -> Refused:
 
 
 def plain(attachments: Sequence[Attachment]) -> list[bytes]:
-    """Attachments for the table's column: one which failed is empty there."""
+    """Return the attachments for the table's column: one that failed is empty there."""
     return [b"" if isinstance(entry, AttachmentFailure) else entry for entry in attachments]
 
 
 @dataclass(slots=True)
 class AttachmentStream:
-    """The attachments of one message, one by one (``UM-19``).
+    """Delivers the attachments of one message, one by one (``UM-19``).
 
     Attributes:
         count: how many there will be in all.
@@ -146,7 +146,7 @@ class AttachmentStream:
         return self._came == self.count
 
     def next(self) -> Deferred[bytes]:
-        """The next attachment.
+        """Return the next attachment.
 
         Fails with AttachmentLost when ``-`` came in its place, with ConnectionClosed when the
         connection ended first.  IndexError after the last.

@@ -1,4 +1,4 @@
-"""UMQ on Twisted, both sides: what a session does with the events of its machine.
+"""On Twisted, a UMQ session of either side follows the events of its machine.
 
 :class:`UmqSession` is what :class:`.sides.UmqServer` and :class:`.sides.UmqClient` share.  What
 every session does, whatever its protocol, stands in :mod:`twisted_msgproto.net.link`.
@@ -15,6 +15,7 @@ from ...core.connection import WorkLost
 from ...core.errors import ConnectionClosed, Fault, TimedOut, shown
 from ...core.limits import Limit
 from ...net.authentication import LOGIN_LIMITS
+from ...net.outbox import fail_all
 from ...net.session import SessionHooks
 from ...net.wires.websocket import WEBSOCKET_LIMITS
 from ..terms import states
@@ -39,6 +40,7 @@ from ..wire import Code, UmqFault
 from .answering import Answering
 from .exchange import CallFailed, Reply, Request, SessionRefused, Update
 from .storing import Gathered, batch_of
+from .subscriptions import Subscription
 from .topics import Topic
 
 SUBPROTOCOL: Final = "umq"
@@ -53,7 +55,7 @@ LIMITS: Final = (
     Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
     Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
 )
-"""All limits of both sides (``UM-14``, ``UM-19`` … ``UM-21``)."""
+"""Both sides have these limits (``UM-14``, ``UM-19`` … ``UM-21``)."""
 
 _REPLY_CODES: Final = (Code.FORMAT, Code.UNSUPPORTED_COMMAND)
 
@@ -74,56 +76,60 @@ class PeerAttributes(Mapping[str, str]):
         return len(self._session.machine.attributes)
 
     def attachments(self, name: str) -> list[Attachment]:
-        """The attachments which are part of the value; KeyError for what is not set."""
+        """Return the attachments that are part of the value; KeyError for what is not set."""
         return self._session.machine.attributes[name].attachments
 
 
 class UmqSession(Answering):
-    """One UMQ connection: verbs which return Deferreds, and hooks for subclasses.
+    """Is one UMQ connection: it has verbs that return Deferreds, and hooks for subclasses.
 
     Attributes:
         machine: where the protocol stands.
         session: the session's public name.
         peer: the peer's transport address as text.
         address: its host alone; "" where there is none.
-        clientId: the identity which was accepted at ``H``, or None (``UM-06``).
-        attributes: the peer's attributes as a mapping.
-        topics: the topics which the peer subscribed here, by number.
-        subscriptions: the topics which we subscribed, by number.
+        clientId: the identity that was accepted at ``H``, or None (``UM-06``).
+        topics: the topics that the peer subscribed here, by number.
+        subscriptions: the topics that we subscribed, by number.
     """
 
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
     noInputs: ClassVar[Any] = ()
-    readsWhileDraining = True  # attachments of calls which came, and answers to ours
-    _established = False
+    readsWhileDraining = True  # attachments of calls that came, and answers to ours
+    timeFaults = frozenset({"hello-seconds"})
+
+    # What most sessions never change stands here: an idle one weighs less.
+    _backlog = 0
+    _own_paused = False
+    _over = False  # more is unread than unread-octets
+    _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait for that
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
     def attributeChanged(self, name: str, value: str | None) -> None:
-        """The peer set an attribute, or unset it (None) (``UM-15``, ``UM-16``)."""
+        """Called when the peer has set an attribute, or removed it (None) (``UM-15``,
+        ``UM-16``).
+        """
+
+    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
+        """A topic that we subscribed brings no more updates (``UM-13``, ``UM-14``).
+
+        ``reason`` is one of those that :class:`~.subscriptions.Subscription` has.
+        """
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """The upgrade is done: begin; a subclass which overrides this calls it first."""
+        """The upgrade is done: begin; a subclass that overrides this calls it first."""
         factory = self.factory
         kind = type(self)
-        self.limits = factory.limits
-        self.clientId = None
-        self.attributes = PeerAttributes(self)
         self.topics = {}
         self.subscriptions = {}
         self._callbacks: dict[int, Callable[[Request], Any]] = {}
         self._call_seconds = factory.limits["call-seconds"]
         self._slowTopics: dict[Topic, None] = {}
         self._streams = {}
-        self._stream_octets = 0
-        self._backlog = 0
-        self._own_paused = False
-        self._over = False  # more is unread than unread-octets
-        self._inbox: list[CallReceived | CallbackReceived] = []  # calls which wait for that
         self._gathered = Gathered()
-        self._reason = None
         self._selective = kind.admit is not Answering.admit
         self._stores = (
             factory.sink is not None
@@ -133,29 +139,40 @@ class UmqSession(Answering):
         super().connectionMade()
         self.machine.taken_at = self._takenAt
 
+    @property
+    def attributes(self) -> PeerAttributes:
+        """The peer's attributes as a mapping, as they are now (``UM-15``, ``UM-16``)."""
+        return PeerAttributes(self)
+
     def _takenAt(self, now: float) -> float:
         return now if self.wire.unread else self.wire.moved_at
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
-        """Our calls which were not answered: nobody knows whether the peer did them."""
-        error = self._reason or ConnectionClosed("the connection was lost")
-        for waiter in work:
-            _fire(waiter, Failure(error))
+        """Fail our calls that were not answered: nobody knows whether the peer did them."""
+        fail_all(work, self.ending or ConnectionClosed("the session has ended"))
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: all that is pending fails, then the application is told."""
         self._failAll(reason)
         super().sessionEnding(reason)
 
+    def endInOrder(self) -> None:
+        """No more calls are made; those in flight, and the peer's, are finished."""
+        self._closing = True
+        self.drain()
+
+    def endNow(self) -> None:
+        """What is in flight fails."""
+        self.closeSession()
+
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
-        self._failAll(Failure(ConnectionClosed("the session has ended")))
+        self.because(ConnectionClosed("the session has ended"))
+        self._failAll(Failure(self.ending))
         super()._end(fault)
 
     def _failAll(self, reason: Failure) -> None:
         """The session is over: all that is pending fails (UM-08, UM-19)."""
-        if self._reason is None:
-            self._reason = ConnectionClosed("the connection was lost")
         for event in self.machine.lost(self._now()):
             if isinstance(event, WorkLost):
                 self.workLost(event.work, reason)
@@ -166,34 +183,29 @@ class UmqSession(Answering):
         streams, self._streams = self._streams, {}
         for _, stream in streams.values():
             stream.lost()
-        self._inbox.clear()
+        self._inbox = None
 
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
-        """Where the session stands, as plain values without secrets; empty before the upgrade."""
+        """Return where the session stands, as plain values without secrets; empty before the
+        upgrade.
+        """
         return {} if self.transport is None else super().snapshot()
 
     # ── what comes in ───────────────────────────────────────────────────────────────────────────
 
     def received(self, inputs: Any) -> None:
-        """The WebSocket messages of one read, followed one after the other and settled once.
+        """Follow the WebSocket messages of one read, one after the other, and then write once.
 
-        What a message leads to happens before the machine sees the next: a call which is answered
-        at once is no longer pending then, and a topic which it opened can be unsubscribed.
+        What a message leads to happens before the machine sees the next: a call that is answered at
+        once is no longer pending then, and a topic that it opened can be unsubscribed.
 
-        A peer which makes us write what it does not read is not read either.  One which only says
+        A peer that makes us write what it does not read is not read either.  One that only says
         what it has to is read: otherwise both sides could wait for each other.
         """
         if self._ended:
             return
         waiting = self.wire.waiting if self._over else 0
-        receive, now = self.machine.receive, self._now()
-        within, self._following = self._following, True
-        try:
-            for message in inputs:
-                self._follow(receive((message,), now))
-        finally:
-            self._following = within
-        self._settle()
+        self._follow(self.machine.receive_each(inputs, self._now()))
         if self._over and (
             self._inbox or (not self.readsWhileUnread and self.wire.waiting > waiting)
         ):
@@ -205,8 +217,10 @@ class UmqSession(Answering):
             self._follow(self.machine.oversized(self._now()))
 
     def _settle(self) -> None:
-        """As a link's; before it all that was gathered goes to the sink."""
-        if self._gathered.runs and not self._following:
+        """Do what a link does; before that, everything gathered is delivered to the sink."""
+        if self._following:
+            return
+        if self._gathered.runs:
             self._following = True  # what is safe at once leaves with the same write
             try:
                 for kind, events, calls in self._gathered.take():
@@ -219,6 +233,8 @@ class UmqSession(Answering):
 
     def _onCall(self, event: CallReceived | CallbackReceived) -> None:
         if self._over:
+            if self._inbox is None:
+                self._inbox = []
             self._inbox.append(event)
         elif self._selective and not self._admitted(event):
             return
@@ -238,26 +254,30 @@ class UmqSession(Answering):
     def _onResult(self, event: ResultReceived) -> None:
         waiter: Any = event.waiter
         if not waiter.called:  # the callback of another answer may have cancelled it
-            waiter.callback(Reply(event.payload, event.attachments, self._streamOf(event)))
+            stream = self._streamOf(event) if self._streams else None
+            waiter.callback(Reply(event.payload, event.attachments, stream))
 
     def _onError(self, event: ErrorReceived) -> None:
-        _fire(event.waiter, Failure(CallFailed(event.payload)))
+        waiter: Any = event.waiter
+        waiter.fail(CallFailed(event.payload))
 
     def _onExpired(self, event: CallExpired) -> None:
-        _fire(event.waiter, Failure(TimedOut("the call was not answered in time")))
+        waiter: Any = event.waiter
+        waiter.fail(TimedOut("the call was not answered in time"))
 
     def _onUpdate(self, event: TopicUpdated) -> None:
         if self._stores:
             self._gathered.add("topic", event)
         subscription = self.subscriptions.get(event.topic)
         if subscription is not None:
-            update = Update(event.payload, event.attachments, self._streamOf(event))
+            stream = self._streamOf(event) if self._streams else None
+            update = Update(event.payload, event.attachments, stream)
             self._guarded(subscription._arrived, update)
 
     def _onTopicClosed(self, event: TopicClosed) -> None:
         subscription = self.subscriptions.get(event.topic)
         if subscription is not None:
-            subscription._end()
+            subscription._end("closed")
 
     def _onUnsubscribed(self, event: TopicUnsubscribed) -> None:
         topic = self.topics.get(event.topic)
@@ -286,7 +306,7 @@ class UmqSession(Answering):
             told = Fault(fault.reason, fault.reason)
         self._tell(told, f"closed with F {fault.code.value}")
         broken = fault.code in _REPLY_CODES
-        self._leave(ConnectionClosed(f"the peer broke the protocol: {fault.text}"), broken)
+        self._leave(self.peerError(fault), broken)
 
     actions: ClassVar = {
         CallReceived: _onCall,
@@ -312,22 +332,16 @@ class UmqSession(Answering):
         """Too much is unread: calls wait until the peer has read its answers."""
         self._over = paused
         if not paused:
-            waiting, self._inbox = self._inbox, []
-            self._follow(waiting)
+            waiting, self._inbox = self._inbox, None
+            self._follow(waiting or ())
             if not self._over:
                 self._control.resume("unread-output")
 
     def outputDrained(self) -> None:
-        """The peer has read everything: topics go on, each in its turn (``UM-21``)."""
+        """Resume topics, each in its turn, because the peer has read everything (``UM-21``)."""
         for topic in list(self._slowTopics):
             topic._drain()
 
     def _backlogChanged(self, count: int) -> None:
         self._backlog += count
         self._lookBacklog()
-
-
-def _fire(waiter: Any, failure: Failure) -> None:
-    """A call has failed, unless its caller has cancelled it meanwhile: each fires once."""
-    if not waiter.called:
-        waiter.errback(failure)

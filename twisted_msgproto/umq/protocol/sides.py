@@ -38,6 +38,7 @@ from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.backpressure import OctetBudget
+from ...net.clients.client import ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory
 from ...net.sink import IMessageSink
 from ...net.wires.websocket import (
@@ -72,7 +73,7 @@ class IUmqIdentity(Interface):
 
 @implementer(IUmqIdentity)
 class _Identity(str):
-    """An avatar which is its own name."""
+    """An avatar that is its own name."""
 
 
 class UmqRealm:
@@ -82,7 +83,7 @@ class UmqRealm:
     """
 
     def requestAvatar(self, avatarId: Any, mind: object, *interfaces: Any) -> tuple[Any, Any, Any]:
-        """The identity of ``avatarId``; anonymous clients have an empty one."""
+        """Return the identity of ``avatarId``; anonymous clients have an empty one."""
         if IUmqIdentity not in interfaces:
             raise NotImplementedError("only IUmqIdentity")
         if avatarId is ANONYMOUS:
@@ -104,7 +105,7 @@ class UmqServer(UmqSession):
     _logout: Callable[[], Any] | None = None
 
     def credentials(self, hello: HelloReceived) -> ICredentials | None:
-        """What ``H`` says who the client is, for the factory's portal (``UM-06``).
+        """Return what ``H`` says who the client is, for the factory's portal (``UM-06``).
 
         The default reads ``USER:PASSWORD``, and an empty payload as anonymous.  None or an
         exception rejects the client.
@@ -117,7 +118,8 @@ class UmqServer(UmqSession):
         return Passcode(user, password)
 
     def authorise(self, hello: HelloReceived) -> Any:
-        """Who the client is (``UM-06``): its identity as text, or None; or a Deferred for that.
+        """Return who the client is (``UM-06``): its identity as text, or None; or a Deferred for
+        that.
 
         Raising Refused rejects the client with ``F`` and the error's code.  What has not fired
         after ``hello-seconds`` is cancelled, and the client is told to come again.  The default
@@ -139,7 +141,9 @@ class UmqServer(UmqSession):
         return accepted.name
 
     def welcome(self, hello: HelloReceived) -> str | Reply:
-        """The payload of our ``W``, as a :class:`~.exchange.Reply` with attachments (``UM-07``)."""
+        """Return the payload of our ``W``, as a :class:`~.exchange.Reply` with attachments
+        (``UM-07``).
+        """
         return ""
 
     def makeMachine(self) -> Server:
@@ -173,7 +177,8 @@ class UmqServer(UmqSession):
     def _authorised(self, identity: str | None, hello: HelloReceived) -> None:
         if self.machine.closed:
             return
-        self.clientId = identity
+        if identity is not None:
+            self.clientId = identity
         welcome = self.welcome(hello)
         reply = welcome if isinstance(welcome, Reply) else Reply(welcome)
         self._time()
@@ -200,13 +205,13 @@ class UmqServer(UmqSession):
 
 
 class UmqServerFactory(MsgprotoServerFactory):
-    """Builds a :class:`UmqServer` for each client which connects.
+    """Builds a :class:`UmqServer` for each client that connects.
 
-    What :meth:`buildProtocol` returns is the connection which carries it; its ``session`` is the
+    What :meth:`buildProtocol` returns is the connection that carries it; its ``session`` is the
     :class:`UmqServer`.
 
     Attributes:
-        methods: the methods which clients may call, or None.
+        methods: the methods that clients may call, or None.
         portal: who may come in, or None for everybody.
         authentication: asks the portal; None without one.
         webSocket: the factory of the connections.
@@ -228,7 +233,7 @@ class UmqServerFactory(MsgprotoServerFactory):
         portal: Portal | None = None,
         origins: Sequence[str] = (),
     ) -> None:
-        """As :class:`MsgprotoServerFactory`; ``origins`` are the web pages which may connect."""
+        """As :class:`MsgprotoServerFactory`; ``origins`` are the web pages that may connect."""
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.webSocket = WebSocketServerFactory(
             self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
@@ -249,8 +254,21 @@ class UmqServerFactory(MsgprotoServerFactory):
             )
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """A connection with a session in it, or None (which closes it) above a limit."""
+        """Return a connection with a session in it, or None (which closes it) above a limit."""
         return self.webSocket.buildProtocol(addr)
+
+    def push(
+        self,
+        clientId: str,
+        payload: str,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+    ) -> Deferred[Reply]:
+        """Call the newest session of a client (``UM-09``); its answer.
+
+        Fails with ConnectionClosed if the client has none, and as :meth:`UmqSession.call`.
+        """
+        return self.toNewest(clientId, lambda session: session.call(payload, attachments, timeout))
 
     def drain(self) -> Deferred[None]:
         """As :meth:`MsgprotoServerFactory.drain`; connections before their upgrade end at once."""
@@ -266,62 +284,21 @@ def _hello_octets(limits: Limits) -> int:
     return octets
 
 
-class UmqClient(UmqSession):
+class UmqClient(ClientLink, UmqSession):
     """The client's side of one connection; override the hooks of :class:`UmqSession`."""
 
     machine: Client
     readsWhileUnread = True  # it writes calls, and reads their answers
     readsWhileDraining = True  # an end in order waits for answers
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._standing: list[Deferred[UmqClient]] = []
-        self._lostWith: Exception | None = None
-        self._leaving: dict[Deferred[None], None] = {}  # who waits for the end
-        self._lateness: Any = None  # the call which ends the wait for what is in flight
-
-    def whenEstablished(self) -> Deferred[UmqClient]:
-        """Fires with this session when it stands; fails with what ended it before that."""
-        standing: Deferred[UmqClient] = Deferred()
-        if self._lostWith is not None:
-            standing.errback(self._lostWith)
-        elif self._established:
-            standing.callback(self)
-        else:
-            self._standing.append(standing)
-        return standing
-
-    def close(self) -> Deferred[None]:
-        """End the session in order; fires when the connection is closed.
-
-        No more calls are made; those in flight, and the server's, are finished, within the limit
-        ``drain``.
-        """
-        left: Deferred[None] = Deferred(lambda cancelled: self._leaving.pop(cancelled, None))
-        if self._lostWith is not None:
-            left.callback(None)
-            return left
-        self._leaving[left] = None
-        if self._lateness is None:
-            seconds = self.factory.limits["drain"]
-            self._lateness = self.factory.clock.callLater(seconds, self._late)
-            if self.transport is None:  # no upgrade yet
-                self.closeSession()
-            else:
-                self._closing = True
-                self.drain()
-        return left
-
-    def _late(self) -> None:
-        self.closeSession()
-
     def hello(self) -> str:
-        """The payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
+        """Return the payload of our ``H`` (``UM-06``); the default is the factory's ``hello``."""
         hello: str = self.factory.hello
         return hello
 
     def helloAttachments(self) -> Sequence[Any]:
-        """The attachments of our ``H``: octets, or Deferreds which fire with octets (``UM-06``).
+        """Return the attachments of our ``H``: octets, or Deferreds that fire with octets
+        (``UM-06``).
 
         The default is the factory's ``helloAttachments``.  A server takes few and small ones, since
         nobody is authorised yet.
@@ -330,9 +307,9 @@ class UmqClient(UmqSession):
         return attachments
 
     def welcomed(self, welcome: WelcomeReceived) -> Any:
-        """The server accepted us: decide whether we accept the server (``UM-07``).
+        """Return the server accepted us: decide whether we accept the server (``UM-07``).
 
-        Raise, or return a Deferred which fails, to end the session with ``F`` 1.
+        Raise, or return a Deferred that fails, to end the session with ``F`` 1.
         """
 
     def makeMachine(self) -> Client:
@@ -355,56 +332,21 @@ class UmqClient(UmqSession):
             return
         self._control.resume("authorising")
         self.establish()
-        standing, self._standing = self._standing, []
-        for waiting in standing:
-            waiting.callback(self)
         self._follow(self.machine.accept(self._now()))
 
     def _notAccepted(self, failure: Failure) -> None:
         if not failure.check(MsgprotoError):
             self.log.failure("{peer}: the server is not accepted", failure, peer=self.peer)
-        self._reason = Refused("the server was not accepted", Code.REJECTED.value)
+        self.because(Refused("the server was not accepted", Code.REJECTED.value))
         self.closeSession(Code.REJECTED.value, "the server is not accepted")
 
     actions: ClassVar = {**UmqSession.actions, WelcomeReceived: _onWelcome}
-
-    def neverConnected(self, error: Exception) -> None:
-        """The connection was lost before the upgrade: whoever waits for the session hears why."""
-        self._fallen(error)
-        self._left()
-
-    def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: whoever waits for the session hears why."""
-        text = (
-            "the session has ended"
-            if self._established
-            else f"the connection ended: {reason.getErrorMessage()}"
-        )
-        self._fallen(self._reason or ConnectionClosed(text))
-        super().sessionEnding(reason)
-        self._left()
-
-    def _left(self) -> None:
-        """The connection is closed: whoever waits for that hears it."""
-        lateness, self._lateness = self._lateness, None
-        if lateness is not None and lateness.active():
-            lateness.cancel()
-        leaving, self._leaving = self._leaving, {}
-        for left in leaving:
-            if not left.called:  # its caller may have cancelled it
-                left.callback(None)
-
-    def _fallen(self, error: Exception) -> None:
-        self._lostWith = error
-        standing, self._standing = self._standing, []
-        for waiting in standing:
-            waiting.errback(error)
 
 
 class UmqClientFactory(SessionFactory, ClientFactory):
     """Builds a :class:`UmqClient` for one server's address.
 
-    What :meth:`buildProtocol` returns is the connection which carries it; its ``session`` is the
+    What :meth:`buildProtocol` returns is the connection that carries it; its ``session`` is the
     :class:`UmqClient`.
 
     Attributes as :class:`SessionFactory` has them, for the client's one connection at a time;
@@ -439,7 +381,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
         self.methods = methods
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """A connection with a session in it."""
+        """Return a connection with a session in it."""
         return self.webSocket.buildProtocol(addr)
 
 

@@ -1,4 +1,4 @@
-"""What a UMQ session receives as batches for its sink."""
+"""A UMQ session makes batches for its sink of what it receives."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Gathered:
     """What came in one read and goes to the sink.
 
     Attributes:
-        runs: the kind, the events of that kind which came one after the other, and those of them
-            which are calls whose answers wait for the sink.  The order of arrival stays.
+        runs: the kind, the events of that kind that came one after the other, and those of them
+            that are calls whose answers wait for the sink.  The order of arrival stays.
     """
 
     __slots__ = ("runs",)
@@ -32,7 +32,7 @@ class Gathered:
         self.runs: list[tuple[str, list[Any], list[Call]]] = []
 
     def add(self, kind: str, event: Any, waits: bool = False) -> None:
-        """One more event; ``waits``: its answer waits for the sink."""
+        """Add an event; ``waits``: its answer waits for the sink."""
         runs = self.runs
         if not runs or runs[-1][0] != kind:
             runs.append((kind, [], []))
@@ -42,13 +42,13 @@ class Gathered:
             calls.append(event)
 
     def take(self) -> list[tuple[str, list[Any], list[Call]]]:
-        """What was gathered; it is forgotten here."""
+        """Return what was gathered; it is forgotten here."""
         runs, self.runs = self.runs, []
         return runs
 
 
 def batch_of(session: Answering, kind: str, events: list[Any]) -> MessageBatch:
-    """One run as a batch."""
+    """Return one run as a batch."""
     ids: list[str] | None = None
     bodies: list[bytes | None]
     if kind == "attribute":
@@ -69,7 +69,8 @@ def batch_of(session: Answering, kind: str, events: list[Any]) -> MessageBatch:
                 destinations = [
                     None if methods is None else methods.nameIn(event.payload) for event in events
                 ]
-    attachments = [plain(getattr(event, "attachments", ())) for event in events]
+    given = [getattr(event, "attachments", None) for event in events]
+    attachments = [plain(entries) if entries else [] for entries in given]
     octets = sum(len(body) for body in bodies if body is not None)
     octets += sum(len(entry) for entries in attachments for entry in entries)
     return MessageBatch(

@@ -1,20 +1,16 @@
-"""Topics on both sides: the publisher's, which feels a slow subscriber, and the subscriber's."""
+"""A topic as its publisher has it: it feels that a subscriber is slow."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer
-from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ...core.errors import ConnectionClosed, LimitExceeded
 from ..machine.attachments import Slot
-from ..wire import base36
-from .exchange import NoSuchMethod, Reply, Stored, Update
 
 if TYPE_CHECKING:
     from .session import UmqSession
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
 
 @implementer(IConsumer)
 class Topic:
-    """A topic which the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
+    """Is a topic to which the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
 
     What the subscriber does not read waits here, within ``topic-queue-messages`` and
     ``topic-queue-octets``; a registered producer is paused meanwhile.  Above the limits the
@@ -41,6 +37,7 @@ class Topic:
         self._octets = 0
         self._producer: Any = None
         self._streaming = False
+        self._asking: Any = None  # the call that asks a pull producer for its next update
         self._ended: list[Deferred[str]] = []
         self.id = id
         self.closed: str | None = None
@@ -88,7 +85,7 @@ class Topic:
 
     def whenClosed(self) -> Deferred[str]:
         """Fires with the reason when the topic has ended."""
-        ended: Deferred[str] = Deferred()
+        ended: Deferred[str] = Deferred(self._ended.remove)
         if self.closed is None:
             self._ended.append(ended)
         else:
@@ -98,11 +95,17 @@ class Topic:
     # IConsumer, for those who have a producer
 
     def write(self, data: bytes) -> None:
-        """An update with these UTF-8 octets."""
+        """Publish an update with these UTF-8 octets."""
         self.publish(data.decode())
+        if self._producer is not None and not self._streaming and not self.paused:
+            self._askLater()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """``producer`` is paused while the subscriber does not read, stopped at the end."""
+        """Pause ``producer`` while the subscriber does not read, and stop it at the end.
+
+        One that is not ``streaming`` is asked for an update (``resumeProducing``) now, and again
+        each time when the subscriber has read the one before.  Raises RuntimeError if there is one.
+        """
         if self._producer is not None:
             raise RuntimeError("the topic has a producer")
         self._producer, self._streaming = producer, streaming
@@ -110,13 +113,27 @@ class Topic:
             self.unregisterProducer()
             producer.stopProducing()
         elif not streaming:
-            producer.resumeProducing()
+            if not self.paused:
+                producer.resumeProducing()
         elif self.paused:
             producer.pauseProducing()
 
     def unregisterProducer(self) -> None:
         """The producer has no more."""
         self._producer = None
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.cancel()
+
+    def _askLater(self) -> None:
+        """Ask a pull producer for its next update, in a turn of its own, after it delivered one."""
+        if self._asking is None:
+            self._asking = self._session.factory.clock.callLater(0, self._ask)
+
+    def _ask(self) -> None:
+        self._asking = None
+        if not self.paused:  # otherwise when that is over
+            self._producer.resumeProducing()
 
     # The session's side
 
@@ -148,124 +165,9 @@ class Topic:
             session._time()
             session.machine.close_topic(self._number)
             session._settle()
-        producer, self._producer = self._producer, None
+        producer = self._producer
+        self.unregisterProducer()
         if producer is not None:
             producer.stopProducing()
-        ended, self._ended = self._ended, []
-        for waiting in ended:
-            waiting.callback(reason)
-
-
-class Subscription:
-    """A topic which we subscribed at the peer: a hook is called, or iterate ``async for``.
-
-    Attributes:
-        id: the topic's id, as it stands in the subscribing request.
-        ended: the topic has ended; iteration ends after what had come.
-    """
-
-    def __init__(
-        self,
-        session: UmqSession,
-        number: int,
-        hook: Callable[[Update], object] | None,
-        streamed: bool,
-    ) -> None:
-        self._session = session
-        self._number = number
-        self._hook = hook
-        self._streamed = streamed
-        self._backlog: deque[Update] = deque()
-        self._waiting: Deferred[Update | None] | None = None
-        self._failure: BaseException | None = None
-        self._answer: Reply | Failure | None = None
-        self._starting: list[Deferred[Reply]] = []
-        self.id = base36(number)
-        self.ended = False
-
-    def whenStarted(self) -> Deferred[Reply]:
-        """Fires with the answer to the subscribing request; fails like that call."""
-        started: Deferred[Reply] = Deferred()
-        if self._answer is None:
-            self._starting.append(started)
-        else:
-            started.callback(self._answer)
-        return started
-
-    def unsubscribe(self) -> None:
-        """Say ``U``; nothing more is delivered (``UM-14``)."""
-        session = self._session
-        if not self.ended and session.machine.opened:
-            session._time()
-            session.machine.unsubscribe(self._number)
-            session._settle()
-        self._end()
-
-    def __aiter__(self) -> Subscription:
-        return self
-
-    async def __anext__(self) -> Update:
-        """The next update; raises what ended the subscription early, if anything did."""
-        if self._backlog:
-            update = self._backlog.popleft()
-            self._session._backlogChanged(-1)
-            return update
-        if not self.ended:
-            self._waiting = Deferred()
-            waited = await self._waiting
-            if waited is not None:
-                return waited
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        raise StopAsyncIteration
-
-    # The session's side
-
-    def _accepted(self, answer: Reply) -> None:
-        stored = Stored.read(answer.payload)
-        if stored is None:
-            self._started(answer)
-        else:  # nobody will publish to it
-            self._refused(Failure(NoSuchMethod(stored)))
-
-    def _refused(self, failure: Failure) -> None:
-        if not self.ended:
-            self._drop(failure.value)  # type: ignore[arg-type]
-        self._started(failure)
-
-    def _started(self, answer: Reply | Failure) -> None:
-        self._answer = answer
-        starting, self._starting = self._starting, []
-        for started in starting:
-            started.callback(answer)
-
-    def _drop(self, why: BaseException) -> None:
-        """Unsubscribe, and tell whoever iterates why."""
-        self._failure = why
-        self.unsubscribe()
-
-    def _arrived(self, update: Update) -> None:
-        if self._hook is not None:
-            self._hook(update)
-        elif self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            waiting.callback(update)
-        else:
-            self._backlog.append(update)
-            self._session._backlogChanged(1)
-            if len(self._backlog) >= 4 * self._session.limits["backlog"]:
-                self._drop(LimitExceeded("updates came faster than they were taken"))
-
-    def _end(self) -> None:
-        if self.ended:
-            return
-        self.ended = True
-        self._session.subscriptions.pop(self._number, None)
-        if self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            waiting.callback(None)
-
-    def _lost(self) -> None:
-        self._failure = ConnectionClosed("the connection ended, and the subscription with it")
-        self._end()
+        while self._ended:
+            self._ended.pop(0).callback(reason)

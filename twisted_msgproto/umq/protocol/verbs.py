@@ -5,54 +5,63 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, shown
 from ...core.limits import Limits
+from ...core.machine import IllegalTransition
 from ...net.link import SteadyLogger
+from ...net.outbox import Ticket
 from ...net.session import Session
 from ...net.wires.websocket import WebSocketWire
 from ..machine import Client, Server
 from ..machine.attachments import Slot
-from ..wire import base36, number
+from ..wire import Call, Callback, base36, number
 from .exchange import Reply, Request, Update
-from .topics import Subscription, Topic
+from .subscriptions import Subscription
+from .topics import Topic
 
 if TYPE_CHECKING:
     from .session import UmqSession
 
 
-class Answer(Deferred[Reply]):
-    """The Deferred of a call of ours, which its machine keeps as the waiter.
+_UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
+"""What a verb fails with whose work was not sent; TypeError is raised."""
+
+
+class Answer(Ticket[Reply]):
+    """Is the ticket of a call of ours; its machine keeps it as the waiter.
 
     Attributes:
-        number: the call's number.
         streamed: its attachments are wanted one by one.
     """
 
-    number = 0
     streamed = False
 
 
 class Verbs(Session):
-    """The part of a session which an application calls."""
+    """Is the part of a session that an application calls."""
 
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.umq")
     factory: Any
     machine: Server | Client
     wire: WebSocketWire
-    limits: Limits
     topics: dict[int, Topic]
     subscriptions: dict[int, Subscription]
     _callbacks: dict[int, Callable[[Request], Any]]
     _call_seconds: float
     _write: Callable[[Any], None]
-    _reason: Exception | None  # what ended the session, if we know
-    _backlog: int  # updates which nobody has taken yet
+    _backlog: int  # updates that nobody has taken yet
     _own_paused: bool
     _closing = False  # an orderly end of ours, which waits for the answers to our calls
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits of all sessions of this factory."""
+        limits: Limits = self.factory.limits
+        return limits
 
     def call(
         self,
@@ -63,12 +72,15 @@ class Verbs(Session):
     ) -> Deferred[Reply]:
         """Call the peer (``UM-09``); fires with its :class:`~.exchange.Reply`.
 
-        ``attachments`` are octets, or Deferreds which fire with octets.  Fails with CallFailed
+        ``attachments`` are octets, or Deferreds that fire with octets.  Fails with CallFailed
         (``E``), TimedOut after ``timeout`` seconds (default ``call-seconds``), SessionRefused
-        (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored.
-        LimitExceeded is raised above our own limits.
+        (``F``) or ConnectionClosed.  Cancelling forgets the call; its answer is then ignored. Above
+        a limit of ours or one that the peer told it fails with LimitExceeded, and nothing is sent.
         """
-        return self._own(None, payload, attachments, timeout, streamed)
+        try:
+            return self._own(Call, payload, attachments, timeout, streamed)
+        except _UNSENT as error:
+            return fail(error)
 
     def callback(
         self,
@@ -79,18 +91,24 @@ class Verbs(Session):
         streamed: bool = False,
     ) -> Deferred[Reply]:
         """Call what the peer registered as ``callback`` (``UM-11``); otherwise like ``call``."""
-        return self._own(number(callback), argument, attachments, timeout, streamed)
+        try:
+            argument = f"{base36(number(callback))}:{argument}"
+            return self._own(Callback, argument, attachments, timeout, streamed)
+        except _UNSENT as error:
+            return fail(error)
 
     def _own(
         self,
-        callback: int | None,
+        kind: type[Call | Callback],
         payload: str,
         attachments: Sequence[Any],
         timeout: float | None,
         streamed: bool,
     ) -> Deferred[Reply]:
+        if not self._established:
+            raise ConnectionClosed("there is no session")
         machine = self.machine
-        now = self._time()
+        machine.clock = now = self._now()
         if not machine.opened or self._closing:
             raise ConnectionClosed("the session does not stand")
         answer = Answer(self._cancelled)
@@ -98,17 +116,11 @@ class Verbs(Session):
         seconds = self._call_seconds if timeout is None else 0.0
         deadline = now + (seconds or timeout or 0.0)
         bodies = self._bodies(attachments) if attachments else ()
-        if callback is None:
-            answer.number = machine.call(
-                payload, bodies, waiter=answer, deadline=deadline, seconds=seconds
-            )
-        else:
-            answer.number = machine.callback(
-                callback, payload, bodies, waiter=answer, deadline=deadline, seconds=seconds
-            )
+        answer.number = machine.own_call(kind, payload, bodies, answer, deadline, seconds)
         if self._own_paused:
             self._lookBacklog()
-        self._settle()
+        if not self._following:
+            self._settle()
         return answer
 
     def _cancelled(self, answer: Deferred[Reply]) -> None:
@@ -136,17 +148,19 @@ class Verbs(Session):
         timeout: float | None = None,
         streamed: bool = False,
     ) -> Subscription:
-        """Subscribe a topic (``UM-12``, ``UM-14``).
+        """Subscribe to a topic (``UM-12``, ``UM-14``).
 
-        ``request(id)`` gives the payload of the call which asks the peer to publish to topic
-        ``id``.  Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
-        call fails, the subscription ends; its ``whenStarted()`` says why.
+        ``request(id)`` returns the payload of the call that asks the peer to publish to topic
+        ``id``. Updates go to ``hook``, or wait for ``async for update in subscription``.  If the
+        call fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
+        ``whenEnded()`` tells that there are no more updates, and why.
         """
-        self._time()
-        if not self.machine.opened:
-            raise ConnectionClosed("the session does not stand")
-        topic = self.machine.subscribe()
-        subscription = Subscription(cast("UmqSession", self), topic, hook, streamed)
+        session = cast("UmqSession", self)
+        try:
+            topic = self._opened.subscribe()
+        except _UNSENT as error:
+            return Subscription(session, 0, hook, streamed)._never(error)
+        subscription = Subscription(session, topic, hook, streamed)
         self.subscriptions[topic] = subscription
         try:
             answer = self.call(request(subscription.id), attachments, timeout)
@@ -157,7 +171,7 @@ class Verbs(Session):
         return subscription
 
     def openTopic(self, id: str) -> Topic:
-        """The peer subscribed with topic ``id``: publish to what this returns (``UM-12``).
+        """Return the peer subscribed with topic ``id``: publish to what this returns (``UM-12``).
 
         ValueError for what is no id or is in use, LimitExceeded above ``topics``.
         """
@@ -166,20 +180,40 @@ class Verbs(Session):
         self.topics[topic] = Topic(cast("UmqSession", self), topic, id)
         return self.topics[topic]
 
-    def setAttribute(self, name: str, value: str, attachments: Sequence[Any] = ()) -> None:
-        """Set an attribute at the peer (``UM-15``)."""
-        self._time()
-        self.machine.set_attribute(name, value, self._bodies(attachments))
-        self._settle()
+    def setAttribute(
+        self, name: str, value: str, attachments: Sequence[Any] = ()
+    ) -> Deferred[None]:
+        """Set an attribute at the peer (``UM-15``); fires when it is written.
 
-    def unsetAttribute(self, name: str) -> None:
-        """Unset an attribute at the peer (``UM-16``)."""
-        self._time()
-        self.machine.unset_attribute(name)
+        Fails with ConnectionClosed without a session, with LimitExceeded, and with ValueError for a
+        name that no attribute has.
+        """
+        try:
+            self._opened.set_attribute(name, value, self._bodies(attachments))
+        except _UNSENT as error:
+            return fail(error)
         self._settle()
+        return succeed(None)
+
+    def unsetAttribute(self, name: str) -> Deferred[None]:
+        """Remove an attribute at the peer (``UM-16``); as :meth:`setAttribute`."""
+        try:
+            self._opened.unset_attribute(name)
+        except _UNSENT as error:
+            return fail(error)
+        self._settle()
+        return succeed(None)
+
+    @property
+    def _opened(self) -> Server | Client:
+        """The machine, told the time, if the session stands; raises ConnectionClosed otherwise."""
+        if not self._established or not self.machine.opened or self._closing:
+            raise ConnectionClosed("there is no session")
+        self._time()
+        return self.machine
 
     def _lookBacklog(self) -> None:
-        """Updates which nobody takes pause reading, but not while we wait for an answer."""
+        """Pause reading while nobody consumes updates, but not while we wait for an answer."""
         limit = self.limits["backlog"]
         if self._backlog >= limit and not self.machine.calls_pending:
             self._own_paused = True
@@ -189,9 +223,10 @@ class Verbs(Session):
             self._control.resume("backlog")
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:
-        """End the session: with ``F code text`` (``UM-08``), or without a word (code None)."""
+        """End the session: with ``F code text`` (``UM-08``), or without saying why (code None)."""
+        self.because(ConnectionClosed("the session was closed"))
         if self.transport is None:  # no upgrade yet
-            self.wire.abort()
+            self._abort()
         elif not self._ended:
             if code is not None:
                 self.machine.fatal(code, text)
@@ -199,20 +234,20 @@ class Verbs(Session):
 
     def _leave(self, why: Exception, fault: bool = False) -> None:
         """Write what the machine still has to say, and end; what is pending fails with ``why``."""
-        self._reason = self._reason or why
+        self.because(why)
         outputs = self.machine.outputs()
         if outputs:
             self._write(outputs)
         self._end(fault)
 
     def _time(self) -> float:
-        """The machine is told the time, which has passed when a verb is called."""
+        """Tell the machine the time, because some has passed when a verb is called."""
         now: float = self._now()
         self.machine.clock = now
         return now
 
     def _bodies(self, attachments: Sequence[Any]) -> list[bytes | Slot]:
-        """Attachments for the machine: a Deferred becomes a slot which is filled later."""
+        """Return attachments for the machine: a Deferred becomes a slot that is filled later."""
         bodies: list[bytes | Slot] = []
         for attachment in attachments:
             if isinstance(attachment, Deferred):

@@ -1,6 +1,6 @@
-"""What UMQ's machines tell their caller.
+"""UMQ's machines report these events to their caller.
 
-Messages which can have attachments come complete by default: the event is given out when the last
+Messages that can have attachments come complete by default: the event is returned when the last
 attachment is there.  :class:`AttachmentsAnnounced` says earlier that one is on its way; whoever
 wants its attachments one by one answers it with the machine's ``stream`` (``UM-19``).
 """
@@ -16,7 +16,7 @@ from ..wire import UmqFault
 
 @dataclass(slots=True, frozen=True)
 class AttachmentFailure:
-    """What stands in the place of an attachment which its sender could not deliver (``UM-04``)."""
+    """Replaces an attachment that its sender could not deliver (``UM-04``)."""
 
     text: str
 
@@ -26,7 +26,9 @@ Attachment = bytes | AttachmentFailure
 
 @dataclass(slots=True)
 class HelloReceived:
-    """``H`` with all its attachments: answer with ``welcome`` or ``fatal`` (``UM-06``)."""
+    """An ``H`` arrived with all its attachments: answer with ``welcome`` or ``fatal``
+    (``UM-06``).
+    """
 
     version: int
     payload: str
@@ -35,7 +37,7 @@ class HelloReceived:
 
 @dataclass(slots=True)
 class WelcomeReceived:
-    """``W`` with all its attachments: the session stands (``UM-07``)."""
+    """A ``W`` arrived with all its attachments: the session is established (``UM-07``)."""
 
     version: int
     payload: str
@@ -52,7 +54,7 @@ class FatalReceived:
 
 @dataclass(slots=True)
 class CallReceived:
-    """``C``: answer ``id`` with ``result`` or ``error`` (``UM-09``)."""
+    """A ``C`` arrived: answer ``id`` with ``result`` or ``error`` (``UM-09``)."""
 
     id: str
     payload: str
@@ -61,7 +63,7 @@ class CallReceived:
 
 @dataclass(slots=True)
 class CallbackReceived:
-    """``B`` for a callback which is registered; answered like a call (``UM-11``)."""
+    """A ``B`` arrived for a callback that is registered; it is answered like a call (``UM-11``)."""
 
     id: str
     callback: int
@@ -71,7 +73,9 @@ class CallbackReceived:
 
 @dataclass(slots=True)
 class ResultReceived:
-    """``R``: the answer to our call (``UM-10``); ``waiter`` is what the call was given."""
+    """An ``R`` arrived, the answer to our call (``UM-10``); ``waiter`` is what the call was made
+    with.
+    """
 
     number: int
     waiter: object
@@ -81,7 +85,7 @@ class ResultReceived:
 
 @dataclass(slots=True)
 class ErrorReceived:
-    """``E``: our call failed at the peer (``UM-09``)."""
+    """An ``E`` arrived: our call failed at the peer (``UM-09``)."""
 
     number: int
     waiter: object
@@ -90,7 +94,7 @@ class ErrorReceived:
 
 @dataclass(slots=True)
 class CallExpired:
-    """No answer came in time (``UM-20``); one which comes later is ignored."""
+    """No answer came in time (``UM-20``); one that comes later is ignored."""
 
     number: int
     waiter: object
@@ -98,7 +102,7 @@ class CallExpired:
 
 @dataclass(slots=True)
 class TopicUpdated:
-    """``T`` for a topic which we subscribed (``UM-12``)."""
+    """A ``T`` arrived for a topic to which we subscribed (``UM-12``)."""
 
     topic: int
     payload: str
@@ -107,21 +111,23 @@ class TopicUpdated:
 
 @dataclass(slots=True)
 class TopicClosed:
-    """``D``: the publisher ended the topic; it is forgotten (``UM-13``)."""
+    """A ``D`` arrived: the publisher ended the topic; it is forgotten (``UM-13``)."""
 
     topic: int
 
 
 @dataclass(slots=True)
 class TopicUnsubscribed:
-    """``U`` for a topic which we publish: it is closed, ``D`` is on its way (``UM-14``)."""
+    """A ``U`` arrived for a topic that we publish: it is closed, ``D`` is on its way
+    (``UM-14``).
+    """
 
     topic: int
 
 
 @dataclass(slots=True)
 class AttributeSet:
-    """``S``: the peer's attribute has a value now (``UM-15``)."""
+    """An ``S`` arrived: the peer's attribute has a value now (``UM-15``)."""
 
     name: str
     value: str
@@ -130,7 +136,7 @@ class AttributeSet:
 
 @dataclass(slots=True)
 class AttributeUnset:
-    """``X``: the peer's attribute is gone (``UM-16``); it may never have been there."""
+    """An ``X`` arrived: the peer's attribute is gone (``UM-16``); it may never have been there."""
 
     name: str
 
@@ -144,7 +150,7 @@ Message = (
     | TopicUpdated
     | AttributeSet
 )
-"""Events which can have attachments."""
+"""Events that can have attachments."""
 
 STREAMABLE: Final = (CallReceived, CallbackReceived, ResultReceived, TopicUpdated)
 """Messages whose attachments may be had one by one (``UM-19``)."""
@@ -152,7 +158,7 @@ STREAMABLE: Final = (CallReceived, CallbackReceived, ResultReceived, TopicUpdate
 
 @dataclass(slots=True)
 class AttachmentsAnnounced:
-    """``message`` will have ``count`` attachments, and is given out when they are there.
+    """``message`` will have ``count`` attachments, and is returned when they are there.
 
     Call the machine's ``stream(message)`` now to have it at once, and then one
     :class:`AttachmentArrived` for each.
@@ -164,7 +170,7 @@ class AttachmentsAnnounced:
 
 @dataclass(slots=True)
 class AttachmentArrived:
-    """An attachment, or its failure, of a message which is streamed (``UM-19``)."""
+    """An attachment, or its failure, arrived for a message that is streamed (``UM-19``)."""
 
     message: Message
     index: int

@@ -1,7 +1,7 @@
-"""UMQ's limits, states and transitions: what may happen when, as data.
+"""UMQ's limits, states and transitions say what may happen when, as data.
 
 The tables name the peer's frames as :mod:`..wire` has them, and what we do ourselves by the classes
-which end in ``Sent``; so a peer can never take a step which is ours.
+that end in ``Sent``; so a peer can never make a step that is ours.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIMITS: Final = (
     Limit("hello-attachments", 4, "attachments", "of H: nobody is authorised yet (UM-06)"),
     Limit("hello-attachment-octets", 1 << 16, "octets", "one attachment of H (UM-06)", 1),
     Limit("attachment-octets", 16 << 20, "octets", "one attachment (UM-19)", 1),
-    Limit("attachments-octets", 64 << 20, "octets", "attachments which wait (UM-19)", 1),
+    Limit("attachments-octets", 64 << 20, "octets", "attachments that wait (UM-19)", 1),
     Limit("attachment-seconds", 60.0, "s", "the next attachment's arrival (UM-19)", 0.001),
     Limit("attachment-fill-seconds", 45.0, "s", "ours, before - takes its place (UM-04)", 0.001),
     Limit("announcements", 1024, "messages", "with attachments to come (UM-19)", 1),
@@ -52,7 +52,7 @@ LIMITS: Final = (
     Limit("attributes", 256, "attributes", "of the peer (UM-20)", 1),
     Limit("attributes-octets", 1 << 20, "octets", "names, values, attachments of these", 1),
 )
-"""What both sides take as limits (``UM-14``, ``UM-19``, ``UM-20``)."""
+"""Both sides have these limits (``UM-14``, ``UM-19``, ``UM-20``)."""
 
 
 # ── What happens, beside the peer's frames ──────────────────────────────────────────────────────
@@ -87,7 +87,7 @@ class ConnectionLost:
 
 
 class ClientState(State):
-    """Where a client stands."""
+    """A client is in one of these states."""
 
     START = auto()
     AWAITING_WELCOME = auto()
@@ -96,7 +96,7 @@ class ClientState(State):
 
 
 class ServerState(State):
-    """Where a server stands."""
+    """A server is in one of these states."""
 
     AWAITING_HELLO = auto()
     RECEIVING_HELLO = auto()  # H's attachments are on their way
@@ -169,7 +169,7 @@ SERVER: Final[Table[ServerState]] = {
 
 @dataclass(slots=True)
 class Counters:
-    """What a machine has seen, as plain integers."""
+    """Counts what a machine has seen, as plain integers."""
 
     calls: int = 0
     calls_refused: int = 0

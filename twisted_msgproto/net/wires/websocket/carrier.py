@@ -1,8 +1,8 @@
-"""autobahn's protocol classes, bounded on every side, which carry messages for a session.
+"""Bound autobahn's protocol classes on every side, and let them carry messages for a session.
 
-This module is the only place which knows about autobahn's inner life.  A :class:`Carrier` belongs
-to one connection and has a ``session`` (a :class:`.wire.FramedSession`), which is no subclass of
-anything here; what the session sees of it is its wire.
+This module is the only place that knows about autobahn's internals.  A :class:`Carrier` belongs to
+one connection and has a ``session`` (a :class:`.wire.FramedSession`).  The session is no subclass
+of anything here; it sees only its wire.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..output import Output
 from .frames import BINARY, TEXT, close_reason, xored
 from .limits import CLOSE_INTERNAL, CLOSE_NORMAL
 from .quiet import Call, QuietLog, log
-from .wire import FramedSession, WebSocketWire
+from .wire import FramedSession, WebSocketBroken, WebSocketWire
 
 _SLICE = 16384
-"""autobahn is given reads in slices: it copies its whole buffer twice for each frame in it."""
+"""Reads reach autobahn in slices, because it copies its whole buffer twice for each frame in it."""
 
 _PIECES = 256
-"""A message which came in more pieces is put together as it comes."""
+"""A message that came in more pieces is put together as it comes."""
 
 _CONNECTING, _OPEN, _CLOSING, _CLOSED = (
     autobahn.WebSocketServerProtocol.STATE_CONNECTING,
@@ -46,14 +46,15 @@ else:
 
 
 class Carrier(_Mixin):
-    """One WebSocket connection, either side; a mixin in front of autobahn's protocol classes.
+    """Serves one WebSocket connection, either side, as a mixin in front of autobahn's protocol
+    classes.
 
     Attributes:
         factory: a :class:`.factories.WebSocketServerFactory` or
             :class:`.factories.WebSocketClientFactory`.
         session: what the messages are for.
         wire: what the session sees of this.
-        send: takes octets for the peer; short ones are with the system when it returns.
+        send: writes octets for the peer; short ones are with the system when it returns.
         output: what the peer has not read yet.
         oversize: the peer began a message above the limit.
     """
@@ -67,9 +68,9 @@ class Carrier(_Mixin):
     output: Output
     oversize = False
 
-    _held = 0  # octets of a message which is not whole yet
+    _held = 0  # octets of an incomplete message
     _upgraded = False
-    _arrived: list[Any]  # messages which the session has not been given yet
+    _arrived: list[Any]  # messages that the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
     _octets = False  # messages are octets, text or not
     _full_size = 0  # of a message, once the session stands
@@ -77,6 +78,7 @@ class Carrier(_Mixin):
     _consuming = False
     _ping: bytes | None = None
     _drop_call: Call | None = None
+    _broken = ""  # how the peer broke WebSocket
     _loss: Failure | None = None  # what the transport said when it was lost
     _overdue = False  # the server should have dropped the connection by now
     data: Any
@@ -99,7 +101,7 @@ class Carrier(_Mixin):
     def closeWebSocket(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
         """Begin the closing handshake with any code of RFC 6455; aborts if never opened.
 
-        Messages which still arrive are dropped.  Safe to call twice.
+        Messages that still arrive are dropped.  Safe to call twice.
         """
         if self.state == _OPEN:
             self._resume_transport()  # a paused connection could not see the peer's answer
@@ -140,7 +142,7 @@ class Carrier(_Mixin):
     # ── from the transport, to autobahn ─────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Connected: the upgrade comes next."""
+        """Note that the connection is made; the upgrade comes next."""
         self._arrived = []
         self._octets = self.factory.wire.octets
         factory = self.factory
@@ -152,6 +154,7 @@ class Carrier(_Mixin):
             most=factory.unread_octets,
             changed=self._outputChanged,
             drained=self._drained,
+            ledger=factory.sessions.outputLedger,
         )
         self.send = prompt_write(self.transport, self.output.write)
         self.session.wire = self.wire = factory.wire(self)
@@ -159,7 +162,7 @@ class Carrier(_Mixin):
         factory.connectionBegun(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """Octets from the transport."""
+        """Receive octets from the transport."""
         if self.state == _CLOSED:
             return
         if self.autoPingTimeoutCall:  # whoever sends anything lives, a large message too (HO-04)
@@ -206,10 +209,10 @@ class Carrier(_Mixin):
             self._consuming = False
 
     def consumeData(self) -> None:
-        """autobahn's loop over what was read, which stops where reading was paused.
+        """Process what was read, as autobahn's loop does, but stop where reading was paused.
 
-        Before autobahn looks at anything the session has what came in front of it: of a wrong frame
-        nobody shall hear first, nor of a Close, which our answers have to precede.
+        Before autobahn sees a frame, the session receives all messages in front of it: an invalid
+        frame must not be reported before them, and our answers have to precede a Close.
         """
         if self.state in (_OPEN, _CLOSING):
             while not self._reading_paused and self.state != _CLOSED:
@@ -227,10 +230,10 @@ class Carrier(_Mixin):
             super().consumeData()
 
     def _takeWhole(self, data: bytes) -> bytes:
-        """Take the unfragmented messages which ``data`` begins with; what is left of it.
+        """Remove the unfragmented messages at the beginning of ``data``; return the rest of it.
 
-        Nearly all messages are such, and are spared autobahn's detours.  Stops at anything else,
-        and at anything which is not in order: autobahn says what is wrong.
+        Nearly all messages are unfragmented, and need not pass through autobahn.  Stops at anything
+        else, and at anything that is not in order: autobahn says what is wrong.
         """
         server, largest, octets = self.factory.isServer, self.maxFramePayloadSize, self._octets
         place, size = 0, len(data)
@@ -269,7 +272,7 @@ class Carrier(_Mixin):
     # ── from autobahn, to the session ───────────────────────────────────────────────────────────
 
     def _handOn(self) -> None:
-        """Give the session what came, unless the connection closes already."""
+        """Deliver what came to the session, unless the connection closes already."""
         arrived, self._arrived = self._arrived, []
         self.wire.held = self._held
         if self.state == _OPEN:
@@ -301,7 +304,7 @@ class Carrier(_Mixin):
         self.factory.connectionUpgraded(self)
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
-        """A complete message which autobahn put together."""
+        """Accept a complete message that autobahn put together."""
         if self.state == _OPEN:
             self._arrived.append(payload if isBinary or self._octets else payload.decode())
             if self._alone:
@@ -320,14 +323,16 @@ class Carrier(_Mixin):
         super().onMessageBegin(isBinary)
 
     def onMessageFrameBegin(self, length: int) -> None:
-        """As autobahn's; too many fragments are as bad as too many octets."""
+        """Do as autobahn does; too many fragments are as bad as too many octets."""
         self._fragments += 1
         super().onMessageFrameBegin(length)
         if self._fragments > self.factory.frames_max and not self.failedByMe:
             self._max_message_size_exceeded(0, 0, "too many fragments")
 
     def onMessageFrameData(self, payload: bytes) -> None:
-        """Kept in few pieces: a list of tiny ones weighs many times what they weigh."""
+        """Keep the fragments in few pieces, because a list of tiny ones uses many times their
+        size.
+        """
         if not self.failedByMe:
             self._held += len(payload)
             self.frame_data.append(payload)
@@ -335,7 +340,7 @@ class Carrier(_Mixin):
                 self.frame_data = _joined(self.frame_data)
 
     def onMessageFrameEnd(self) -> None:
-        """As autobahn's, with few pieces."""
+        """Do as autobahn does, with few pieces."""
         if not self.failedByMe:
             pieces = self.message_data
             pieces += self.frame_data
@@ -344,23 +349,25 @@ class Carrier(_Mixin):
         self.frame_data = None
 
     def onMessageEnd(self) -> None:
-        """As autobahn's, without its timings and listeners."""
+        """Do as autobahn does, without its timings and listeners."""
         self._held = 0
         if not self.failedByMe:
             self.onMessage(b"".join(self.message_data), self.message_is_binary)
         self.message_data = None
 
     def onPing(self, payload: bytes) -> None:
-        """Answered at once, or, by a peer which does not read, only the last one (RFC 6455)."""
+        """Answer a ping at once; of a peer that does not read, only the last one is answered
+        (RFC 6455).
+        """
         if self.output.full:
             self._ping = payload
         else:
             self.sendPong(payload)  # type: ignore[no-untyped-call]
 
     def onAutoPingTimeout(self) -> None:
-        """No pong: the peer is gone, unless it is we who do not read, or it who reads slowly.
+        """Drop the peer if no pong came, unless we do not read, or the peer reads slowly.
 
-        What it took counts as well: our ping may stand far behind in what it has not read.
+        What the peer read counts as well: our ping may stand far behind in what it has not read.
         """
         if self._reading_paused or self._takes(self.autoPingTimeout):
             self.autoPingTimeoutCall = self.factory.reactor.callLater(
@@ -370,7 +377,7 @@ class Carrier(_Mixin):
             super().onAutoPingTimeout()
 
     def onCloseHandshakeTimeout(self) -> None:
-        """No Close of the peer: it is dropped, unless it still reads what stands before ours."""
+        """Drop the peer if it sent no Close, unless it still reads what we wrote before ours."""
         self.closeHandshakeTimeoutCall = None
         if self.state == _CLOSING and self._takes(self.factory.close_seconds):
             self.closeHandshakeTimeoutCall = self.factory.reactor.callLater(
@@ -380,12 +387,14 @@ class Carrier(_Mixin):
             super().onCloseHandshakeTimeout()
 
     def _takes(self, seconds: float) -> bool:
-        """Whether something waits for the peer, or it took some of it within ``seconds``."""
+        """Return whether something waits for the peer, or it read some of it within ``seconds``."""
         output, now = self.output, self.factory.reactor.seconds()
         return output.full or (output.moved_at > 0 and now < output.moved_at + seconds)
 
     def onCloseFrame(self, code: int, reasonRaw: bytes) -> bool | None:
-        """The peer's close; a client gives the server some time to drop the connection."""
+        """Note that the peer closes; a client waits a little for the server to drop the
+        connection.
+        """
         answer: bool | None = super().onCloseFrame(code, reasonRaw)
         if not self.factory.isServer and self.state == _CLOSING and self._drop_call is None:
             self._drop_call = self.factory.reactor.callLater(self.factory.close_seconds, self._drop)
@@ -409,6 +418,16 @@ class Carrier(_Mixin):
         self._loss = reason
         super().connectionLost(reason)  # type: ignore[misc]  # autobahn's Twisted class has it
 
+    def _protocol_violation(self, reason: str) -> bool:
+        self._broken = self._broken or reason
+        ended: bool = super()._protocol_violation(reason)
+        return ended
+
+    def _invalid_payload(self, reason: str) -> bool:
+        self._broken = self._broken or reason
+        ended: bool = super()._invalid_payload(reason)
+        return ended
+
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         """autobahn's last word, once."""
         why = self.wasNotCleanReason or reason or str(code)
@@ -417,13 +436,15 @@ class Carrier(_Mixin):
             error = refusal or ConnectionClosed(f"no WebSocket: {why}")
             self._guarded(self.session.neverConnected, error)
         else:
-            lost = ConnectionDone() if wasClean else ConnectionLost(why)
+            lost: Exception = ConnectionDone() if wasClean else ConnectionLost(why)
+            if self._broken:
+                lost = WebSocketBroken(self._broken)
             self._guarded(self.session.connectionLost, Failure(lost))
 
     # ── from autobahn, to the transport ─────────────────────────────────────────────────────────
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
-        """Octets of autobahn to the peer, in order with ours."""
+        """Send octets of autobahn to the peer, in order with ours."""
         self.send(data)
 
     def _closeConnection(self, abort: bool = False) -> None:
@@ -438,15 +459,15 @@ class Carrier(_Mixin):
             self.output.close()
         else:
             self.transport.loseConnection()
-            if self._drop_call is None:  # a peer which reads nothing would keep it for ever
+            if self._drop_call is None:  # a peer that reads nothing would keep it for ever
                 self._drop_call = self.factory.reactor.callLater(
                     self.factory.unread_seconds, self.transport.abortConnection
                 )
 
     def unregisterProducer(self) -> None:
-        """Kept back: what waits goes on draining until the transport is closed."""
+        """Do nothing: what waits continues to drain until the transport is closed."""
 
-    # ── from the output which waits ─────────────────────────────────────────────────────────────
+    # ── from the output that waits ─────────────────────────────────────────────────────────────
 
     def _outputChanged(self, paused: bool) -> None:
         if self._upgraded:
@@ -460,14 +481,16 @@ class Carrier(_Mixin):
             self.session.outputDrained()
 
     def _stalled(self) -> None:
-        """The peer took nothing for ``unread-seconds``: the session says so, if there is one."""
+        """Report that the peer read nothing for ``unread-seconds``; the session logs it, if
+        there is one.
+        """
         if self.state == _OPEN:
             self._guarded(self.session.unread)
         self.abort("the peer does not read")
 
 
 def _joined(pieces: list[Any]) -> list[Any]:
-    """The same octets as one piece, which grows in linear time when it is joined again."""
+    """Return the same octets as one piece; joining it again needs linear time."""
     whole = pieces[0] if isinstance(pieces[0], bytearray) else bytearray(pieces[0])
     for piece in pieces[1:]:
         whole += piece
@@ -475,7 +498,7 @@ def _joined(pieces: list[Any]) -> list[Any]:
 
 
 class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
-    """The server's side of one connection."""
+    """Serves the server's side of one connection."""
 
     peer: Any
     _transport_details: Any
@@ -483,7 +506,7 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
     def onConnect(self, request: ConnectionRequest) -> str | None:
         """Refuse foreign origins, then choose the sub-protocol.
 
-        A client which offers sub-protocols gets the first one the factory knows; one which offers
+        A client that offers sub-protocols gets the first one the factory knows; one that offers
         none is accepted without.
         """
         if self.factory.sessions.draining:
@@ -498,13 +521,13 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
 
 
 class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
-    """The client's side of one connection."""
+    """Serves the client's side of one connection."""
 
     peer: Any
     _transport_details: Any
 
     def onConnecting(self, transport_details: object) -> ConnectingRequest:
-        """The upgrade request; an IPv6 address goes into brackets, which autobahn forgets."""
+        """Return the upgrade request; an IPv6 address gets the brackets that autobahn forgets."""
         factory = self.factory
         host = f"[{factory.host}]" if ":" in factory.host else factory.host
         return ConnectingRequest(

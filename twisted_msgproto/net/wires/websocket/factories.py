@@ -1,4 +1,4 @@
-"""The factories of WebSocket connections: bounds for autobahn, origins, and who is let in."""
+"""The factories of WebSocket connections set autobahn's bounds and check origins and limits."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ Build = Callable[[IAddress | None], Any]
 
 
 class _Bounds:
-    """What both factories set: all of autobahn's bounds, and ours.
+    """Sets what both factories share: all of autobahn's bounds, and ours.
 
     Attributes:
         sessions: the factory whose sessions the connections carry.
         wire: the class of the sessions' wires.
-        first_octets: how large a message may be before its session stands; None: as any other.
+        first_octets: how large a message may be before its session is established; None: as any
+            other.
     """
 
     isServer: ClassVar[bool]
@@ -39,7 +40,7 @@ class _Bounds:
     _build: Build
 
     def bound(self, limits: Limits) -> None:
-        """Put ``limits`` (which contain :data:`.limits.WEBSOCKET_LIMITS`) in force."""
+        """Put ``limits`` in force; they contain :data:`.limits.WEBSOCKET_LIMITS`."""
         self._batched_timer = PlainTimer(self.reactor)
         self.unread_octets = limits.integer("unread-octets")
         self.unread_seconds = limits["unread-seconds"]
@@ -68,13 +69,13 @@ class _Bounds:
         self.setProtocolOptions(**options)  # type: ignore[attr-defined]
 
     def carrying(self, carrier: Any, session: FramedSession) -> Any:
-        """``carrier`` with the session which it is for."""
+        """Return ``carrier`` with the session that it is for."""
         carrier.session = session
         return carrier
 
     @property
     def close_code(self) -> int:
-        """With which code a connection closes where nobody did anything wrong."""
+        """Return the code with which a connection closes if nobody did anything wrong."""
         return CLOSE_LEAVING if getattr(self.sessions, "draining", False) else CLOSE_NORMAL
 
     def connectionBegun(self, carrier: Carrier) -> None:
@@ -93,7 +94,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
     It needs no URL, so it listens on any endpoint.
 
     Attributes:
-        refused_origins: browser pages from origins which are not listed.
+        refused_origins: browser pages from origins that are not listed.
     """
 
     protocol = ServerCarrier
@@ -109,7 +110,8 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         origins: Sequence[str] = (),
         protocols: Sequence[str] = (),
     ) -> None:
-        """``origins`` as :func:`parse_origins` takes them; ``protocols`` are sub-protocol names.
+        """Make a factory; :func:`parse_origins` describes ``origins``, ``protocols`` are
+        sub-protocol names.
 
         Raises ConfigurationError for what is no origin.
         """
@@ -133,12 +135,12 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
             return False
 
     def buildProtocol(self, address: Any) -> Any:
-        """A connection with a session in it, or None (which closes it) above a limit."""
+        """Return a connection with a session in it, or None (which closes it) above a limit."""
         session = self._build(address)
         return None if session is None else self.carrying(super().buildProtocol(address), session)
 
     def connectionBegun(self, carrier: Carrier) -> None:
-        """A connection counts for its address from the beginning, not from the upgrade."""
+        """Count a connection for its address from the beginning, not from the upgrade."""
         transport = carrier.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpKeepAlive(True)
@@ -147,7 +149,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.sessions.addressTaken(host)
 
     def connectionUpgraded(self, carrier: Carrier) -> None:
-        """From here on its session counts."""
+        """Count its session from here on."""
         host = self._upgrading.pop(carrier, None)
         if host is not None:
             self.sessions.addressFreed(host)
@@ -158,7 +160,7 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.connectionUpgraded(carrier)
 
     def abortUpgrades(self) -> None:
-        """The server stops: connections which have no session yet end at once."""
+        """End connections that have no session yet, because the server stops."""
         for carrier in list(self._upgrading):
             carrier.abort("the server stops")
 
@@ -179,7 +181,9 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         origin: str | None = None,
         protocols: Sequence[str] = (),
     ) -> None:
-        """``url`` as :func:`parse_address` takes it; ``origin`` only to play a browser."""
+        """Make a factory; :func:`parse_address` describes ``url``.  Pass ``origin`` only to play
+        a browser.
+        """
         parse_address(url)
         super().__init__(  # type: ignore[no-untyped-call]
             reactor=sessions.clock,
@@ -193,6 +197,6 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         self.bound(limits)
 
     def buildProtocol(self, address: Any) -> Any:
-        """A connection with a session in it."""
+        """Return a connection with a session in it."""
         session = self._build(address)
         return None if session is None else self.carrying(super().buildProtocol(address), session)

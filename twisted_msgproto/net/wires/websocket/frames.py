@@ -1,4 +1,4 @@
-"""WebSocket messages as octets (RFC 6455, section 5): heads, masks, text or binary."""
+"""Encode WebSocket messages as octets (RFC 6455, section 5): heads, masks, text or binary."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from autobahn.websocket.xormasker import create_xor_masker  # type: ignore[attr-
 
 TEXT: Final = 0x81
 BINARY: Final = 0x82
-"""The first octet of a message in one frame."""
+"""A message in one frame begins with this octet."""
 
 _MASKED_AS_NUMBER: Final = 1024
 """Up to this many octets one big number is masked faster than a masker is made."""
 
 
 def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
-    """One message in one frame, as its parts; ``opcode`` is :data:`TEXT` or :data:`BINARY`.
+    """Return one message in one frame, as its parts; ``opcode`` is :data:`TEXT` or :data:`BINARY`.
 
     What a client sends is ``masked``.
     """
@@ -38,7 +38,7 @@ def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
 
 
 def xored(payload: bytes, mask: bytes) -> bytes:
-    """``payload`` with the ``mask`` of 4 octets applied, or taken off (section 5.3)."""
+    """Apply the ``mask`` of 4 octets to ``payload``, or remove it (section 5.3)."""
     length = len(payload)
     if length > _MASKED_AS_NUMBER:
         octets: bytes = create_xor_masker(mask, length).process(payload)

@@ -1,4 +1,4 @@
-"""What a WebSocket connection bounds, and the codes with which it closes."""
+"""These are the limits of a WebSocket connection, and the codes with which it closes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ WEBSOCKET_LIMITS: Final = (
     Limit("websocket-ping-seconds", 30.0, "s", "between pings; 0 sends none"),
     Limit("websocket-pong-seconds", 30.0, "s", "a ping's answer, or any frame", 0.001),
     Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
-    Limit("unread-seconds", 30.0, "s", "a peer which reads nothing is dropped", 0.001),
+    Limit("unread-seconds", 30.0, "s", "a peer that reads nothing for this long is dropped", 0.001),
 )
-"""What both WebSocket protocols bound; part of their ``LIMITS`` tables."""
+"""Both WebSocket protocols have these limits; they are part of their ``LIMITS`` tables."""

@@ -1,4 +1,4 @@
-"""What autobahn logs and times, as this package does it."""
+"""Replace what autobahn logs and times by what this package does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = Logger(namespace="twisted_msgproto.net.wires.websocket")
 
 
 class Call(Shape):
-    """What ``callLater`` returns."""
+    """Is what ``callLater`` returns."""
 
     def cancel(self) -> None:
         """Forget it."""
@@ -23,7 +23,7 @@ class Call(Shape):
 
 
 class Clock(Shape):
-    """What is needed of a reactor here: time only."""
+    """Describes what is needed of a reactor here: time only."""
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object) -> Call:
         """Call ``callable`` after ``delay`` seconds."""
@@ -33,7 +33,7 @@ class QuietLog:
     """autobahn's log lines: what peers sent is escaped and cut, and debug lines cost nothing."""
 
     def debug(self, *args: object, **values: object) -> None:
-        """Dropped: autobahn writes several for each frame."""
+        """Drop the line: autobahn writes several for each frame."""
 
     def info(self, text: str = "", **values: object) -> None:
         """Told as debug, with every value escaped: these are a peer's doings, not ours."""
@@ -52,5 +52,5 @@ class PlainTimer:
         self.clock = clock
 
     def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Call:
-        """A plain ``callLater``: autobahn's own buckets cancel in linear time."""
+        """Return a plain ``callLater``: autobahn's own buckets cancel in linear time."""
         return self.clock.callLater(delay, function, *args)

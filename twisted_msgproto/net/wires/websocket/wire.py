@@ -1,4 +1,6 @@
-"""What a link sees of a WebSocket connection, and what the connection calls on the link."""
+"""A link sees a WebSocket connection through these classes, and the connection calls these
+methods of the link.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 from typing import Protocol as Shape
 
+from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
+
+from twisted_msgproto.core.errors import ProtocolViolation
 
 from .. import Wire
 from .frames import BINARY, TEXT, frame, opcode_of
@@ -17,11 +22,15 @@ if TYPE_CHECKING:
     from .carrier import Carrier
 
 Message = str | bytes
-"""A WebSocket message: ``str`` is text, ``bytes`` is binary."""
+"""A WebSocket message is text as ``str`` or binary as ``bytes``."""
+
+
+class WebSocketBroken(ConnectionLost, ProtocolViolation):
+    """The peer broke WebSocket itself, so the connection is lost."""
 
 
 class FramedSession(Shape):
-    """What a WebSocket connection carries messages for; the factory builds one for each.
+    """A WebSocket connection carries messages for such a session; the factory builds one for each.
 
     Attributes:
         wire: set before the upgrade; until ``makeConnection`` it can be closed, but not written to.
@@ -33,7 +42,7 @@ class FramedSession(Shape):
         """The upgrade is done: ``wire`` can be written to from here on."""
 
     def received(self, inputs: list[Any]) -> None:
-        """The messages of one read, in order.
+        """Receive the messages of one read, in order.
 
         Before ``wire.established()`` each comes alone.  An empty list says that ``wire.held`` has
         changed, and no more.
@@ -53,20 +62,20 @@ class FramedSession(Shape):
 
     def connectionLost(self, reason: Failure) -> None:
         """The connection is gone: ConnectionDone after a closing handshake, ConnectionLost
-        otherwise."""
+        otherwise; the latter is a :class:`WebSocketBroken` where the peer broke WebSocket."""
 
     def neverConnected(self, error: Exception) -> None:
         """The connection is gone before the upgrade; instead of ``connectionLost``."""
 
 
 class WebSocketWire(Wire):
-    """One WebSocket connection, either side.
+    """Represents one WebSocket connection, either side.
 
     Messages are ``str`` (text) and ``bytes`` (binary), in lists.
     """
 
     octets: ClassVar[bool] = False
-    """Whether text, too, is received as octets."""
+    """If true, text is received as octets, too."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
@@ -89,7 +98,7 @@ class WebSocketWire(Wire):
     def close(self, fault: bool = False) -> None:
         """Begin the closing handshake behind what was written; the second call does nothing.
 
-        ``fault``: the peer broke the protocol.  Messages which still arrive are dropped.
+        ``fault``: the peer broke the protocol.  Messages that still arrive are dropped.
         """
         self.disconnecting = True
         carrier = self._carrier
@@ -122,40 +131,42 @@ class WebSocketWire(Wire):
 
     @property
     def moved_at(self) -> float:
-        """When the peer took something of what waited; as :class:`..output.Output` has it."""
+        """Return when the peer last read something of what waited, as :class:`..output.Output`
+        does.
+        """
         return self._carrier.output.moved_at
 
     @property
     def waiting(self) -> int:
-        """Octets which wait for the transport, beyond what it holds itself."""
+        """Return octets that wait for the transport, beyond what it holds itself."""
         return self._carrier.output.octets
 
     def stop(self) -> None:
         """The connection is lost: the carrier has seen to it."""
 
     def getPeer(self) -> IAddress:
-        """The peer's address."""
+        """Return the peer's address."""
         return self._carrier.transport.getPeer()  # type: ignore[no-any-return]
 
     def getHost(self) -> IAddress:
-        """Our own address."""
+        """Return our own address."""
         return self._carrier.transport.getHost()  # type: ignore[no-any-return]
 
     # As Twisted's transports call them, for those who have one wire among many.
 
     def loseConnection(self) -> None:
-        """As ``close()``."""
+        """Close, as ``close()`` does."""
         self.close()
 
     def abortConnection(self) -> None:
-        """As ``abort()``."""
+        """Abort, as ``abort()`` does."""
         self.abort()
 
 
 class OctetWire(WebSocketWire):
-    """As :class:`WebSocketWire` for a protocol whose frames are octets.
+    """Does what :class:`WebSocketWire` does, for a protocol whose frames are octets.
 
-    What is UTF-8 is sent as text, any other as binary; both kinds are received as ``bytes``.
+    Frames in UTF-8 are sent as text, all others as binary; both kinds are received as ``bytes``.
     """
 
     octets = True

@@ -6,9 +6,9 @@ import pytest
 from twisted.internet import reactor as installed
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint
 
-from twisted_msgproto.cli.connecting import client_endpoint, host_and_port
-from twisted_msgproto.cli.shapes import ConnectOptions
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.net.clients.endpoints import client_endpoint, host_and_port
+from twisted_msgproto.net.clients.shapes import ConnectOptions
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""From ENDPOINT and the ``--tls-…`` options to a Twisted client endpoint.
+"""Make a Twisted client endpoint of ENDPOINT and the ``--tls-…`` options.
 
-Everything an operator can get wrong here is a ConfigurationError which says what.
+Everything an operator can get wrong here is a ConfigurationError that says what.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from twisted.internet.ssl import (
 
 from twisted_msgproto.core.errors import ConfigurationError
 
+from ..wires import origins
 from .shapes import ConnectOptions
 
 PEM_END = b"-----END CERTIFICATE-----"
@@ -37,11 +38,14 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def client_endpoint(reactor: IReactorCore, options: ConnectOptions) -> IStreamClientEndpoint:
-    """The endpoint for ``tcp:HOST:PORT``, ``tls:HOST:PORT`` or ``unix:PATH``.
+    """Return the endpoint for ``tcp:HOST:PORT``, ``tls:HOST:PORT`` or ``unix:PATH``.
 
-    Any other Twisted client endpoint string works too.  Raises ConfigurationError.
+    Any other Twisted client endpoint string works too.  Raises ConfigurationError, also for files
+    of TLS that such an endpoint would not use.
     """
     kind, _, rest = options.endpoint.partition(":")
+    if kind != "tls" or "=" in rest:
+        refuse_tls_files(options)
     if kind in ("tcp", "tls") and "=" not in rest:
         host, port = host_and_port(rest)
         plain = HostnameEndpoint(reactor, host, port)
@@ -56,6 +60,27 @@ def client_endpoint(reactor: IReactorCore, options: ConnectOptions) -> IStreamCl
             " tcp:HOST:PORT, tls:HOST:PORT or unix:PATH is expected"
         ) from None
     return endpoint
+
+
+def refuse_tls_files(options: ConnectOptions) -> None:
+    """Raise ConfigurationError for files of TLS beside an endpoint without TLS."""
+    for name in ("tls_ca", "tls_cert", "tls_key"):
+        if getattr(options, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigurationError(
+                f"{flag} goes with tls:HOST:PORT or wss://…, not with {options.endpoint}"
+            )
+
+
+def websocket_endpoint(reactor: Any, options: ConnectOptions) -> IStreamClientEndpoint:
+    """Return the endpoint for ``ws://…`` or ``wss://…``; raises ConfigurationError as the others
+    do.
+    """
+    address = origins.parse_address(options.endpoint)
+    if not address.secure:
+        refuse_tls_files(options)
+    tls = tls_options(options, address.host) if address.secure else None
+    return origins.client_endpoint(reactor, options.endpoint, tls)
 
 
 def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionCreator:

@@ -4,8 +4,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from twisted_msgproto.cli.asking import ask_each
 from twisted_msgproto.core.errors import ConnectionClosed
+from twisted_msgproto.net.clients.asking import ask_each
 
 
 class Listed:

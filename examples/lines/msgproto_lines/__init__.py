@@ -1,0 +1,33 @@
+"""Lines: each is acknowledged when it is safe, and goes to all who have subscribed."""
+
+from twisted_msgproto.registry import LOOPBACK, Registered
+
+from .machine import Client, Server
+from .protocol import (
+    LinesClient,
+    LinesClientFactory,
+    LinesClientService,
+    LinesServer,
+    LinesServerFactory,
+)
+
+REGISTERED = Registered(
+    name="lines",
+    title="Lines",
+    package="msgproto_lines",
+    ports={"tcp": 5060},
+    demo={"endpoint": [LOOPBACK]},
+    bench="msgproto_lines.bench",
+)
+"""What the entry point in pyproject.toml names."""
+
+__all__ = [
+    "REGISTERED",
+    "Client",
+    "LinesClient",
+    "LinesClientFactory",
+    "LinesClientService",
+    "LinesServer",
+    "LinesServerFactory",
+    "Server",
+]

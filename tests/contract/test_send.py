@@ -1,0 +1,276 @@
+"""``msgproto send`` against servers which do not keep their word: it ends, and says so.
+
+The coroutine which the command line runs is run here, against servers of this package with hooks
+and sinks which misbehave, and against peers which are no servers at all; in memory, on a clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import DNSLookupError
+from twisted.internet.protocol import Protocol
+
+from tests.contract.cases import CONNECTED, LOG_IN
+from tests.contract.sending import Peer, Sent
+from tests.contract.test_log_in import RIGHT, Checker
+from tests.contract.world import World, only, over_all
+from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.core.errors import Refused
+from twisted_msgproto.micromsg2 import MessageRefused
+
+
+class Silent(Protocol):
+    """Accepts a connection, and says nothing."""
+
+
+class Closing(Protocol):
+    """Closes as soon as it has read anything."""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.loseConnection()
+
+
+class WebServer(Protocol):
+    """Speaks another protocol."""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+
+class PartSink(SafeSink):
+    """Stores a few messages, and never says anything of those behind."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def put(self, batch: Any) -> Any:
+        if len(self.messages) >= self.most:
+            return Deferred()
+        return super().put(batch)
+
+
+class FailingSink(SafeSink):
+    """A disk which fails after a few messages."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def put(self, batch: Any) -> Any:
+        if len(self.messages) >= self.most:
+            return fail(OSError(28, "No space left on device"))
+        return super().put(batch)
+
+
+class SendTo:
+    """Each row is a kind of server."""
+
+    def test_an_honest_server_acknowledges_all(self: Any) -> None:
+        sink = SafeSink()
+        sent = Sent(self, self.world(sink)).settle()
+        self.assertIsNone(sent.line)
+        self.assertEqual(sent.acknowledged, 6)
+        self.assertEqual(len(sink.messages), 6)
+
+    def test_octets_which_are_no_text_arrive_as_they_are__HO_02(self: Any) -> None:
+        """On UMQ as an attachment; where they cannot, nothing is sent."""
+        line = b"\xff\xfe caf\xe9"
+        world = self.world(sink := SafeSink())
+        if self.case.name == "lumberjack":
+            with self.assertRaises(ValueError) as refused:
+                Sent(self, world, lines=[line])
+            self.assertIn("--replace-invalid", str(refused.exception))
+            return
+        self.assertIsNone(Sent(self, world, lines=[line]).settle().line)
+        (message,) = sink.messages
+        if self.case.name == "umq":
+            self.assertEqual((message.body, message.attachments), (b"", [line]))
+        else:
+            self.assertEqual(message.body, line)
+
+    @only("lumberjack", "umq")
+    def test_octets_which_are_no_text_are_replaced_for_those_who_ask__HO_02(self: Any) -> None:
+        world = self.world(sink := SafeSink())
+        sent = Sent(self, world, lines=[b"caf\xe9"], replace_invalid=True)
+        self.assertIsNone(sent.settle().line)
+        self.assertIn("caf\ufffd", sink.messages[0].body.decode())
+
+    @only("sabc-ws")
+    def test_a_body_which_websocket_cannot_carry_is_told_before_it_is_sent__HO_21(
+        self: Any,
+    ) -> None:
+        with self.assertRaises(ValueError) as refused:
+            Sent(self, self.world(), lines=[b"\0x"])
+        self.assertIn("it begins with NUL", str(refused.exception))
+
+    def test_one_which_answers_late_is_waited_for(self: Any) -> None:
+        world = self.world(sink := HeldSink())
+        sent = Sent(self, world)
+        for _ in range(100):
+            if sent.done.called:
+                break
+            world.wait(3)
+            sink.safe()
+        self.assertIsNone(sent.settle().line)
+        self.assertEqual(sent.acknowledged, 6)
+
+    def test_one_which_never_acknowledges(self: Any) -> None:
+        sent = Sent(self, self.world(HeldSink()))
+        self.assertIn("the server ", sent.missing(0))
+
+    def test_one_which_acknowledges_a_part(self: Any) -> None:
+        sink = PartSink(2)
+        sent = Sent(self, self.world(sink))
+        sent.missing(2)
+        self.assertEqual(sent.acknowledged, 2)
+
+    def test_one_which_acknowledges_a_part_and_closes(self: Any) -> None:
+        world = self.world(PartSink(2))
+        sent = Sent(self, world)
+        world.wait(5)
+        self.case.away(world)
+        sent.missing(2)
+        self.assertEqual(sent.acknowledged, 2)
+
+    def test_one_whose_disk_fails(self: Any) -> None:
+        sink = FailingSink(2)
+        Sent(self, self.world(sink)).missing(2)
+        self.flushLoggedErrors(OSError)
+
+    @only("micromsg2", "sabc", "sabc-ws", "umq")
+    def test_one_which_refuses_some_messages(self: Any) -> None:
+        """The others are counted as acknowledged, and the line says why these are not."""
+
+        def refuse(server: Any, message: Any) -> None:
+            if b"3" in message.body:
+                error = MessageRefused if self.case.name == "micromsg2" else Refused
+                raise error("this one is not wanted")
+
+        sent = Sent(self, self.world(SafeSink(), hooks={"message": refuse}), step=9, count=5)
+        line = sent.missing(4)
+        self.assertIn("not wanted", line)
+        self.assertEqual(sent.acknowledged, sent.progress.messages_sent - 1)
+
+    @only(*LOG_IN)
+    def test_one_which_refuses_the_log_in(self: Any) -> None:
+        world = self.world(SafeSink(), portal=self.case.portal([Checker()]))
+        sent = Sent(self, world, user="me", password="wrong")
+        line = sent.missing(0)
+        self.assertIn("nothing was sent: the server refuses", line)
+        self.assertIn("--user and --password-file", line)
+
+    @only(*LOG_IN)
+    def test_one_which_accepts_the_log_in(self: Any) -> None:
+        world = self.world(SafeSink(), portal=self.case.portal([Checker()]))
+        self.assertIsNone(Sent(self, world, user="me", password=RIGHT).settle().line)
+
+    def test_nobody_there(self: Any) -> None:
+        world = self.world(SafeSink())
+        self.case.away(world)
+        line = Sent(self, world).missing(0)
+        self.assertIn("nothing was sent: ", line)
+
+    @only(*CONNECTED)
+    def test_a_host_which_has_no_address(self: Any) -> None:
+        class Nowhere:
+            def connect(self, factory: Any) -> Any:
+                return fail(DNSLookupError("no results for hostname lookup: server"))
+
+        line = Sent(self, self.world(), Nowhere()).missing(0)
+        self.assertIn("there is no address for the host of", line)
+
+    @only(*CONNECTED)
+    def test_one_which_listens_and_says_nothing(self: Any) -> None:
+        world = self.world()
+        Sent(self, world, Peer(world, lambda address: Silent())).missing(0)
+
+    @only(*CONNECTED)
+    def test_one_which_closes_at_the_first_octet(self: Any) -> None:
+        world = self.world()
+        Sent(self, world, Peer(world, lambda address: Closing())).missing(0)
+
+    @only(*CONNECTED)
+    def test_one_which_speaks_another_protocol(self: Any) -> None:
+        world = self.world()
+        Sent(self, world, Peer(world, lambda address: WebServer())).missing(0)
+
+    @only(*CONNECTED)
+    def test_one_which_closes_at_each_step(self: Any) -> None:
+        """After each number of octets which it writes: what is acknowledged was stored."""
+        whole = 0
+        for step in range(200):
+            world = self.world(sink := SafeSink())
+            endpoint = Peer(world, self.case.listening(world).buildProtocol)
+            sent = Sent(self, world, endpoint)
+            for _ in range(step):
+                if endpoint.lines and not sent.done.called:
+                    endpoint.lines[-1].pump_once(16)
+                    world.clock.advance(0)
+            if sent.done.called:
+                whole += 1
+                break
+            for line in endpoint.lines:
+                line.cut()
+            world.away = True
+            endpoint.build = lambda address: None
+            line = sent.settle().line
+            self.assertLessEqual(sent.acknowledged, len(sink.messages))
+            self.assertTrue(line is not None or sent.acknowledged == 6)
+        self.assertEqual(whole, 1)
+
+    @only(*CONNECTED)
+    def test_one_which_says_everything_twice(self: Any) -> None:
+        """An answer to nothing is passed over or ends it; it never counts as an acknowledgement."""
+        world = self.world(PartSink(4))
+        sent = Sent(self, world, Misspeaking(world, self.case, lambda data: data + data))
+        sent.missing(4)
+
+    @only(*CONNECTED)
+    def test_one_which_speaks_gibberish_once_the_session_stands(self: Any) -> None:
+        world = self.world(SafeSink())
+        sent = Sent(self, world, Misspeaking(world, self.case, lambda data: b"\xff" * len(data)))
+        sent.missing(0)
+
+    @only("lumberjack")
+    def test_one_which_acknowledges_more_than_was_sent(self: Any) -> None:
+        world = self.world()
+        sent = Sent(self, world, Peer(world, lambda address: Saying(b"2A\0\0\0\x63")))
+        self.assertIn("is not this protocol", sent.missing(0))
+
+
+class Misspeaking(Peer):
+    """A server of ours whose octets are changed on their way, once the session stands."""
+
+    def __init__(self, world: World, case: Any, change: Any) -> None:
+        super().__init__(world, case.listening(world).buildProtocol)
+        self.case = case
+        self.change = change
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        connected = super().connect(factory)
+        end, client = self.lines[-1].server, self.lines[-1].client.protocol
+        write = end.write
+
+        def misspeak(data: bytes) -> None:
+            session = self.case.session_in(client)
+            stands = getattr(session, "_established", getattr(session, "established", False))
+            write(self.change(data) if stands else data)
+
+        end.write = misspeak
+        return connected
+
+
+class Saying(Protocol):
+    """Answers whatever comes with the same octets."""
+
+    def __init__(self, octets: bytes) -> None:
+        self.octets = octets
+
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.write(self.octets)
+
+
+over_all(globals(), SendTo)

@@ -1,0 +1,194 @@
+"""``msgproto send|recv micromsg2`` with servers of others, which know ``ack`` only, or nothing.
+
+The foreign server is made after a recorded session of the reference implementation: its octets are
+written and read here without this package's codec.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Protocol
+
+from tests.contract.cases import CASES
+from tests.contract.sending import Peer, Sent
+from tests.contract.world import ContractCase
+from tests.tools.sinks import SafeSink
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.message import Message
+from twisted_msgproto.micromsg2 import command
+from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
+
+CAPTURE = Path(__file__).parent / "captures" / "reference_no_extensions.hex"
+IDENTITY = b"FastSocket v1.1"
+
+
+def handshake(required: bytes) -> bytes:
+    """The foreign server's answer: it lists what the client requires as required, too."""
+    return b"\1\1" + b"".join(
+        struct.pack(">H", len(text)) + text for text in (IDENTITY, required, b"")
+    )
+
+
+def test_the_foreign_server_says_what_the_recorded_one_says() -> None:
+    spoken = next(line for line in CAPTURE.read_text().splitlines() if line.startswith("S>C"))
+    assert handshake(b"").hex() == spoken[4:]
+
+
+class Foreign(Protocol):
+    """The reference server, as far as a sender notices.
+
+    ``knows`` are the extensions which it has; a client which requires another one is told so with
+    an ERROR, or, if it is ``rude``, finds the connection closed.  Each message is acknowledged as
+    soon as it came, if ``ack`` was agreed.
+
+    Attributes:
+        openings: what each connection required.
+        bodies: payloads in the order in which they came.
+    """
+
+    def __init__(self, knows: set[bytes], rude: bool, openings: list[bytes], bodies: list[bytes]):
+        self.knows = knows
+        self.rude = rude
+        self.openings = openings
+        self.bodies = bodies
+        self.octets = b""
+        self.handshakes = 0
+        self.acknowledges = False
+
+    def dataReceived(self, data: bytes) -> None:
+        self.octets += data
+        while self.octets and self.take():
+            pass
+
+    def take(self) -> bool:
+        return self.take_handshake() if self.handshakes < 2 else self.take_message()
+
+    def take_handshake(self) -> bool:
+        texts, place = [], 2
+        for _ in range(3):
+            (size,) = struct.unpack_from(">H", self.octets, place)
+            texts.append(self.octets[place + 2 : place + 2 + size])
+            place += 2 + size
+        self.octets = self.octets[place:]
+        self.handshakes += 1
+        required = {text.partition(b":")[0] for text in texts[1].split(b";") if text}
+        if self.handshakes == 1:
+            self.openings.append(texts[1])
+            if required - self.knows:
+                if not self.rude:
+                    text = b"unsupported extension"
+                    self.transport.write(b"\4" + bytes([len(text)]) + text)
+                self.transport.loseConnection()
+                return False
+            self.transport.write(handshake(texts[1]))
+        self.acknowledges = b"ack" in required
+        return True
+
+    def take_message(self) -> bool:
+        flags, sequence, size = struct.unpack_from(">BHB", self.octets)
+        assert flags == 0
+        place = 4 + size
+        (size,) = struct.unpack_from(">H", self.octets, place)
+        place += 2 + size
+        size = self.octets[place]
+        self.bodies.append(self.octets[place + 1 : place + 1 + size])
+        self.octets = self.octets[place + 1 + size :]
+        if self.acknowledges:
+            self.transport.write(b"\2\1\2" + struct.pack(">H", sequence))
+        return True
+
+
+class ForeignServers(ContractCase):
+    case = next(case for case in CASES if case.name == "micromsg2")
+
+    def send(self, knows: set[bytes], rude: bool = False, **options: Any) -> Sent:
+        world = self.world()
+        self.openings: list[bytes] = []
+        self.bodies: list[bytes] = []
+        endpoint = Peer(world, lambda _: Foreign(knows, rude, self.openings, self.bodies))
+        return Sent(self, world, endpoint, **options).settle()
+
+    def test_one_which_knows_ack_only_is_sent_to_with_ack__HO_16(self) -> None:
+        for rude in (False, True):
+            sent = self.send({b"ack"}, rude)
+            self.assertIsNone(sent.line)
+            self.assertEqual(sent.acknowledged, 6)
+            self.assertEqual(self.bodies, [b'{"n":%d}' % n for n in range(6)])
+            self.assertEqual(self.openings, [b"batch-ack:max-count=2", b"ack"])
+
+    def test_the_operator_can_say_which__HO_16(self) -> None:
+        sent = self.send({b"ack"}, extensions=("ack:max-count=2",))
+        self.assertEqual((sent.line, sent.acknowledged), (None, 6))
+        self.assertEqual(self.openings, [b"ack:max-count=2"])
+        sent = self.send({b"ack"}, extensions=("batch-ack",))
+        self.assertIn("unsupported extension", sent.missing(0))
+        self.assertEqual(self.openings, [b"batch-ack"])
+
+    def test_one_which_knows_nothing_is_sent_nothing_unasked__HO_16(self) -> None:
+        """Nobody would know what arrived, so it takes the operator's word."""
+        sent = self.send(set())
+        line = sent.missing(0)
+        self.assertIn("nothing was sent: the server takes neither batch-ack nor ack", line)
+        self.assertIn("--extension", line)
+        self.assertEqual(self.bodies, [])
+
+    def test_without_acknowledgements_messages_are_written_and_called_so__HO_16(self) -> None:
+        sent = self.send(set(), extensions=("none",))
+        self.assertIsNone(sent.line)
+        self.assertEqual((sent.acknowledged, sent.progress.messages_written), (0, 6))
+        self.assertEqual(len(self.bodies), 6)
+
+    def test_properties_are_numbers_or_text(self) -> None:
+        properties = {"amount": "3", "price": "2.5", "market": "Teu", "code": '"3"'}
+        world = self.world(sink := SafeSink())
+        sent = Sent(self, world, count=1, properties=properties).settle()
+        self.assertIsNone(sent.line)
+        self.assertEqual(
+            sink.messages[0].fields,
+            {"amount": "3", "price": "2.5", "market": "Teu", "code": "3"},
+        )
+
+    def receive(self, world: Any, endpoint: Any, **options: Any) -> tuple[list[Message], Any]:
+        self.patch(command, "client_endpoint", lambda reactor, options: endpoint)
+        shown: list[Message] = []
+        asked = RecvOptions(endpoint="tcp:server:5045", **options)
+        receiving = Deferred.fromCoroutine(command.recv(world.clock, asked, shown.append))
+        world.pump()
+        return shown, receiving
+
+    def test_recv_takes_what_matches_the_filter(self) -> None:
+        world = self.world(SafeSink())
+        endpoint = Peer(world, world.factory.buildProtocol)
+        shown, receiving = self.receive(
+            world, endpoint, destination="topic/prices", filter="amount>=N100"
+        )
+        publisher = world.join()
+        for amount in (99, 100, 101):
+            publisher.client.send("topic/prices", b"%d" % amount, {"amount": amount})
+        world.wait(2)
+        self.assertEqual([message.body for message in shown], [b"100", b"101"])
+        receiving.cancel()
+        world.wait(1)
+        self.failureResultOf(receiving)
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ({"extensions": ("flying",)}, "--extension: extension flying is offered but not known"),
+        ({"extensions": ("batch-ack:max-count=0",)}, "--extension: max-count=0 is not between"),
+        ({"extensions": ("ack", "ack")}, "--extension: extension ack is offered twice"),
+        ({"window": 40_000}, "--window is at most 32767, not 40000"),
+        ({"destination": "ü" * 200}, "--destination: "),
+        ({"properties": {"Ü": "1"}}, "--property: "),
+    ],
+)
+def test_what_the_operator_got_wrong_is_told(option: dict[str, Any], complaint: str) -> None:
+    options = SendOptions(endpoint="tcp:h:1", **option)
+    with pytest.raises(ConfigurationError, match=complaint):
+        command.send(None, options, None, None).send(None)  # type: ignore[arg-type]

@@ -1,0 +1,87 @@
+"""A process of ours counts by a clock that cannot be set (NB-06)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.task import Clock
+
+from tests.tools.processes import PATIENCE_SECONDS, Launcher, environment
+from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
+from twisted_msgproto.net.monotonic import count_monotonically
+from twisted_msgproto.queue import QueueReader
+
+FAKETIME = shutil.which("faketime")
+
+
+class Reactor(Clock):
+    """A clock whose ``seconds`` may be replaced, as a reactor's."""
+
+
+def test_a_reactor_without_timers_counts_by_the_clock_it_is_given() -> None:
+    reactor: Any = SelectReactor()
+    try:
+        assert count_monotonically(reactor)
+        assert reactor.seconds is time.monotonic
+        assert count_monotonically(reactor)
+    finally:
+        reactor.disconnectAll()
+        for reader in list(reactor._internalReaders):
+            reader.connectionLost(None)
+
+
+def test_timers_that_were_set_by_another_clock_are_left_alone() -> None:
+    reactor = Reactor()
+    reactor.callLater(1, lambda: None)
+    before = reactor.seconds
+    assert not count_monotonically(reactor)
+    assert reactor.seconds == before
+
+
+def library() -> str:
+    """Where the library of ``faketime`` stands; skips if the machine has none."""
+    if FAKETIME is None:
+        pytest.skip("faketime is missing: apt-get install faketime")
+    found = sorted(Path("/usr/lib").rglob("libfaketimeMT.so.1"))
+    if not found:
+        pytest.skip("libfaketimeMT.so.1 is missing: apt-get install libfaketime")
+    return str(found[0])
+
+
+@pytest.mark.slow
+def test_acknowledgements_are_on_time_when_the_clock_is_set_back__NB_06(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """What was on disk already was acknowledged an hour later."""
+    offset = tmp_path / "offset"
+    offset.write_text("+0\n")
+    queue = tmp_path / "q"
+    server = launch(
+        *("lumberjack", "-e", "tcp:0:interface=127.0.0.1"),
+        *("--queue", str(queue), "--limit", "idle-ack=2"),
+        module="twisted",
+        env=environment(
+            LD_PRELOAD=library(),
+            FAKETIME_TIMESTAMP_FILE=str(offset),
+            FAKETIME_NO_CACHE="1",
+            DONT_FAKE_MONOTONIC="1",
+        ),
+    )
+    with socket.create_connection(("127.0.0.1", server.port("lumberjack"))) as line:
+        line.settimeout(PATIENCE_SECONDS)
+        line.sendall(encode_window(5) + encode_json([1, 2, 3], [b"{}", b"{}", b"{}"]))
+        reader = QueueReader(queue)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while reader.end() < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        other = tmp_path / "other"
+        other.write_text("-3600\n")
+        os.replace(other, offset)
+        assert line.recv(100) == encode_ack(3)

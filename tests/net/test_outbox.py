@@ -1,0 +1,148 @@
+"""Tickets, waiters and producers: whatever a callback does, each Deferred fires once (HO-03)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
+from twisted_msgproto.net.outbox import ProducerControl, Ticket, Tickets, Waiters, fail_all
+
+
+class Counting(SynchronousTestCase):
+    def counted(self, deferreds: list[Any]) -> list[int]:
+        """How often each of them fires."""
+        times = [0] * len(deferreds)
+        for number, one in enumerate(deferreds):
+
+            def count(result: Any, number: int = number) -> None:
+                times[number] += 1
+
+            one.addBoth(count)
+        return times
+
+
+class OneTicket(Counting):
+    def test_it_fires_once_whoever_is_first(self) -> None:
+        error = ConnectionClosed("gone")
+        for first in (lambda one: one.done(1), lambda one: one.fail(error), Ticket.cancel):
+            ticket: Ticket[int] = Ticket()
+            times = self.counted([ticket])
+            first(ticket)
+            ticket.done(2)
+            ticket.fail(error)
+            ticket.cancel()
+            self.assertEqual(times, [1])
+
+    def test_a_failure_may_cancel_the_others(self) -> None:
+        tickets: list[Ticket[None]] = [Ticket() for _ in range(3)]
+        tickets[0].addErrback(lambda failure: tickets[1].cancel())
+        tickets[1].addErrback(lambda failure: failure.trap(CancelledError))
+        times = self.counted(tickets)
+        fail_all(tickets, ConnectionClosed("gone"))
+        self.assertEqual(times, [1, 1, 1])
+
+
+class ManyTickets(Counting):
+    def test_each_hears_of_its_own_number(self) -> None:
+        tickets: Tickets[str] = Tickets()
+        one, two = tickets.issue(1), tickets.issue(2)
+        self.assertEqual(two.number, 2)
+        self.assertIn(1, tickets)
+        self.assertTrue(tickets.done(2, "two"))
+        self.assertFalse(tickets.done(2, "again"))
+        self.assertTrue(tickets.fail(1, ConnectionClosed("one")))
+        self.assertFalse(tickets.fail(1, ConnectionClosed("again")))
+        self.assertEqual(self.successResultOf(two), "two")
+        self.failureResultOf(one, ConnectionClosed)
+        self.assertEqual(len(tickets), 0)
+
+    def test_a_cancelled_one_is_withdrawn(self) -> None:
+        withdrawn: list[int] = []
+        tickets: Tickets[None] = Tickets(withdrawn.append)
+        tickets.issue(7).addErrback(lambda failure: failure.trap(CancelledError)).cancel()
+        self.assertEqual(withdrawn, [7])
+        self.assertFalse(tickets.done(7, None))
+
+    def test_all_fail_and_what_is_issued_meanwhile_does_not(self) -> None:
+        tickets: Tickets[None] = Tickets()
+        every = [tickets.issue(number) for number in range(3)]
+        later: list[Ticket[None]] = []
+        every[0].addErrback(lambda failure: every[1].cancel())
+        every[1].addErrback(lambda failure: later.append(tickets.issue(9)))
+        times = self.counted(every)
+        tickets.failAll(ConnectionClosed("gone"))
+        self.assertEqual(times, [1, 1, 1])
+        self.assertNoResult(later[0])
+        self.assertEqual(len(tickets), 1)
+
+    def test_there_is_a_limit(self) -> None:
+        tickets: Tickets[None] = Tickets(limit=2)
+        tickets.issue(1)
+        tickets.check()
+        tickets.issue(2)
+        with self.assertRaises(LimitExceeded):
+            tickets.check()
+
+
+class Waiting(Counting):
+    def test_all_hear_the_same_and_each_once(self) -> None:
+        waiters: Waiters[int] = Waiters()
+        waiting = [waiters.wait() for _ in range(3)]
+        again: list[Any] = []
+        waiting[0].addCallback(lambda result: waiting[1].cancel())
+        waiting[0].addCallback(lambda _: again.append(waiters.wait()))
+        waiting[1].addErrback(lambda failure: failure.trap(CancelledError))
+        times = self.counted(waiting)
+        waiters.fire(5)
+        self.assertEqual(times, [1, 1, 1])
+        self.assertNoResult(again[0])
+        waiters.fail(ConnectionClosed("gone"))
+        self.failureResultOf(again[0], ConnectionClosed)
+        self.assertEqual(len(waiters), 0)
+
+    def test_a_cancelled_one_waits_no_more(self) -> None:
+        waiters: Waiters[None] = Waiters()
+        waiting = waiters.wait()
+        waiting.cancel()
+        self.failureResultOf(waiting, CancelledError)
+        self.assertEqual(len(waiters), 0)
+
+
+class Producer:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def pauseProducing(self) -> None:
+        self.told.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.told.append("resume")
+
+    def stopProducing(self) -> None:
+        self.told.append("stop")
+
+
+class Producing(SynchronousTestCase):
+    def test_it_is_told_of_changes_only(self) -> None:
+        control, producer = ProducerControl(), Producer()
+        control.look(True)
+        control.register(producer, True)
+        for full in (False, True, True, False):
+            control.look(full)
+        control.stop()
+        control.stop()
+        control.look(True)
+        self.assertEqual(producer.told, ["pause", "resume", "stop"])
+
+    def test_there_is_one_and_it_pushes(self) -> None:
+        control = ProducerControl()
+        with self.assertRaises(ValueError):
+            control.register(Producer(), False)
+        control.register(Producer(), True)
+        with self.assertRaises(RuntimeError):
+            control.register(Producer(), True)
+        control.unregister()
+        control.register(Producer(), True)

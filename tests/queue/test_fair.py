@@ -1,0 +1,177 @@
+"""Sessions take turns at the disk, and groups are as large as the disk is fast (NB-01)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted_msgproto.queue.fair import (
+    FIRST_OCTET_SECONDS,
+    GROUP_OCTETS_MIN,
+    GROUP_SECONDS,
+    QUANTUM_OCTETS,
+    FairQueue,
+    GroupCost,
+)
+
+MOST = 8 << 20
+
+
+def test_one_session_is_served_in_its_order() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(10):
+        queue.add("a", number, 1, 10 * QUANTUM_OCTETS)
+    assert (queue.entries, queue.messages, queue.octets) == (10, 10, 100 * QUANTUM_OCTETS)
+    assert queue.take(1000, 1) == [0]
+    assert queue.take(3, 1 << 40) == [1, 2, 3]
+    assert queue.take(1000, 20 * QUANTUM_OCTETS) == [4, 5]
+    assert queue.clear() == [6, 7, 8, 9]
+    assert (queue.entries, queue.messages, queue.octets) == (0, 0, 0)
+    assert queue.take(1000, 1000) == []
+
+
+def test_a_session_which_was_idle_comes_before_the_bulk_of_another__NB_01() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for number in range(100):
+        queue.add("bulk", f"bulk {number}", 1000, QUANTUM_OCTETS)
+    queue.take(1 << 30, 4 * QUANTUM_OCTETS)
+    queue.add("good", "good", 1, 100)
+    assert queue.take(1 << 30, 4 * QUANTUM_OCTETS)[0] == "good"
+
+
+def test_who_pretends_to_be_idle_gets_no_more_than_its_share() -> None:
+    """An idle session comes first once, with one quantum; then it waits for its turn."""
+    queue: FairQueue[str] = FairQueue()
+    for _ in range(100):
+        queue.add("bulk", "bulk", 1, QUANTUM_OCTETS)
+    taken = []
+    for _ in range(100):  # nothing of it ever waits behind what it sends
+        queue.add("sly", "sly", 1, QUANTUM_OCTETS)
+        while "sly" not in (group := queue.take(1, MOST)):
+            taken += group
+        taken += group
+        assert taken.count("sly") <= taken.count("bulk") + 2
+
+
+def test_sessions_share_octets_and_not_entries() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for _ in range(64):
+        queue.add("large", "large", 1, QUANTUM_OCTETS)
+    for _ in range(6400):
+        queue.add("small", "small", 1, QUANTUM_OCTETS // 100)
+    taken = queue.take(1 << 30, 32 * QUANTUM_OCTETS)
+    assert 15 <= taken.count("large") <= 17
+    assert 1500 <= taken.count("small") <= 1700
+
+
+def test_an_entry_larger_than_a_quantum_waits_while_others_have_their_turns() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.add("other", "first", 1, QUANTUM_OCTETS)
+    queue.add("huge", "huge", 1, 20 * QUANTUM_OCTETS)
+    for number in range(30):
+        queue.add("other", f"{number}", 1, QUANTUM_OCTETS)
+    taken = queue.take(1 << 30, 1 << 40)
+    assert 15 <= taken.index("huge") <= 21
+    assert len(taken) == 32
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 300_000), st.booleans()),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_nothing_is_lost_and_each_session_keeps_its_order(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    """For any sizes and any moments at which groups are taken."""
+    queue: FairQueue[tuple[int, int]] = FairQueue()
+    added, taken = defaultdict(list), defaultdict(list)
+    for number, (session, octets, take) in enumerate(steps):
+        queue.add(session, (session, number), 1, octets)
+        added[session].append(number)
+        if take:
+            for whose, which in queue.take(3, 100_000):
+                taken[whose].append(which)
+    while group := queue.take(3, 100_000):
+        assert len(group) <= 3
+        for whose, which in group:
+            taken[whose].append(which)
+    assert taken == added
+    assert (queue.entries, queue.messages, queue.octets) == (0, 0, 0)
+
+
+@given(st.lists(st.integers(0, 200_000), min_size=2, max_size=2000), st.integers(2, 6))
+def test_no_session_waits_for_more_than_a_round(sizes: list[int], sessions: int) -> None:
+    """Sessions with work all the time are never further apart than a quantum and an entry."""
+    queue: FairQueue[tuple[int, int]] = FairQueue()
+    for session in range(sessions):
+        for octets in sizes:
+            queue.add(session, (session, octets), 1, octets)
+    served = [0] * sessions
+    left = [len(sizes)] * sessions
+    while all(left):
+        for session, octets in queue.take(1, MOST):
+            served[session] += octets
+            left[session] -= 1
+        if all(left):
+            assert max(served) - min(served) <= 2 * QUANTUM_OCTETS + max(sizes)
+
+
+@pytest.mark.parametrize("sync", [0.0002, 0.001, 0.010, 0.200])
+@pytest.mark.parametrize("rate", [20e6, 100e6, 1e9])
+def test_groups_fit_the_disk(sync: float, rate: float) -> None:
+    """Their octets take 20 ms with the sync, or three syncs where a sync is slow."""
+    cost = GroupCost()
+    for number in range(200):
+        octets = (1 + number * 37 % 64) << 14
+        cost.learn(octets, sync + octets / rate)
+    assert cost.sync_seconds == pytest.approx(sync, rel=0.01)
+    assert cost.octet_seconds == pytest.approx(1 / rate, rel=0.01)
+    fitting = rate * max(GROUP_SECONDS - sync, 3 * sync)
+    assert cost.octets_max(MOST) == pytest.approx(
+        min(max(fitting, GROUP_OCTETS_MIN), MOST), rel=0.01
+    )
+    assert cost.octets_max(1000) == 1000
+
+
+def test_equal_groups_say_nothing_about_octets() -> None:
+    """Bulk alone fills each group to its bound: the bound must not run away from that."""
+    cost = GroupCost()
+    for number in range(100):
+        octets = (1 + number * 37 % 64) << 14
+        cost.learn(octets, 0.010 + octets / 100e6)
+    for _ in range(500):
+        octets = cost.octets_max(MOST)
+        cost.learn(octets, 0.010 + octets / 100e6)
+    assert cost.octet_seconds == pytest.approx(1e-8, rel=0.01)
+    assert cost.sync_seconds == pytest.approx(0.010, rel=0.01)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 16 << 20), st.floats(0, 30)), min_size=1, max_size=50),
+)
+def test_no_noise_makes_a_bound_that_cannot_be(groups: list[tuple[int, float]]) -> None:
+    cost = GroupCost()
+    for octets, seconds in groups:
+        cost.learn(octets, seconds)
+        assert cost.sync_seconds >= 0
+        assert cost.octet_seconds > 0 or seconds == 0
+        assert GROUP_OCTETS_MIN <= cost.octets_max(MOST) <= MOST
+
+
+def test_a_disk_which_becomes_slow_is_learnt_in_some_groups() -> None:
+    cost = GroupCost()
+    for number in range(100):
+        octets = (1 + number % 8) << 17
+        cost.learn(octets, 0.001 + octets / 500e6)
+    for number in range(60):
+        octets = (1 + number % 8) << 17
+        cost.learn(octets, 0.001 + octets / 20e6)
+    assert cost.octet_seconds == pytest.approx(1 / 20e6, rel=0.1)
+    assert cost.octets_max(MOST) < 500_000
+    assert GroupCost().octets_max(MOST) == pytest.approx(0.019 / FIRST_OCTET_SECONDS, rel=0.01)

@@ -1,0 +1,212 @@
+"""What ``msgproto send`` and ``recv`` wait for, and for how long.
+
+``send`` gives up on a server that owes it something and is silent.  A server owes something while a
+connection or a session is being made, and while a message is on its way that it has not
+acknowledged.  It owes nothing while we wait for the next line of the input.
+
+``recv`` ends when nobody reads its output any more.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_msgproto.core.errors import TimedOut
+
+from ..net.clients.shapes import Messages, Progress
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS: Final = 30.0
+"""A peer that owes something may be silent for this long."""
+
+ALIVE_FACTOR: Final = 20
+"""A peer that says that it is at work, and acknowledges nothing, has this many times as long."""
+
+LEAVE_SECONDS: Final = 5.0
+"""Once we have given up, the protocol may take this long to close its connections."""
+
+
+class Attempt(Generic[T]):
+    """A coroutine that can be given up: it may tidy up then, but not for ever.
+
+    Attributes:
+        given_up: :meth:`give_up` was called before it had ended.
+    """
+
+    def __init__(self, clock: Any, work: Coroutine[Any, Any, T]) -> None:
+        """Start ``work``; ``clock`` is a reactor."""
+        self.given_up = False
+        self._over = False
+        self._clock = clock
+        self._timer: Any = None
+        self._running = Deferred.fromCoroutine(self._run(work))
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await work
+        finally:
+            self._over = True
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def result(self) -> T:
+        """Return what the work returns; raises what it raises, CancelledError if given up."""
+        return await self._running
+
+    def give_up(self) -> None:
+        """Cancel the work, and again whatever it still waits for after ``LEAVE_SECONDS``."""
+        if not self.given_up and not self._over:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.given_up = True
+        self._timer = None
+        self._running.cancel()
+        if not self._over:
+            self._timer = self._clock.callLater(LEAVE_SECONDS, self._give_up)
+
+
+class Patience:
+    """Watches over one ``send``: both the messages it reads and the progress it tells.
+
+    Hand this object to ``send`` as ``messages`` and as ``progress``.
+    """
+
+    def __init__(self, clock: Any, seconds: float, messages: Messages, progress: Progress) -> None:
+        """``clock`` is a reactor; the peer may be silent for ``seconds``."""
+        self._clock = clock
+        self._seconds = seconds
+        self._messages = messages
+        self._progress = progress
+        self._reading = False  # we wait for the input
+        self._outstanding = 0
+        self._due = self._due_most = 0.0
+        self._timer: Any = None
+        self._attempt: Attempt[Any] | None = None
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work``; raises TimedOut when the peer's time is over, else as ``work`` does."""
+        self._moved()
+        attempt = Attempt(self._clock, work)
+        self._attempt = attempt
+        try:
+            return await attempt.result()
+        except CancelledError:  # any other error: the protocol knows better what is wrong
+            if not attempt.given_up:
+                raise
+            raise TimedOut(f"the server did not answer for {self._seconds:g} s") from None
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    # ── the deadline ────────────────────────────────────────────────────────────────────────────
+
+    def _moved(self) -> None:
+        """Something happened: the peer's time begins anew."""
+        now = self._clock.seconds()
+        self._due_most = now + self._seconds * ALIVE_FACTOR
+        self._due = now + self._seconds
+        if self._timer is None:
+            self._timer = self._clock.callLater(self._seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        left = self._due - self._clock.seconds()
+        if self._reading and not self._outstanding:
+            return  # the next line begins it anew
+        if left > 0:
+            self._timer = self._clock.callLater(left, self._look)
+        elif self._attempt is not None:
+            self._attempt.give_up()
+
+    # ── what ``send`` calls ─────────────────────────────────────────────────────────────────────
+
+    async def some(self, most: int) -> list[bytes]:
+        """As :class:`Messages`: meanwhile the peer owes only what is outstanding."""
+        self._reading = True
+        try:
+            return await self._messages.some(most)
+        finally:
+            self._reading = False
+            if not self._outstanding:
+                self._moved()
+
+    def sent(self, count: int) -> None:
+        """As :class:`Progress`."""
+        if not self._outstanding:
+            self._moved()
+        self._outstanding += count
+        self._progress.sent(count)
+
+    def acknowledged(self, count: int) -> None:
+        """As :class:`Progress`."""
+        self._outstanding -= count
+        self._moved()
+        self._progress.acknowledged(count)
+
+    def written(self, count: int) -> None:
+        """As :class:`Progress`."""
+        self._outstanding -= count
+        self._moved()
+        self._progress.written(count)
+
+    def alive(self) -> None:
+        """As :class:`Progress`; it prolongs the peer's time, though not for ever."""
+        self._due = max(self._due, min(self._due_most, self._clock.seconds() + self._seconds))
+        self._progress.alive()
+
+
+@implementer(IReadDescriptor)
+class Reader:
+    """Watches whether somebody still reads the pipe that our output goes to.
+
+    A pipe whose reading end is closed says so to whoever waits for input on the writing end, where
+    input never comes.  Other kinds of output (files, terminals, sockets) are not watched.
+    """
+
+    def __init__(self, reactor: Any, descriptor: int | None, gone: Callable[[], None]) -> None:
+        """``gone()`` is called once when nobody reads ``descriptor`` any more."""
+        self._reactor = reactor
+        self._gone = gone
+        self._watching = False
+        if descriptor is not None and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            self._descriptor = descriptor
+            self._watching = True
+            reactor.addReader(self)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._watching:
+            self._watching = False
+            self._reactor.removeReader(self)
+
+    def fileno(self) -> int:
+        """For the reactor."""
+        return self._descriptor
+
+    def logPrefix(self) -> str:
+        """For the reactor."""
+        return "msgproto recv"
+
+    def doRead(self) -> None:
+        """For the reactor: something came to the writing end of a pipe, so it is broken."""
+        self._broken()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """For the reactor: the reading end is closed, or the reactor ends."""
+        self._broken()
+
+    def _broken(self) -> None:
+        if self._watching:
+            self.stop()
+            self._gone()

@@ -1,0 +1,58 @@
+"""An operator names an object as ``MODULE:NAME``, as in ``class = "my.app:Server"``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+
+from .errors import ConfigurationError
+
+
+def load_named(name: str) -> tuple[ModuleType, object]:
+    """Import MODULE and return it with what it calls NAME; the working directory is searched, too.
+
+    NAME may have dots (``my.app:Servers.main``).  Raises ConfigurationError, one line without
+    ``name`` in front, when there is no such thing or importing it fails.
+    """
+    module_name, colon, path = name.partition(":")
+    if not (module_name and colon and path):
+        raise ConfigurationError("MODULE:NAME is expected")
+    module = _import_here(module_name)
+    found: object = module
+    for attribute in path.split("."):
+        found = getattr(found, attribute, None)
+        if found is None:
+            raise ConfigurationError(f"the module {module_name} has no {path}")
+    return module, found
+
+
+def _import_here(name: str) -> ModuleType:
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigurationError(
+                f"there is no such module: install its package, or put its directory on PYTHONPATH"
+                f" (looked in {here}, too)"
+            ) from None
+        raise ConfigurationError(f"it needs {error.name}, which is not installed") from None
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"importing it failed: {failure_text(error)}") from error
+    finally:
+        if added:
+            sys.path.remove(here)
+
+
+def failure_text(error: BaseException) -> str:
+    """Return an exception in one line: its class, and the first line of what it says."""
+    said = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+__all__ = ["failure_text", "load_named"]

@@ -1,0 +1,1 @@
+"""The clients of all protocols share these modules."""

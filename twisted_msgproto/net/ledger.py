@@ -1,0 +1,241 @@
+"""What peers make this process hold, of all protocols and connections: :class:`Ledger`.
+
+Octets that wait for the sink can wait for better times; unfinished messages and unread output
+cannot, because only the peer can finish or read them.  So they have one bound for the whole
+process, and progress decides who keeps its place (NB-02, NB-03): who sends or reads steadily is
+never cut off for what others hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+from typing import Any, Final, Protocol
+
+MIN_RATE: Final = 16 << 10
+"""A peer that sends or reads less than this many octets a second is late; the later it is, the
+sooner it is cut off.
+"""
+
+LATE_SECONDS: Final = 5.0
+"""A peer may be this late before it can lose its place to others: a network may stall so long."""
+
+SOFT_SHARE: Final = 0.75
+"""Above this share of the limit connections are held back, one after another."""
+
+LOOK_SECONDS: Final = 1.0
+"""This often the ledger checks whether those that are held back may be read again."""
+
+READ_OCTETS: Final = 256 << 10
+"""A connection that may be read again is expected to bring at least this much with one read."""
+
+
+class Clock(Protocol):
+    """Describes what is needed of a reactor here."""
+
+    def seconds(self) -> float:
+        """Return the time in seconds; it never runs backwards."""
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any) -> Any:
+        """Call ``callable`` after ``delay`` seconds."""
+
+
+class Holder(Protocol):
+    """A connection, as the ledger sees it."""
+
+    @property
+    def address(self) -> str:
+        """Return the peer's host; connections of one host share their turns."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether the connection is read now; while it is not, its peer cannot be late."""
+
+    def holdBack(self, held_back: bool) -> None:
+        """Stop reading (True) because memory is short, or read again."""
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        """End at once; it held ``octets``, and all together may hold ``limit``."""
+
+
+class _Account:
+    """Notes what one holder holds, since when, and how much has moved meanwhile."""
+
+    __slots__ = ("began", "moved", "number", "octets", "stopped")
+
+    def __init__(self, number: int, now: float, reading: bool) -> None:
+        self.number = number
+        self.octets = 0
+        self.began = now
+        self.moved = 0
+        self.stopped = None if reading else now
+
+    @property
+    def age(self) -> tuple[float, int]:
+        """Return where it stands among the others: the eldest has the least."""
+        return (self.began, self.number)
+
+    def begin(self, now: float) -> None:
+        """Something was finished; what is held now is another message's beginning."""
+        self.began = now
+        self.moved = 0
+        if self.stopped is not None:
+            self.stopped = now
+
+    def stop(self, now: float) -> None:
+        """The connection is not read from now on."""
+        if self.stopped is None:
+            self.stopped = now
+
+    def go_on(self, now: float) -> None:
+        """It is read again; the time between is not the peer's."""
+        if self.stopped is not None:
+            self.began += now - self.stopped
+            self.stopped = None
+
+
+class Ledger:
+    """Counts the octets that peers make this process hold, and decides which peer is cut off when
+    they are too many.
+
+    Above three quarters of ``limit`` a connection whose message grows is held back, unless its
+    message is the eldest of those being read: the eldest can always finish.  A peer that is more
+    than :data:`LATE_SECONDS` late then loses its place; at the limit itself the latest does,
+    however late it is.
+
+    Attributes:
+        limit: octets; at most this many are held.
+        min_rate: octets a second; a peer with less is late.
+        held: octets held now.
+        clock: times the checks of those that are held back; set before the limit is.
+    """
+
+    def __init__(self) -> None:
+        self.limit = inf
+        self.min_rate: float = MIN_RATE
+        self.held = 0
+        self.clock: Clock | None = None
+        self._accounts: dict[Holder, _Account] = {}
+        self._held_back: dict[Holder, _Account] = {}
+        self._count = 0  # accounts so far
+        self._look: Any = None
+
+    def hold(self, holder: Holder, octets: int, now: float, *, outward: bool = False) -> None:
+        """Note that ``holder`` holds ``octets`` now, in all.
+
+        It or others may be held back or cut off before this returns.  Fewer octets than before mean
+        that a message was finished.  ``outward``: they wait to be read by the peer; then fewer mean
+        that it reads, and only that is progress.
+        """
+        account = self._accounts.get(holder)
+        if account is None:
+            if not octets:
+                return
+            self._count += 1
+            account = self._accounts[holder] = _Account(self._count, now, holder.reading)
+        grown = octets - account.octets
+        account.octets = octets
+        self.held += grown
+        if not octets:
+            del self._accounts[holder]
+            if self._held_back.pop(holder, None) is not None:
+                holder.holdBack(False)
+        elif grown < 0:
+            account.begin(now)
+        elif not outward:
+            account.moved += grown
+        if self.held > self.limit * SOFT_SHARE:
+            if grown > 0:
+                self._cut_late(now)
+                if not outward:
+                    self._hold_back(holder, account, now)
+        elif self._held_back:
+            self._let_go_on(now)
+        self._look_or_rest()
+
+    def paused(self, holder: Holder, now: float) -> None:
+        """Note that the connection is not read any more, for whatever reason: its peer cannot be
+        late.
+        """
+        account = self._accounts.get(holder)
+        if account is not None:
+            account.stop(now)
+
+    def resumed(self, holder: Holder, now: float) -> None:
+        """The connection is read again."""
+        account = self._accounts.get(holder)
+        if account is not None:
+            account.go_on(now)
+
+    # ── when there is too much ──────────────────────────────────────────────────────────────────
+
+    def _lateness(self, account: _Account, now: float) -> float:
+        """Return how many seconds this peer is behind one that sends at ``min_rate``."""
+        until = now if account.stopped is None else account.stopped
+        return until - account.began - account.moved / self.min_rate
+
+    def _cut_late(self, now: float) -> None:
+        """Cut off the latest while there is too much: above the limit whoever it is."""
+        while self.held > self.limit * SOFT_SHARE:
+            accounts = self._accounts
+            latest = max(accounts, key=lambda holder: self._lateness(accounts[holder], now))
+            if self.held <= self.limit and self._lateness(accounts[latest], now) <= LATE_SECONDS:
+                return
+            account = accounts.pop(latest)
+            self._held_back.pop(latest, None)
+            self.held -= account.octets
+            latest.cutOff(account.octets, self.limit)
+
+    def _hold_back(self, grower: Holder, account: _Account, now: float) -> None:
+        """Stop reading ``grower`` while there is too much, unless its message is the eldest."""
+        if (
+            self.held > self.limit * SOFT_SHARE
+            and grower in self._accounts
+            and any(
+                other.stopped is None and other.age < account.age
+                for other in self._accounts.values()
+            )
+        ):
+            account.stop(now)
+            self._held_back[grower] = account
+            grower.holdBack(True)
+
+    def _look_or_rest(self) -> None:
+        """Schedule another check if somebody is held back."""
+        if self._held_back and self._look is None and self.clock is not None:
+            self._look = self.clock.callLater(LOOK_SECONDS, self._look_now)
+        elif self._look is not None and not self._held_back:
+            self._look.cancel()
+            self._look = None
+
+    def _look_now(self) -> None:
+        self._look = None
+        assert self.clock is not None
+        now = self.clock.seconds()
+        self._cut_late(now)
+        self._let_go_on(now)
+        self._look_or_rest()
+
+    def _let_go_on(self, now: float) -> None:
+        """Resume reading those for which there is space: the eldest, in turns between addresses.
+
+        If nobody is read at all, one is resumed in any case, since nothing would end otherwise.
+        """
+        running = Counter(
+            holder.address for holder, account in self._accounts.items() if account.stopped is None
+        )
+        room = self.limit * SOFT_SHARE - self.held
+        while self._held_back and (room > 0 or not running):
+            back = self._held_back
+            following = min(back, key=lambda one: (running[one.address], back[one].age))
+            account = back.pop(following)
+            account.go_on(now)
+            running[following.address] += 1
+            room -= READ_OCTETS
+            following.holdBack(False)
+            if not following.reading:  # the disk, or something else, stands in its way as well
+                account.stop(now)
+
+
+__all__ = ["LATE_SECONDS", "MIN_RATE", "Clock", "Holder", "Ledger"]

@@ -1,0 +1,192 @@
+"""The outbox holds what waits to be done for a caller: its Deferreds, and the producers that must
+wait with it.
+
+A callback may cancel its neighbour, call a verb again, or close the client.  Whatever it does, each
+Deferred here fires exactly once (HO-03).  How much may wait is checked by
+:meth:`~twisted_msgproto.core.limits.Limits.check`, before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPushProducer
+from twisted.python.failure import Failure
+
+from ..core.errors import LimitExceeded
+
+T = TypeVar("T")
+
+TICKETS_MAX: Final = 10_000
+"""Tickets of one connection at a time, where no limit of its protocol is lower."""
+
+
+class Ticket(Deferred[T]):
+    """Holds the Deferred of one piece of work; its caller may cancel it at any time.
+
+    Attributes:
+        number: what the machine calls the work; None before it has a number.
+    """
+
+    number: Any = None
+
+    def done(self, result: T) -> None:
+        """Fire with ``result``, unless it has fired or was cancelled."""
+        if not self.called:
+            self.callback(result)
+
+    def fail(self, error: BaseException | Failure) -> None:
+        """Fail with ``error``, unless it has fired or was cancelled."""
+        if not self.called:
+            self.errback(error)
+
+
+def fail_all(tickets: Iterable[Ticket[Any]], error: BaseException) -> None:
+    """Fail every ticket with ``error``; a callback of one may cancel or fail the others."""
+    for ticket in list(tickets):
+        ticket.fail(error)
+
+
+class Tickets(Generic[T]):
+    """Holds the tickets of one connection, by the number of their work."""
+
+    __slots__ = ("_limit", "_tickets", "_withdraw")
+
+    def __init__(
+        self,
+        withdraw: Callable[[Any], object] = lambda number: None,
+        limit: int = TICKETS_MAX,
+    ) -> None:
+        """``withdraw(number)`` is called when a caller cancels; ``limit`` is in tickets."""
+        self._tickets: dict[Any, Ticket[T]] = {}
+        self._withdraw = withdraw
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._tickets
+
+    def check(self, count: int = 1) -> None:
+        """Raise LimitExceeded if ``count`` tickets more would be above the limit."""
+        if len(self._tickets) + count > self._limit:
+            raise LimitExceeded(f"{len(self._tickets)} wait for an answer already; nothing sent")
+
+    def issue(self, number: Any) -> Ticket[T]:
+        """Return a new ticket for the work ``number``."""
+        ticket: Ticket[T] = Ticket(self._cancelled)
+        ticket.number = number
+        self._tickets[number] = ticket
+        return ticket
+
+    def _cancelled(self, ticket: Deferred[T]) -> None:
+        assert isinstance(ticket, Ticket)
+        if self._tickets.pop(ticket.number, None) is not None:
+            self._withdraw(ticket.number)
+
+    def done(self, number: Any, result: T) -> bool:
+        """Fire the ticket of ``number``; return False if nobody waits for it (any more)."""
+        ticket = self._tickets.pop(number, None)
+        if ticket is None:
+            return False
+        ticket.done(result)
+        return True
+
+    def fail(self, number: Any, error: BaseException) -> bool:
+        """Fail the ticket of ``number``; return False if nobody waits for it (any more)."""
+        ticket = self._tickets.pop(number, None)
+        if ticket is None:
+            return False
+        ticket.fail(error)
+        return True
+
+    def failAll(self, error: BaseException) -> None:
+        """Fail every ticket, the oldest first: the connection is gone."""
+        tickets, self._tickets = self._tickets, {}
+        fail_all(tickets.values(), error)
+
+
+class Waiters(Generic[T]):
+    """Holds all who wait for the same thing: an established session, or a connection's end."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[Deferred[T], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait(self) -> Deferred[T]:
+        """Return a Deferred that fires with the next ``fire`` or ``fail``; it can be cancelled."""
+        waiting: Deferred[T] = Deferred(lambda cancelled: self._waiting.pop(cancelled, None))
+        self._waiting[waiting] = None
+        return waiting
+
+    def fire(self, result: T) -> None:
+        """Fire for all who wait now; who begins to wait in a callback waits for the next time."""
+        self._tell(lambda waiting: waiting.callback(result))
+
+    def fail(self, error: BaseException | Failure) -> None:
+        """Fail for all who wait now."""
+        self._tell(lambda waiting: waiting.errback(error))
+
+    def _tell(self, tell: Callable[[Deferred[T]], None]) -> None:
+        told, self._waiting = self._waiting, {}
+        for waiting in told:
+            if not waiting.called:  # a callback of one before it has cancelled it
+                tell(waiting)
+
+
+class ProducerControl:
+    """Pauses a push producer while there is no room for what it would send.
+
+    Attributes:
+        producer: the producer, or None.
+    """
+
+    __slots__ = ("_paused", "producer")
+
+    def __init__(self) -> None:
+        self.producer: IPushProducer | None = None
+        self._paused = False
+
+    def register(self, producer: Any, streaming: bool) -> None:
+        """Register a producer, as ``IConsumer.registerProducer`` says.
+
+        Raises RuntimeError for a second one, and ValueError for a pull producer: what is sent here
+        has no pace of its own.
+        """
+        if self.producer is not None:
+            raise RuntimeError("a producer is registered already")
+        if not streaming:
+            raise ValueError("push producers only")
+        self.producer = producer
+        self._paused = False
+
+    def unregister(self) -> None:
+        """Unregister the producer, as ``IConsumer.unregisterProducer`` says."""
+        self.producer = None
+
+    def look(self, full: bool) -> None:
+        """Pause or resume the producer, if that is a change."""
+        producer = self.producer
+        if producer is None or full is self._paused:
+            return
+        self._paused = full
+        if full:
+            producer.pauseProducing()
+        else:
+            producer.resumeProducing()
+
+    def stop(self) -> None:
+        """Tell the producer that nobody will accept anything any more."""
+        producer, self.producer = self.producer, None
+        if producer is not None:
+            producer.stopProducing()
+
+
+__all__ = ["TICKETS_MAX", "ProducerControl", "Ticket", "Tickets", "Waiters", "fail_all"]

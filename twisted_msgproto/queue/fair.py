@@ -1,0 +1,180 @@
+"""Decide who is written next, and how much at a time: :class:`FairQueue` and :class:`GroupCost`
+(NB-01).
+
+Sessions share the disk by deficit round-robin: in each round a session may write a quantum of
+octets, so one that sends in bulk delays the others by no more than the group that is being written.
+How large that group may be follows from what groups have cost lately.  Nothing here knows threads,
+files or clocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+QUANTUM_OCTETS: Final = 64 << 10
+"""In one round a session may write this many octets: one usual read of a socket."""
+
+GROUP_SECONDS: Final = 0.020
+"""Writing one group should last this long: others wait for half of it on average."""
+
+SYNC_SHARE: Final = 3.0
+"""A group's octets may cost this many times what its sync costs.
+
+A disk with slow syncs needs large groups: if they were bounded by :data:`GROUP_SECONDS` alone, bulk
+would starve.
+"""
+
+GROUP_OCTETS_MIN: Final = 256 << 10
+"""Smaller groups save nobody any time: most of their cost is the sync."""
+
+MEMORY: Final = 0.9
+"""Each group's cost keeps this much of its weight when the next one is known: some ten count."""
+
+SPREAD_MIN: Final = 0.1
+"""Sizes of groups must differ this much (relative to their mean) to tell octets from syncs."""
+
+FIRST_SYNC_SECONDS: Final = 0.001
+"""What a sync is believed to cost before anything was written."""
+
+FIRST_OCTET_SECONDS: Final = 1e-8
+"""What an octet is believed to cost before anything was written: 100 MB/s."""
+
+E = TypeVar("E")
+
+
+class _Session(Generic[E]):
+    """Holds what waits of one session: entries with their octets, and what it may still write."""
+
+    __slots__ = ("deficit", "entries", "key")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.entries: deque[tuple[E, int, int]] = deque()
+        self.deficit = QUANTUM_OCTETS
+
+
+class FairQueue(Generic[E]):
+    """Serves the entries of many sessions in turns; the entries of one session stay in order.
+
+    A session that had nothing to write comes before those that write all the time, once, with one
+    quantum.  It cannot come first again before the others have had a turn.
+    """
+
+    __slots__ = ("_new", "_old", "_sessions", "entries", "messages", "octets")
+
+    def __init__(self) -> None:
+        self._sessions: dict[Hashable, _Session[E]] = {}
+        self._new: deque[_Session[E]] = deque()
+        self._old: deque[_Session[E]] = deque()  # may hold sessions whose entries are all taken
+        self.entries = 0
+        """This many entries wait."""
+        self.messages = 0
+        """Those entries have this many messages."""
+        self.octets = 0
+        """Those entries have this many octets."""
+
+    def add(self, key: Hashable, entry: E, messages: int, octets: int) -> None:
+        """Append ``entry`` to the session named ``key``; ``octets`` is what writing it costs."""
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = _Session(key)
+            self._new.append(session)
+        session.entries.append((entry, messages, octets))
+        self.entries += 1
+        self.messages += messages
+        self.octets += octets
+
+    def take(self, messages_max: int, octets_max: int) -> list[E]:
+        """Remove and return the entries of the next group: at least one if any entry waits.
+
+        Together they have at most ``messages_max`` messages and ``octets_max`` octets, unless the
+        first entry alone is larger.
+        """
+        taken: list[E] = []
+        messages = octets = 0
+        while self.entries:
+            queue = self._new or self._old
+            session = queue[0]
+            waiting = session.entries
+            if not waiting:  # its turn has come, and it has nothing more: it is idle
+                queue.popleft()
+                del self._sessions[session.key]
+                continue
+            entry, entry_messages, entry_octets = waiting[0]
+            if session.deficit < entry_octets and len(self._sessions) > 1:
+                session.deficit += QUANTUM_OCTETS
+                self._old.append(queue.popleft())
+                continue
+            messages += entry_messages
+            octets += entry_octets
+            if taken and (messages > messages_max or octets > octets_max):
+                break
+            waiting.popleft()
+            taken.append(entry)
+            self.entries -= 1
+            self.messages -= entry_messages
+            self.octets -= entry_octets
+            # Alone a session owes nobody anything.
+            session.deficit = max(session.deficit - entry_octets, 0)
+            if not waiting and queue is self._new:
+                self._old.append(queue.popleft())
+        return taken
+
+    def clear(self) -> list[E]:
+        """Remove and return every entry; those of one session are in their order."""
+        entries = [entry for session in self._sessions.values() for entry, _, _ in session.entries]
+        self._sessions.clear()
+        self._new.clear()
+        self._old.clear()
+        self.entries = self.messages = self.octets = 0
+        return entries
+
+
+class GroupCost:
+    """Learns what a group costs, ``sync_seconds`` and ``octet_seconds`` each, from the last ones.
+
+    It is a line fitted by least squares; older groups count less and less.
+    """
+
+    __slots__ = (
+        "_octets",
+        "_octets_squared",
+        "_product",
+        "_seconds",
+        "_weight",
+        "octet_seconds",
+        "sync_seconds",
+    )
+
+    def __init__(self) -> None:
+        self._weight = self._octets = self._seconds = 0.0
+        self._octets_squared = self._product = 0.0
+        self.sync_seconds = FIRST_SYNC_SECONDS
+        """A group costs this much, however small it is."""
+        self.octet_seconds = FIRST_OCTET_SECONDS
+        """Each octet of a group costs this much."""
+
+    def learn(self, octets: int, seconds: float) -> None:
+        """Note that a group of this size needed this long."""
+        self._weight = self._weight * MEMORY + 1.0
+        self._octets = self._octets * MEMORY + octets
+        self._seconds = self._seconds * MEMORY + seconds
+        self._octets_squared = self._octets_squared * MEMORY + octets * octets
+        self._product = self._product * MEMORY + octets * seconds
+        size, cost = self._octets / self._weight, self._seconds / self._weight
+        variance = self._octets_squared / self._weight - size * size
+        if variance > (SPREAD_MIN * size) ** 2:
+            slope = (self._product / self._weight - size * cost) / variance
+            # Noise may say that larger groups are cheaper; an octet is never free.
+            self.octet_seconds = min(max(slope, FIRST_OCTET_SECONDS / 100), cost / size)
+        self.sync_seconds = max(cost - self.octet_seconds * size, 0.0)
+
+    def octets_max(self, most: int) -> int:
+        """Return how many octets the next group may hold; at most ``most``."""
+        seconds = max(GROUP_SECONDS - self.sync_seconds, SYNC_SHARE * self.sync_seconds)
+        return min(most, max(GROUP_OCTETS_MIN, int(seconds / self.octet_seconds)))
+
+
+__all__ = ["GROUP_OCTETS_MIN", "QUANTUM_OCTETS", "FairQueue", "GroupCost"]

@@ -1,0 +1,130 @@
+"""A queue's disk runs full or fails when the test says so."""
+
+from __future__ import annotations
+
+import errno as errno_module
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ..queue.disk import OS_DISK, Disk, File
+
+STEPS: Final = frozenset(
+    {"open", "write", "truncate", "sync", "rename", "remove", "sync_directory"}
+)
+"""These steps can be made to fail; they are methods of the queue's ``Disk`` and ``File``."""
+
+
+class BrokenDisk:
+    """Passes calls on to the operating system's files, and fails when the test says so.
+
+    Use it for a queue as ``QueueWriter(directory, disk=disk)`` or ``DurableSink(directory, reactor,
+    disk=disk)``.  Any thread may call it.
+
+    Attributes:
+        counts: how often each step was asked for so far.
+    """
+
+    def __init__(self, disk: Disk = OS_DISK) -> None:
+        """``disk`` does what does not fail."""
+        self.counts: Counter[str] = Counter()
+        self.sync_name = disk.sync_name
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._failures: dict[str, tuple[int, int | None, int]] = {}
+
+    def fail(
+        self, step: str, *, nth: int = 1, times: int | None = 1, errno: int = errno_module.EIO
+    ) -> None:
+        """Let ``step`` raise OSError with ``errno``, at its ``nth`` call from now on.
+
+        It fails ``times`` times (None: until :meth:`heal`).  ``errno.ENOSPC`` is a full disk: the
+        queue waits for room.  ``errno.EIO`` is a broken one.  ValueError for an unknown step.
+        """
+        if step not in STEPS:
+            raise ValueError(f"{step!r} is none of {', '.join(sorted(STEPS))}")
+        with self._lock:
+            self._failures[step] = (self.counts[step] + nth, times, errno)
+
+    def heal(self) -> None:
+        """Let nothing fail any more."""
+        with self._lock:
+            self._failures.clear()
+
+    def look(self, step: str, path: str) -> None:
+        """Count one step; OSError if it is to fail."""
+        with self._lock:
+            self.counts[step] += 1
+            first, times, number = self._failures.get(step, (0, 0, 0))
+            late = self.counts[step] - first
+            fails = first and late >= 0 and (times is None or late < times)
+        if fails:
+            raise OSError(number, os.strerror(number), path)
+
+    def make_directory(self, path: str) -> None:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        self._disk.make_directory(path)
+
+    def names(self, path: str) -> list[str]:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        return self._disk.names(path)
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        self.look("open", path)
+        return _BrokenFile(self, path, self._disk.open(path, write=write))
+
+    def modified(self, path: str) -> int:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        return self._disk.modified(path)
+
+    def rename(self, old: str, new: str) -> None:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        self.look("rename", new)
+        self._disk.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        self.look("remove", path)
+        self._disk.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        self.look("sync_directory", path)
+        self._disk.sync_directory(path)
+
+    def lock(self, path: str, busy: str) -> Callable[[], None]:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        return self._disk.lock(path, busy)
+
+
+class _BrokenFile:
+    """Is an open file of a :class:`BrokenDisk`."""
+
+    def __init__(self, disk: BrokenDisk, path: str, file: File) -> None:
+        self._disk = disk
+        self._path = path
+        self._file = file
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read(self, position: int, octets: int) -> bytes:
+        return self._file.read(position, octets)
+
+    def write(self, position: int, pieces: Sequence[Any]) -> int:
+        self._disk.look("write", self._path)
+        return self._file.write(position, pieces)
+
+    def truncate(self, size: int) -> None:
+        self._disk.look("truncate", self._path)
+        self._file.truncate(size)
+
+    def sync(self) -> None:
+        self._disk.look("sync", self._path)
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()

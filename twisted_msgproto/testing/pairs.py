@@ -1,0 +1,251 @@
+"""A server's and a client's protocol are connected in memory; octets move when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.internet.interfaces import (
+    IHalfCloseableProtocol,
+    IPushProducer,
+    ISSLTransport,
+    ITransport,
+)
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import alsoProvides, implementer
+
+log: Final = Logger(namespace="twisted_msgproto.testing")
+
+FULL_OCTETS: Final = 65536
+"""A transport pauses its producer above this, as Twisted's own do."""
+
+SERVER_PORT: Final = 5048
+CLIENT_PORT: Final = 40000
+
+Build = Callable[[IPv4Address], Any]
+"""A function of this kind builds a protocol, as ``factory.buildProtocol`` does."""
+
+
+@implementer(ITransport, IPushProducer)
+class MemoryTransport:
+    """Is one end of a pair; to a protocol it is a TCP transport of Twisted.
+
+    Attributes:
+        protocol: this end's protocol; None if the factory built none.
+        other: the other end.
+        buffer: octets that were written here and have not arrived there.
+        written: how many octets were written here, in all.
+        full: the producer is paused while ``buffer`` has more octets than this.
+        reading: the protocol wants to read.
+        deaf: nothing is read here, whatever the protocol wants: set it to play a peer that does
+            not read.
+        closing: the protocol has asked for the end.
+        aborted: it has asked for the end at once; the peer sees a reset.
+        shut: nothing more will be written here, and the peer may know: set it for a half-close.
+        gone: the protocol's ``connectionLost`` was called.
+    """
+
+    def __init__(self, port: int, full: int = FULL_OCTETS, host: str = "127.0.0.1") -> None:
+        """``host`` and ``port`` are this end's address."""
+        self.full = full
+        self.buffer = bytearray()
+        self.reading = True
+        self.deaf = False
+        self.closing = False
+        self.aborted = False
+        self.shut = False
+        self.gone = False
+        self.producer: Any = None
+        self.producer_paused = False
+        self.written = 0
+        self.protocol: Any = None
+        self.other: MemoryTransport = self
+        self.address = IPv4Address("TCP", host, port)
+        self._shut_seen = False
+
+    # ── what a protocol calls ───────────────────────────────────────────────────────────────────
+
+    def getPeer(self) -> IPv4Address:
+        """Return the other end's address."""
+        return self.other.address
+
+    def getHost(self) -> IPv4Address:
+        """Return this end's address."""
+        return self.address
+
+    def setTcpNoDelay(self, on: bool) -> None:
+        """Do nothing: octets wait for the test in any case."""
+
+    def setTcpKeepAlive(self, on: bool) -> None:
+        """Do nothing: no system watches this connection."""
+
+    def write(self, data: bytes) -> None:
+        """Put octets into the buffer; nothing after the end was asked for."""
+        assert isinstance(data, bytes)
+        if self.closing or self.gone:
+            return
+        self.buffer += data
+        self.written += len(data)
+        if len(self.buffer) > self.full and self.producer and not self.producer_paused:
+            self.producer_paused = True
+            self.producer.pauseProducing()
+
+    def writeSequence(self, pieces: Iterable[bytes]) -> None:
+        """Write all pieces."""
+        self.write(b"".join(pieces))
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """Accept one push producer."""
+        assert self.producer is None and streaming
+        self.producer = producer
+
+    def unregisterProducer(self) -> None:
+        """Forget the producer."""
+        self.producer = None
+
+    def pauseProducing(self) -> None:
+        """Read no more."""
+        self.reading = False
+
+    def resumeProducing(self) -> None:
+        """Read again."""
+        self.reading = True
+
+    def stopProducing(self) -> None:
+        """Close."""
+        self.loseConnection()
+
+    def loseConnection(self) -> None:
+        """Close once all that was written has arrived."""
+        self.closing = True
+
+    def abortConnection(self) -> None:
+        """Close at once; what has not arrived is lost."""
+        self.closing = self.aborted = True
+        self.buffer.clear()
+
+    # ── what a test calls ───────────────────────────────────────────────────────────────────────
+
+    def lost(self, reason: Exception) -> None:
+        """Let the connection be gone, as this end sees it."""
+        if not self.gone:
+            self.gone = True
+            if self.producer is not None:
+                self.producer.stopProducing()
+            self.protocol.connectionLost(Failure(reason))
+
+    def drained(self) -> None:
+        """Resume the producer once the peer has read everything."""
+        if not self.buffer and self.producer_paused:
+            self.producer_paused = False
+            if self.producer:
+                self.producer.resumeProducing()
+
+    def read(self, size: int | None = None) -> bool:
+        """Read once, at most ``size`` octets; return whether there was anything to read."""
+        source = self.other
+        if self.gone or not self.reading or self.deaf or self.closing:
+            return False
+        if not source.buffer:
+            return self._see_shut(source)
+        data = bytes(source.buffer[: size or len(source.buffer)])
+        del source.buffer[: len(data)]
+        try:
+            self.protocol.dataReceived(data)
+        except Exception as error:  # as a reactor does it: logged, and the end of this connection
+            log.failure("a protocol failed")
+            self.lost(error)
+        source.drained()
+        return True
+
+    def _see_shut(self, source: MemoryTransport) -> bool:
+        if not source.shut or self._shut_seen:
+            return False
+        self._shut_seen = True
+        half = IHalfCloseableProtocol(self.protocol, None)
+        if half is not None:
+            half.readConnectionLost()
+        else:
+            self.lost(ConnectionDone())
+        return True
+
+
+class Pair:
+    """Connects a server's and a client's protocol.
+
+    Octets, and the end of the connection, move when :meth:`pump` is called::
+
+        pair = Pair(server_factory.buildProtocol, client_factory.buildProtocol)
+        sent = pair.client.protocol.send(b"hello")
+        pair.pump(size=1)          # octet by octet
+
+    Attributes:
+        server: the server's end, with its ``protocol``.
+        client: the client's end, with its ``protocol``.
+    """
+
+    def __init__(
+        self,
+        server: Build,
+        client: Build,
+        *,
+        full: int = FULL_OCTETS,
+        host: str = "127.0.0.1",
+        tls: bool = False,
+    ) -> None:
+        """Build the protocols with ``server(address)`` and ``client(address)``, and connect them.
+
+        A transport pauses its producer while more than ``full`` octets wait.  ``host`` is the
+        client's address.  With ``tls`` the client begins a TLS hand-shake that never completes.
+        """
+        self.server = MemoryTransport(SERVER_PORT, full)
+        self.client = MemoryTransport(CLIENT_PORT, full, host)
+        if tls:
+            alsoProvides(self.client, ISSLTransport)
+        self.server.other, self.client.other = self.client, self.server
+        self.server.protocol = server(self.client.address)
+        self.client.protocol = client(self.server.address)
+        for end in self.ends:
+            if end.protocol is None:
+                end.gone = True
+        for end in self.ends:
+            if not end.gone:
+                try:
+                    end.protocol.makeConnection(end)
+                except Exception:  # as a reactor does it
+                    log.failure("a protocol failed")
+
+    @property
+    def ends(self) -> tuple[MemoryTransport, MemoryTransport]:
+        """Return both ends, the server's first."""
+        return self.server, self.client
+
+    def pump(self, size: int | None = None) -> bool:
+        """Move octets (at most ``size`` a read) until all that can has arrived.
+
+        Returns whether any did.
+        """
+        some = False
+        while self.pump_once(size):
+            some = True
+        return some
+
+    def pump_once(self, size: int | None = None) -> bool:
+        """Let each end read once, at most ``size`` octets; return whether anything happened."""
+        moved = self.server.read(size) | self.client.read(size)
+        for end in self.ends:
+            if end.closing and not end.buffer and not end.gone:
+                moved = True
+                end.lost(ConnectionAborted() if end.aborted else ConnectionDone())
+            if end.gone and not end.buffer and not end.other.gone:
+                moved = True
+                end.other.lost(ConnectionDone())
+        return moved
+
+    def cut(self) -> None:
+        """Let the network go away at both ends."""
+        for end in self.ends:
+            end.lost(ConnectionAborted())

@@ -1,0 +1,174 @@
+"""A topic as its subscriber has it: updates, and why there are no more of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from ...core.errors import ConnectionClosed, LimitExceeded
+from ..wire import base36
+from .exchange import NoSuchMethod, Reply, Stored, Update
+
+if TYPE_CHECKING:
+    from .session import UmqSession
+
+
+class Subscription:
+    """Is a topic to which we subscribed at the peer: a hook is called, or iterate ``async for``.
+
+    It ends once, for one of these reasons:
+
+    * ``"closed"``: the publisher said ``D``.  It has ended the topic, or has dropped us because we
+      read too slowly; UMQ does not say which;
+    * ``"unsubscribed"``: we said ``U``;
+    * ``"refused"``: the call that asked for it failed;
+    * ``"slow"``: updates came faster than they were iterated, and we said ``U``;
+    * ``"lost"``: the session ended first.
+
+    Several may iterate at a time: each update goes to one of them, in the order of their asking.
+
+    Attributes:
+        id: the topic's id, as it stands in the subscribing request.
+        reason: why it has ended, as above; None while it lives.  What had come before the end can
+            still be iterated.
+        failure: the exception that iteration raises at the end, or None.
+    """
+
+    def __init__(
+        self,
+        session: UmqSession,
+        number: int,
+        hook: Callable[[Update], object] | None,
+        streamed: bool,
+    ) -> None:
+        self._session = session
+        self._number = number
+        self._hook = hook
+        self._streamed = streamed
+        self._backlog: deque[Update] = deque()
+        self._waiting: deque[Deferred[Update | None]] = deque()  # who iterates
+        self._answer: Reply | Failure | None = None
+        self._starting: list[Deferred[Reply]] = []
+        self._ending: list[Deferred[str]] = []
+        self.id = base36(number)
+        self.reason: str | None = None
+        self.failure: Exception | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the subscription has ended."""
+        return self.reason is not None
+
+    def whenStarted(self) -> Deferred[Reply]:
+        """Fires with the answer to the subscribing request; fails like that call."""
+        started: Deferred[Reply] = Deferred(self._starting.remove)
+        if self._answer is None:
+            self._starting.append(started)
+        else:
+            started.callback(self._answer)
+        return started
+
+    def whenEnded(self) -> Deferred[str]:
+        """Fires with the ``reason`` when the subscription has ended.  It never fails."""
+        ended: Deferred[str] = Deferred(self._ending.remove)
+        if self.reason is None:
+            self._ending.append(ended)
+        else:
+            ended.callback(self.reason)
+        return ended
+
+    def unsubscribe(self) -> None:
+        """Say ``U``; nothing more is delivered (``UM-14``)."""
+        self._drop("unsubscribed", None)
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Update:
+        """Return the next update; at the end StopAsyncIteration, or what ended the subscription
+        early.
+
+        Cancelling the wait (a time-out) loses nothing: the update goes to whoever asks next.
+        """
+        if self._backlog:
+            update = self._backlog.popleft()
+            self._session._backlogChanged(-1)
+            return update
+        if self.reason is None:
+            waiting: Deferred[Update | None] = Deferred(self._waiting.remove)
+            self._waiting.append(waiting)
+            waited = await waiting
+            if waited is not None:
+                return waited
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+        raise StopAsyncIteration
+
+    # The session's side
+
+    def _accepted(self, answer: Reply) -> None:
+        stored = Stored.read(answer.payload)
+        if stored is None:
+            self._started(answer)
+        else:  # nobody will publish to it
+            self._refused(Failure(NoSuchMethod(stored)))
+
+    def _never(self, error: Exception) -> Subscription:
+        """It could not even be asked for."""
+        self.reason = "lost" if isinstance(error, ConnectionClosed) else "refused"
+        self.failure = error
+        self._started(Failure(error))
+        return self
+
+    def _refused(self, failure: Failure) -> None:
+        lost = self._session._ended or failure.check(ConnectionClosed)
+        self._drop("lost" if lost else "refused", failure.value)  # type: ignore[arg-type]
+        self._started(failure)
+
+    def _started(self, answer: Reply | Failure) -> None:
+        self._answer = answer
+        while self._starting:
+            self._starting.pop(0).callback(answer)
+
+    def _drop(self, reason: str, failure: Exception | None) -> None:
+        """Say ``U`` if it lives, and end."""
+        session = self._session
+        if self.reason is None and session.machine.opened:
+            session._time()
+            session.machine.unsubscribe(self._number)
+            session._settle()
+        self._end(reason, failure)
+
+    def _arrived(self, update: Update) -> None:
+        if self._hook is not None:
+            self._hook(update)
+        elif self._waiting:
+            self._waiting.popleft().callback(update)
+        else:
+            self._backlog.append(update)
+            self._session._backlogChanged(1)
+            if len(self._backlog) >= 4 * self._session.limits["backlog"]:
+                self._drop("slow", LimitExceeded("updates came faster than they were taken"))
+
+    def _end(self, reason: str, failure: Exception | None = None) -> None:
+        """The subscription has ended: everybody who waits for anything of it hears so."""
+        if self.reason is not None:
+            return
+        self.reason, self.failure = reason, failure
+        session = self._session
+        session.subscriptions.pop(self._number, None)
+        while self._waiting:
+            self._waiting.popleft().callback(None)
+        while self._ending:
+            self._ending.pop(0).callback(reason)
+        session._guarded(session.subscriptionEnded, self, reason)
+
+    def _lost(self) -> None:
+        self._end("lost", ConnectionClosed("the connection ended, and the subscription with it"))
+
+
+__all__ = ["Subscription"]
