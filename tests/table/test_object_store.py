@@ -285,17 +285,17 @@ def test_the_table_is_exact_when_its_writer_ends_at_any_request(
     monkeypatch.setattr(log, "CHECKPOINT_EVERY", 2)
     monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
     monkeypatch.setattr(ObjectCommits, "prove", lambda commits: None)
-    puts, done = 0, False
-    while not done:
-        location = store.new_location()
-        promised = 0
-        if work is not create:
-            kept = {"delta.logRetentionDuration": "interval 0 hours"} if work is cleanup else {}
-            table = Table.create(location, TABLE_SCHEMA, storage=store.options, properties=kept)
-            for promised in (3, 5):
-                land(table, "a", promised)
+    puts, done, promised = 0, False, 0
+    if work is not create:
+        prepared = store.new_location()
+        kept = {"delta.logRetentionDuration": "interval 0 hours"} if work is cleanup else {}
+        table = Table.create(prepared, TABLE_SCHEMA, storage=store.options, properties=kept)
+        for promised in (3, 5):
+            land(table, "a", promised)
         if work is vacuuming:
-            compaction(location, store)
+            compaction(prepared, store)
+    while not done:
+        location = store.new_location() if work is create else store.copy_of(prepared)
         store.fault(f"stop-after-{puts}")
         try:
             work(location, store)

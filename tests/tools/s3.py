@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
+import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tests.tools.processes import Launched
@@ -86,10 +88,27 @@ class Store:
         self.count += 1
         return f"s3://{self.bucket}/table-{os.getpid()}-{self.count}"
 
+    def copy_of(self, location: str) -> str:
+        """A new location with the same objects; the server copies them."""
+        copy = self.new_location()
+        old, new = (place.removeprefix(f"s3://{self.bucket}/") for place in (location, copy))
+        listed = self._asked("GET", f"{self.bucket}?list-type=2&prefix={old}/").decode()
+        keys = re.findall(r"<Key>([^<]+)</Key>", listed)
+        assert keys and "<IsTruncated>false" in listed
+        for key in map(urllib.parse.quote, keys):
+            source = {"x-amz-copy-source": f"/{self.bucket}/{key}"}
+            self._asked("PUT", f"{self.bucket}/{new}{key.removeprefix(old)}", source)
+        return copy
+
     def fault(self, name: str) -> None:
         assert name in FAULTS or name.startswith("stop-after-")
-        request = urllib.request.Request(f"{self.address}/-/{name}", method="POST")
-        urllib.request.urlopen(request).close()
+        self._asked("POST", f"-/{name}")
+
+    def _asked(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> bytes:
+        address = f"{self.address}/{path}"
+        request = urllib.request.Request(address, method=method, headers=dict(headers or {}))
+        with urllib.request.urlopen(request) as answer:
+            return bytes(answer.read())
 
 
 @contextlib.contextmanager
