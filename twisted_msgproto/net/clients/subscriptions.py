@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.logger import Logger
 
 from ...core.errors import ConnectionClosed, shown
@@ -146,13 +146,16 @@ class Renewed(Ending):
         self._subscription: Any = None  # that of the newest session
         kept[key] = self
 
-    def end(self) -> None:
-        """Unsubscribe, now and for all sessions to come."""
+    def end(self) -> Deferred[None]:
+        """Unsubscribe, now and for all sessions to come; fires when that is written."""
         if self._kept.get(self._key) is self:
             del self._kept[self._key]
+        said: Deferred[None] = succeed(None)
         if self._subscription is not None:
-            self._subscription.unsubscribe()
+            said = maybeDeferred(self._subscription.unsubscribe)
+            said.addErrback(lambda failure: failure.trap(ConnectionClosed) and None)
         self._end(UNSUBSCRIBED, None)
+        return said
 
     def renew(self) -> None:
         """Ask for it again, now or in the next session; nothing happens while it lives."""
