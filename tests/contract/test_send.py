@@ -1,4 +1,4 @@
-"""``msgproto send`` against servers which do not keep their word: it ends, and says so.
+"""``msgproto send`` against servers that break their word: it ends and says so (HO-02, HO-21).
 
 The coroutine which the command line runs is run here, against servers of this package with hooks
 and sinks which misbehave, and against peers which are no servers at all; in memory, on a clock.

@@ -1,4 +1,4 @@
-"""``msgproto send lumberjack``: what lines become, when it gives up, and what it outlives."""
+"""``msgproto send lumberjack``: what lines become, when it gives up, what it outlives (HO-17)."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""``msgproto send|recv micromsg2`` with servers of others, which know ``ack`` only, or nothing.
+"""``msgproto send|recv micromsg2`` with servers of others, which know ``ack`` only (HO-16).
 
 The foreign server is made after a recorded session of the reference implementation: its octets are
 written and read here without this package's codec.

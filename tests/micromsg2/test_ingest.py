@@ -12,18 +12,6 @@ from twisted_msgproto.micromsg2.wire import Error, ExtensionFrame, encode_extens
 
 
 class Ingest(Case):
-    def test_who_holds_most_of_unfinished_messages_is_cut_off(self) -> None:
-        """FAULTS: what all connections hold of what is not whole is bounded in all."""
-        factory = self.server_factory(limits={"process_held_octets": 1000})
-        greedy, cut = self.connect(factory, "")
-        modest, transport = self.connect(factory, "")
-        frame = message(1, b"x" * 2000)
-        greedy.dataReceived(frame[:700])
-        modest.dataReceived(frame[:400])
-        self.assertTrue(cut.disconnected)
-        self.assertFalse(transport.disconnected)
-        self.assertEqual(factory.counters["fault:process-held-octets"], 1)
-
     def test_messages_reach_the_sink_as_columns_and_are_acked_when_it_says_safe(self) -> None:
         """MM-12, MM-19: one batch a read, the table's columns"""
         factory = self.server_factory()
