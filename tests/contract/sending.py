@@ -57,6 +57,25 @@ class Bodies:
         return taken
 
 
+class Typed:
+    """An input that brings a line when somebody has typed it; :meth:`end` ends it."""
+
+    def __init__(self) -> None:
+        self.waiting: Deferred[list[bytes]] | None = None
+
+    async def some(self, most: int) -> list[bytes]:
+        self.waiting = Deferred()
+        return await self.waiting
+
+    def give(self, *lines: bytes) -> None:
+        assert self.waiting is not None
+        waiting, self.waiting = self.waiting, None
+        waiting.callback(list(lines))
+
+    def end(self) -> None:
+        self.give()
+
+
 class Peer:
     """An endpoint of what is no server: each connection is a line to a protocol of the test."""
 
@@ -109,6 +128,7 @@ class Sent:
             sockets = world.network.sockets("192.0.2.7")
             test.patch(module, "MtlClient", functools.partial(MtlClient, sockets=sockets))
         count, step = options.pop("count", 6), options.pop("step", 2)
+        source = options.pop("source", None)
         self.test, self.world = test, world
         self.progress = Counted()
         self.error: BaseException | None = None
@@ -117,7 +137,9 @@ class Sent:
         encode = encoder(module, self.options)
         bodies = Bodies(lines if encode is None else list(map(encode, lines)), step)
         self.done = Deferred.fromCoroutine(
-            deliver(world.clock, module, self.options, bodies, self.progress, TIMEOUT_SECONDS)
+            deliver(
+                world.clock, module, self.options, source or bodies, self.progress, TIMEOUT_SECONDS
+            )
         )
         self.done.addErrback(self._failed)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
+
 from tests.contract.cases import CONNECTED
 from tests.contract.test_storing import Boom
 from tests.contract.world import only, over_all
@@ -33,6 +35,31 @@ class BatchHook:
         kept = good.send(b"good")
         world.wait(1)
         self.successResultOf(kept)
+
+    def test_a_coroutine_function_is_awaited(self: Any) -> None:
+        """``async def batchReceived`` means what it says: the acknowledgement follows its end."""
+        waiting: list[Deferred[None]] = []
+
+        async def slow(server: Any, batch: Any) -> None:
+            waiting.append(Deferred())
+            await waiting[-1]
+            if len(waiting) == 2:
+                raise Boom("after a while")
+
+        world = self.world(SafeSink(), hooks={"batchReceived": slow})
+        peer = world.join()
+        first = peer.send(b"one")
+        world.wait(1)
+        self.assertNoResult(first)
+        waiting[0].callback(None)
+        world.wait(2)
+        self.successResultOf(first)
+        second = peer.send(b"two")
+        world.wait(1)
+        waiting[1].callback(None)
+        world.wait(5)
+        self.failureResultOf(second)
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
 
     def test_one_that_drains_the_server_is_still_answered(self: Any) -> None:
         drained = []
@@ -198,6 +225,26 @@ class SessionHooks:
         sent = peer.send(b"x")
         world.wait(2)
         self.successResultOf(sent)
+
+    def test_a_session_hook_may_be_a_coroutine_function(self: Any) -> None:
+        waiting: list[Deferred[None]] = []
+        came = []
+
+        async def sessionEstablished(session: Any) -> None:
+            waiting.append(Deferred())
+            came.append(await waiting[-1])
+
+        world = self.world(SafeSink(), hooks={"sessionEstablished": sessionEstablished})
+        peers = [world.join(), world.join()]
+        for peer in peers:
+            sent = peer.send(b"x")
+            world.wait(2)
+            self.successResultOf(sent)
+        self.assertEqual(came, [])
+        waiting[0].callback(None)
+        self.assertEqual(came, [None])
+        waiting[1].errback(Boom("established"))
+        self.assertEqual(len(self.flushLoggedErrors(Boom)), 1)
 
     @only(*CONNECTED)
     def test_a_servers_session_hook_that_raises_is_logged(self: Any) -> None:

@@ -13,7 +13,7 @@ from twisted.internet.error import DNSLookupError
 from twisted.internet.protocol import Protocol
 
 from tests.contract.cases import CONNECTED, LOG_IN
-from tests.contract.sending import Peer, Sent
+from tests.contract.sending import TIMEOUT_SECONDS, Peer, Sent, Typed
 from tests.contract.test_log_in import RIGHT, Checker
 from tests.contract.world import World, only, over_all
 from tests.tools.sinks import HeldSink, SafeSink
@@ -116,6 +116,20 @@ class SendTo:
             sink.safe()
         self.assertIsNone(sent.settle().line)
         self.assertEqual(sent.acknowledged, 6)
+
+    def test_an_input_which_is_quiet_for_long_is_no_fault_of_the_server(self: Any) -> None:
+        """``tail -F log | msgproto send …``: what was acknowledged is owed no more."""
+        typed = Typed()
+        sent = Sent(self, self.world(SafeSink()), source=typed)
+        for number in range(3):
+            sent.world.wait(3)
+            typed.give(b'{"n":%d}' % number)
+            sent.world.wait(2 * TIMEOUT_SECONDS)
+            self.assertEqual(sent.acknowledged, number + 1)
+            self.assertFalse(sent.done.called)
+        typed.end()
+        self.assertIsNone(sent.settle().line)
+        self.assertEqual(sent.acknowledged, 3)
 
     def test_one_which_never_acknowledges(self: Any) -> None:
         sent = Sent(self, self.world(HeldSink()))

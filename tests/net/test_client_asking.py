@@ -1,6 +1,6 @@
 """Requests in flight: each message is asked once, in order, and never more than the window."""
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
@@ -85,6 +85,66 @@ class Asking(TestCase):
         self.assertEqual(str(self.failureResultOf(done, ConnectionClosed).value), "gone")
         self.assertEqual(self.told.counts, [("sent", 3), ("acknowledged", 1)])
 
+    def test_answers_that_come_at_once_leave_nothing_on_the_clock(self):
+        def ask(body):
+            return succeed(None)
+
+        clock, told = Clock(), Told()
+        done = Deferred.fromCoroutine(ask_each(clock, Listed(3), told, 2, ask))
+        self.assertIsNone(self.successResultOf(done))
+        self.assertEqual(sum(count for what, count in told.counts if what == "sent"), 3)
+        self.assertEqual(sum(count for what, count in told.counts if what != "sent"), 3)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
     def test_nothing_to_send_asks_nothing(self):
         self.assertIsNone(self.successResultOf(self.ask(0, 1)))
         self.assertEqual((self.asked, self.told.counts), ([], []))
+
+
+class Quiet:
+    """An input with one message, and another one when somebody types it."""
+
+    def __init__(self):
+        self.left = [[b"0"]]
+        self.typing = None
+
+    async def some(self, most):
+        if self.left:
+            return self.left.pop(0)
+        self.typing = Deferred()
+        return await self.typing
+
+
+class SlowInput(TestCase):
+    """The next line takes its time (``tail -F log | msgproto send …``)."""
+
+    def setUp(self):
+        self.clock, self.told, self.input, self.waiting = Clock(), Told(), Quiet(), []
+
+        def ask(body):
+            self.waiting.append(Deferred())
+            return self.waiting[-1]
+
+        sending = ask_each(self.clock, self.input, self.told, 10, ask)
+        self.done = Deferred.fromCoroutine(sending)
+
+    def test_an_answer_is_told_while_the_next_line_is_awaited(self):
+        self.waiting[0].callback(None)
+        self.clock.advance(0)
+        self.assertEqual(self.told.counts, [("sent", 1), ("acknowledged", 1)])
+        self.input.typing.callback([b"1"])
+        self.assertEqual(self.told.counts[2:], [("sent", 1)])
+        self.waiting[1].callback(None)
+        self.clock.advance(0)
+        self.input.typing.callback([])
+        self.assertIsNone(self.successResultOf(self.done))
+        self.assertEqual(self.told.counts[3:], [("acknowledged", 1)])
+
+    def test_a_failure_ends_it_though_no_line_comes(self):
+        self.waiting[0].errback(ConnectionClosed("gone"))
+        self.clock.advance(0)
+        self.failureResultOf(self.done, ConnectionClosed)
+
+    def test_who_gives_it_up_ends_the_wait_for_a_line(self):
+        self.done.cancel()
+        self.failureResultOf(self.done, CancelledError)

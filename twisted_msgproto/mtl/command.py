@@ -8,7 +8,6 @@ writes to the profile ``ingest`` when it does not say, ``recv`` reads from ``que
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +15,7 @@ from twisted.internet.defer import Deferred
 
 from ..core.errors import ConfigurationError
 from ..core.message import Message
+from ..net.clients.asking import InFlight
 from ..net.clients.shapes import (
     LOG_IN_OPTIONS,
     ConnectOptions,
@@ -99,32 +99,13 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     client = await _connect(reactor, options, target, window)
     try:
         writer = await client.writer([target.resource], "full")
-        in_flight: deque[tuple[int, Deferred[None]]] = deque()
-        waiting = 0
-        while bodies := await messages.some(min(SLICE, window)):
-            while in_flight and waiting + len(bodies) > window:
-                waiting -= await _acknowledged(in_flight, progress)
-            in_flight.append((len(bodies), writer.sendMany(target.resource, bodies)))
-            waiting += len(bodies)
-            progress.sent(len(bodies))
-        while in_flight:
-            await _acknowledged(in_flight, progress)
+        in_flight = InFlight(reactor, messages, progress, window)
+        while bodies := await in_flight.some(SLICE):
+            in_flight.add(writer.sendMany(target.resource, bodies), len(bodies))
     except BaseException:
         client.abort()
         raise
     await client.close()
-
-
-async def _acknowledged(in_flight: deque[tuple[int, Deferred[None]]], progress: Progress) -> int:
-    count, confirmed = in_flight.popleft()
-    try:
-        await confirmed
-    except BaseException:
-        for _, later in in_flight:
-            later.addErrback(lambda failure: None)
-        raise
-    progress.acknowledged(count)
-    return count
 
 
 async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], None]) -> None:

@@ -12,13 +12,14 @@ from twisted.python.failure import Failure
 from ..core.errors import QueueError
 from ..core.message import MessageBatch
 from .backpressure import OctetBudget, ReadControl
+from .hooks import Later, awaited
 
 BATCH_WEIGHT_OCTETS: Final = 2000
 """A batch that waits for the sink counts as this many octets beside its own.  Otherwise a peer
 whose tiny messages alternate in kind could make millions of batches out of 64 MiB.
 """
 
-Hook = Callable[[MessageBatch], Deferred[Any] | None]
+Hook = Callable[[MessageBatch], Later]
 
 
 def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
@@ -79,7 +80,7 @@ class Delivery:
         try:
             result = hook(batch)
             if result is not None and not isinstance(result, Deferred):
-                raise TypeError(f"a Deferred or None is wanted, not {type(result).__name__}")
+                result = awaited(result)
         except Exception:
             self._failed(place, Failure())
             return

@@ -35,6 +35,7 @@ from ..core.errors import (
 from .backpressure import ReadControl
 from .delivery import Delivery, tell_not_stored
 from .factory import SessionFactory, peer_name, tls_refusal
+from .hooks import run_on
 from .timer import MachineTimer
 from .wires import Wire
 from .wires.stream import StreamWire
@@ -132,12 +133,21 @@ class Link(Protocol):
         return {name: getattr(counters, name) for name in counters.__slots__}
 
     def _guarded(self, hook: Callable[..., object], *arguments: object) -> None:
-        """Call a hook whose exception is logged, and ends nothing and harms nobody else."""
-        try:
-            hook(*arguments)
-        except Exception:
+        """Call a hook whose exception is logged, and ends nothing and harms nobody else.
+
+        It may be a coroutine function; nobody waits for its end.
+        """
+
+        def failed(failure: Failure) -> None:
             name = getattr(hook, "__name__", "a hook")
-            self.log.failure("{peer}: {hook} failed", peer=self.peer, hook=name)
+            self.log.failure("{peer}: {hook} failed", failure, peer=self.peer, hook=name)
+
+        try:
+            later = hook(*arguments)
+            if later is not None:
+                run_on(later, failed)
+        except Exception:
+            failed(Failure())
 
     def outputChanged(self, paused: bool) -> None:
         """The peer does not read what we write (True), or reads again."""

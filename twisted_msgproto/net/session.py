@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.python.failure import Failure
 
 from ..core.message import Message, MessageBatch
 from .ending import OrderlyLink
 from .factory import SessionFactory
+from .hooks import Later, awaited
 
 
 class SessionHooks:
@@ -33,12 +34,13 @@ class SessionHooks:
         ``connectionLost``.
         """
 
-    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
+    def batchReceived(self, batch: MessageBatch) -> Later:
         """Messages of one read arrived.
 
         By default each goes to :meth:`messageReceived`, if a subclass overrides that, and then the
         batch goes to the factory's sink.  The acknowledgement follows when the returned Deferred
         (None: at once) and all Deferreds of ``messageReceived`` have fired; a failure withholds it.
+        Both may be coroutine functions.
         """
         sink = self.factory.sink
         if type(self).messageReceived is SessionHooks.messageReceived:  # nobody looks at them
@@ -47,12 +49,13 @@ class SessionHooks:
         for message in batch:
             waiting.append(maybeDeferred(self.messageReceived, message))
         if sink is not None:
-            waiting.append(sink.put(batch))
+            stored = awaited(sink.put(batch))
+            waiting.append(succeed(None) if stored is None else stored)
         if not waiting:
             return None
         return waiting[0] if len(waiting) == 1 else _all(waiting)
 
-    def messageReceived(self, message: Message) -> Deferred[Any] | None:
+    def messageReceived(self, message: Message) -> Later:
         """One message arrived; override this to see each, return a Deferred to delay its ack."""
 
 

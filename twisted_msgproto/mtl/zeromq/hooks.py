@@ -9,13 +9,22 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...net.hooks import run_on
 
 log = Logger(namespace="twisted_msgproto.mtl")
 
 
 def guarded(hook: Callable[..., object], *arguments: Any) -> None:
-    """Call ``hook``; what it raises is logged."""
+    """Call ``hook``; what it raises is logged, also as a coroutine, whose end nobody awaits."""
+
+    def failed(failure: Failure) -> None:
+        log.failure("{hook} failed", failure, hook=getattr(hook, "__qualname__", repr(hook)))
+
     try:
-        hook(*arguments)
+        later = hook(*arguments)
+        if later is not None:
+            run_on(later, failed)
     except Exception:
-        log.failure("{hook} failed", hook=getattr(hook, "__qualname__", repr(hook)))
+        failed(Failure())

@@ -1,0 +1,37 @@
+"""What the hooks of an application may return: nothing, a Deferred, or a coroutine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from inspect import iscoroutine
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+Later = Deferred[Any] | Coroutine[Any, Any, Any] | None
+"""A hook for messages returns this: None is done, anything else is done later."""
+
+
+def awaited(later: object) -> Deferred[Any] | None:
+    """Return a Deferred for what a hook returned, or None if it is done.
+
+    Raises TypeError if that is neither a Deferred nor a coroutine nor None.
+    """
+    if iscoroutine(later):
+        return Deferred.fromCoroutine(later)
+    if later is None or isinstance(later, Deferred):
+        return later
+    raise TypeError(f"a Deferred, a coroutine or None is wanted, not {type(later).__name__}")
+
+
+def run_on(later: object, failed: Callable[[Failure], object]) -> None:
+    """Run a coroutine that a hook returned, although nobody waits for it.
+
+    ``failed(failure)`` is called if it raises.
+    """
+    if iscoroutine(later):
+        Deferred.fromCoroutine(later).addErrback(failed)
+
+
+__all__ = ["Later", "awaited", "run_on"]
