@@ -92,7 +92,7 @@ class Driver:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(words) + "\n")
         line = self._process.stdout.readline()
-        answered = json.loads(line) if line else {"error": "they ended"}
+        answered: dict[str, Any] = json.loads(line) if line else {"error": "they ended"}
         if "error" in answered:
             raise RuntimeError(f"the clients could not {words}: {answered['error']}")
         latencies: list[float] = answered["latencies"]
@@ -345,7 +345,7 @@ def answer(make_clients: Callable[[Any], Any]) -> None:
             self._say({"latencies": latencies or []})
 
         def _failed(self, failure: Failure) -> None:
-            self._say({"error": f"{failure.type.__name__}: {failure.getErrorMessage()}"})
+            self._say({"error": f"{type(failure.value).__name__}: {failure.getErrorMessage()}"})
 
         def _say(self, values: dict[str, Any]) -> None:
             self.sendLine(json.dumps(values).encode())  # type: ignore[no-untyped-call]

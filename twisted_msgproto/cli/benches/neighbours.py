@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
@@ -34,7 +34,7 @@ from .idle_peers import OPENERS, Driver, answer, listen
 
 MODULE = "twisted_msgproto.cli.benches.neighbours"
 BULK_WINDOW = 16_384
-IN_FLIGHT = 16
+IN_FLIGHT = 8
 """The bulk sender has this many windows in flight at most: more than one group of the queue."""
 ACK_OCTETS = 6
 TURNS = 4
@@ -46,6 +46,11 @@ WARM_SYNCS = 5
 BULK_SECONDS = 2.0
 """The rate of bulk is measured for this long, and for at least twenty syncs."""
 BULK_SYNCS = 20
+CONSUMED_SECONDS = 0.5
+"""A consumer follows the queue this often, so that what was written can be trimmed."""
+QUIET_LOOK_SECONDS = 0.05
+QUIET_LOOKS_MAX = 1_200
+"""The queue is written to its end within this many looks."""
 BULK_GOAL = 0.9
 
 
@@ -70,9 +75,9 @@ class ModelDisk(NamedTuple):
 
 
 DISKS: Final = (
-    ModelDisk(1, 1_000, 6.0, 0.050),
+    ModelDisk(1, 800, 6.0, 0.050),
     ModelDisk(10, 400, 6.0, 0.050),
-    ModelDisk(200, 80, 3.0, 0.0),
+    ModelDisk(200, 40, 3.0, 0.0),
 )
 
 
@@ -101,6 +106,11 @@ class Gateway:
         with closing(Subject(MODULE, "bulk", str(self._ports["lumberjack"]))) as bulk:
             time.sleep(self._disk.seconds(WARM_SECONDS * self._scale, WARM_SYNCS))
             yield bulk
+        for _ in range(QUIET_LOOKS_MAX):
+            if not self._server.usage()["waiting"]:
+                return
+            time.sleep(QUIET_LOOK_SECONDS)
+        raise RuntimeError("the queue does not come to its end")
 
     def _send(self, protocol: str, messages: int) -> list[float]:
         return self._client.ask("send", protocol, self._ports[protocol], messages)
@@ -234,10 +244,12 @@ class _Lazy:
 def serve(sync_milliseconds: str, directory: str) -> None:
     """Serve all five protocols over a queue whose disk needs this long for each sync."""
     from twisted.internet import reactor as installed
+    from twisted.internet.task import LoopingCall
 
     from twisted_msgproto.net.backpressure import OctetBudget
     from twisted_msgproto.net.memory import keep_freed_memory
     from twisted_msgproto.net.sink import DurableSink
+    from twisted_msgproto.queue import QueueReader
     from twisted_msgproto.queue.disk import OSDisk
 
     class SlowDisk(OSDisk):
@@ -252,10 +264,14 @@ def serve(sync_milliseconds: str, directory: str) -> None:
     sink = DurableSink(str(Path(directory, "queue")), reactor, max_bytes=1 << 40, disk=disk)
     reactor.addSystemEventTrigger("before", "shutdown", sink.close)
     ports = listen(reactor, sink, budget=OctetBudget())
+    consumer = QueueReader(sink.writer.directory)
+    consumer.register("bench")
+    following = LoopingCall(lambda: consumer.commit("bench", sink.writer.end))
+    following.start(CONSUMED_SECONDS)
     answer_usage(
         reactor,
         ports["lumberjack"],
-        lambda: {"ports": ports, "groups": sink.writer.statistics()["groups"]},
+        lambda: {"ports": ports, "waiting": sink.writer.statistics()["waiting_messages"]},
     )
     reactor.run()
 
@@ -329,5 +345,11 @@ class GoodClients:
         return latencies
 
 
+ROLES: Final[Mapping[str, Callable[..., None]]] = {
+    "serve": serve,
+    "bulk": bulk,
+    "drive": lambda: answer(GoodClients),
+}
+
 if __name__ == "__main__":
-    {"serve": serve, "bulk": bulk, "drive": lambda: answer(GoodClients)}[sys.argv[1]](*sys.argv[2:])
+    ROLES[sys.argv[1]](*sys.argv[2:])
