@@ -48,19 +48,19 @@ BAD_COMMAND: Final = "bad-command"
 SLOW_CONSUMER: Final = "slow-consumer"
 
 TURN_STEPS: Final = 100_000
-"""What the broker does in one call, in steps of about 0.1 µs: the rest waits for the next turn."""
+"""The broker does this many steps in one call, of about 0.1 µs each; the rest waits for a turn."""
 
 COUNTED_STEPS: Final = 2_000
-"""So much is done, or one message looked at, before steps are counted."""
+"""Steps are counted after each message, or after this many of them."""
 
 FILTERED_OCTETS: Final = 8
-"""So many octets of properties are a step for each condition which searches in a text."""
+"""This many octets of properties are one step for each condition that searches in a text."""
 
 MESSAGE_STEPS: Final = 20
-"""What it costs to encode one message, or to give it out of a queue."""
+"""Encoding one message, or delivering it from a queue, is this many steps."""
 
 PUSH_STEPS: Final = 200
-"""What it costs to write to one consumer, however little."""
+"""Writing to one consumer is this many steps, however little is written."""
 
 LIMITS: Final = (
     Limit("subscriptions", 100, "subscriptions", "of one connection (MM-32)", 1),
@@ -148,7 +148,7 @@ class Subscriber:
     ) -> Iterator[int]:
         """Add to ``chosen`` the ``messages`` to ``destination`` that its filter lets pass.
 
-        Yields now and then: how many steps it took since the last time.
+        Yield the number of steps done since the last time.
         """
         condition = self.filters.get(destination)
         if condition is None:
@@ -432,7 +432,7 @@ class Broker:
 
     @property
     def unfinished(self) -> bool:
-        """There is more to do than one turn may take: call :meth:`go_on` in the next."""
+        """Whether more is left than one turn may do: call :meth:`go_on` in the next."""
         return bool(self._publications or self._undone)
 
     def go_on(self, steps: int = TURN_STEPS) -> None:
@@ -456,7 +456,7 @@ class Broker:
         return steps
 
     def _publish(self, rows: Iterable[Row], accepted: Callable[[], None]) -> Iterator[int]:
-        """What :meth:`publish` does; yields the steps it takes."""
+        """Do what :meth:`publish` says; yield the number of steps done."""
         queues: dict[BrokerQueue, None] = {}
         topics: defaultdict[str, list[Routed]] = defaultdict(list)
         for destination, run in groupby(rows, itemgetter(0)):
@@ -485,7 +485,7 @@ class Broker:
         one_accepted()
 
     def _route(self, rows: Iterable[Row], to: list[Routed] | BrokerQueue) -> Iterator[int]:
-        """Encode messages for all who will get them; yields the steps it takes."""
+        """Encode messages for all their receivers; yield the number of steps done."""
         last, address, weight, steps = None, b"", 0, 0
         for destination, properties, text, payload, notes in rows:
             if text != last:
@@ -502,7 +502,7 @@ class Broker:
         yield steps
 
     def _spread(self, topics: Mapping[str, list[Routed]]) -> Iterator[int]:
-        """Hand messages to the subscribers of their topics; yields the steps it takes."""
+        """Deliver messages to the subscribers of their topics; yield the number of steps done."""
         subscribers = chain.from_iterable(self._topics.get(name, ()) for name in topics)
         concerned = dict.fromkeys(subscribers)
         yield len(concerned)

@@ -91,8 +91,8 @@ class FairQueue(Generic[E]):
 
         Together they have at most ``octets_max`` octets, unless the first entry alone is larger.
         None is added once there are ``messages_max`` messages.  An entry that goes beyond that
-        number is taken with the others: where each entry of a bulk sender has so many messages, a
-        single message of somebody else must not cost a group of its own (NB-01).
+        number is taken with the others: a single message must not wait for a group of its own
+        because each entry of a bulk sender reaches that number (NB-01).
         """
         taken: list[E] = []
         messages = octets = 0

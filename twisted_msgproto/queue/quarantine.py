@@ -14,9 +14,9 @@ COPY_OCTETS_MAX = 64 << 20
 UNFINISHED = ".unfinished"
 """Copies of records that were never written to their end have this suffix."""
 UNFINISHED_KEPT = 8
-"""So many copies of unfinished records are kept, the newest ones.
+"""The newest copies of unfinished records are kept, up to this number.
 
-Every power loss may leave one, of up to one group, and nobody needs to look at it.
+Every power loss may leave one, of up to one group, that nobody needs to read.
 """
 
 

@@ -187,15 +187,14 @@ class MicroMsg2Protocol(Sending):
         The acknowledgement follows the returned Deferred (None: at once).  A failure with
         MessageRefused settles the messages, any other ends the session without their ack (MM-19).
         """
-        sink, listener = self.factory.sink, self._listener()
-        if listener is None:
+        if type(self).messageReceived is SessionHooks.messageReceived:
+            sink = self.factory.sink
             return None if sink is None else sink.put(batch)
-        return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
+        return self._offerEach(batch, self.messageReceived)
 
-    def _listener(self) -> Listener | None:
-        """Return who hears of each message; None if nobody does."""
-        overridden = type(self).messageReceived is not SessionHooks.messageReceived
-        return self.messageReceived if overridden else None
+    def _offerEach(self, batch: MessageBatch, listener: Listener) -> Deferred[None]:
+        """Let ``listener`` have each message, then store the batch without those it refused."""
+        return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
 
     def _whence(self, batch: MessageBatch) -> Arrived:
         """Return where ``batch`` belongs, also if a subclass hands it on later."""

@@ -58,7 +58,7 @@ class Arrivals(Backlog[Message]):
             self._held.popleft().callback(None)
 
     def release(self) -> None:
-        """Acknowledge what nobody has taken: no one else would get it anyway."""
+        """Acknowledge what nobody has read: it would be delivered to no one else."""
         self._holds = False
         while self._held:
             self._held.popleft().callback(None)
@@ -198,11 +198,11 @@ class Subscriptions:
 
     @property
     def untaken(self) -> bool:
-        """Return whether a message waits to be taken."""
+        """Return whether a message waits to be read."""
         return any(map(len, self._arrivals.values()))
 
     def taker(self, destination: str | None) -> Callable[[Message], Any] | None:
-        """Return who takes messages to ``destination``, or None: the session's hooks do."""
+        """Return the subscription that receives messages to ``destination``; None if the hooks do."""
         arrivals = None if destination is None else self._arrivals.get(destination)
         return arrivals.arrived if arrivals is not None and arrivals.wanted else None
 
