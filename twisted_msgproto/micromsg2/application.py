@@ -456,7 +456,7 @@ class Broker:
         return steps
 
     def _publish(self, rows: Iterable[Row], accepted: Callable[[], None]) -> Iterator[int]:
-        """What :meth:`publish` does; yields the steps it takes."""
+        """What :meth:`publish` does; yields the steps it needs."""
         queues: dict[BrokerQueue, None] = {}
         topics: defaultdict[str, list[Routed]] = defaultdict(list)
         for destination, run in groupby(rows, itemgetter(0)):
@@ -485,7 +485,7 @@ class Broker:
         one_accepted()
 
     def _route(self, rows: Iterable[Row], to: list[Routed] | BrokerQueue) -> Iterator[int]:
-        """Encode messages for all who will get them; yields the steps it takes."""
+        """Encode messages for all who will get them; yields the steps it needs."""
         last, address, weight, steps = None, b"", 0, 0
         for destination, properties, text, payload, notes in rows:
             if text != last:
@@ -502,7 +502,7 @@ class Broker:
         yield steps
 
     def _spread(self, topics: Mapping[str, list[Routed]]) -> Iterator[int]:
-        """Hand messages to the subscribers of their topics; yields the steps it takes."""
+        """Hand messages to the subscribers of their topics; yields the steps it needs."""
         subscribers = chain.from_iterable(self._topics.get(name, ()) for name in topics)
         concerned = dict.fromkeys(subscribers)
         yield len(concerned)

@@ -338,8 +338,8 @@ class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
     def unsubscribe(self, destination: str) -> Deferred[None]:
         """Ask for no further messages to ``destination`` (``MM-25``); fails as ``subscribe``.
 
-        What came and nobody has taken yet can still be iterated.  What came from a queue is not
-        acknowledged before that, so that it is not lost; after the session the server has it again.
+        What came and was not iterated yet still can be.  Messages of a queue are not acknowledged
+        before that, so that they are not lost; after the session the server has them again.
         """
 
         def say() -> None:
