@@ -187,15 +187,13 @@ class MicroMsg2Protocol(Sending):
         The acknowledgement follows the returned Deferred (None: at once).  A failure with
         MessageRefused settles the messages, any other ends the session without their ack (MM-19).
         """
-        sink, listener = self.factory.sink, self._listener()
-        if listener is None:
+        sink = self.factory.sink
+        if type(self).messageReceived is SessionHooks.messageReceived:
             return None if sink is None else sink.put(batch)
-        return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
+        return self._offerTo(self.messageReceived, batch)
 
-    def _listener(self) -> Listener | None:
-        """Return who hears of each message; None if nobody does."""
-        overridden = type(self).messageReceived is not SessionHooks.messageReceived
-        return self.messageReceived if overridden else None
+    def _offerTo(self, listener: Listener, batch: MessageBatch) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
 
     def _whence(self, batch: MessageBatch) -> Arrived:
         """Return where ``batch`` belongs, also if a subclass hands it on later."""

@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, PeerError, Refused
 from ...core.limits import Limit, Limits
-from ...core.message import Message
+from ...core.message import Message, MessageBatch
 from ...net.backpressure import OctetBudget
 from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
@@ -49,7 +49,7 @@ from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNS
 from ..terms import REFUSED_BY_PEER
 from ..wire import NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
-from .connection import PROTOCOL, Arrived, Listener, MessageRefused, MicroMsg2Protocol
+from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
 from .subscriptions import Arrivals, Subscription, Subscriptions
 
 LIMITS: Final = (
@@ -354,8 +354,11 @@ class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
         if not self.machine.has(PubSub.name):
             raise ValueError("pub-sub was not agreed")
 
-    def _listener(self) -> Listener | None:
-        return self._hear if self._subscriptions.wanted else super()._listener()
+    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """Messages of one read arrived: those of iterated subscriptions go there."""
+        if self._subscriptions.wanted:
+            return self._offerTo(self._hear, batch)
+        return super().batchReceived(batch)
 
     def _hear(self, message: Message) -> Any:
         taker = self._subscriptions.taker(message.destination)
