@@ -484,7 +484,7 @@ def later_slice_acks_all() -> AbstractContextManager[object]:
     def patched() -> Iterator[None]:
         def made_safe(self: Any, place: int) -> list[Any]:
             while self._open and self._open[0] <= place:
-                self._open.popleft()
+                self._open.pop(0)
             self.safe = max(self.safe, self.received)
             return []
 

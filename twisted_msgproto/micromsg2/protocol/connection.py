@@ -187,13 +187,12 @@ class MicroMsg2Protocol(Sending):
         The acknowledgement follows the returned Deferred (None: at once).  A failure with
         MessageRefused settles the messages, any other ends the session without their ack (MM-19).
         """
+        sink = self.factory.sink
         if type(self).messageReceived is SessionHooks.messageReceived:
-            sink = self.factory.sink
             return None if sink is None else sink.put(batch)
-        return self._offerEach(batch, self.messageReceived)
+        return self._offerTo(self.messageReceived, batch)
 
-    def _offerEach(self, batch: MessageBatch, listener: Listener) -> Deferred[None]:
-        """Let ``listener`` have each message, then store the batch without those it refused."""
+    def _offerTo(self, listener: Listener, batch: MessageBatch) -> Deferred[None]:
         return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
 
     def _whence(self, batch: MessageBatch) -> Arrived:

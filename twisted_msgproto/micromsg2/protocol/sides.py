@@ -338,8 +338,8 @@ class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
     def unsubscribe(self, destination: str) -> Deferred[None]:
         """Ask for no further messages to ``destination`` (``MM-25``); fails as ``subscribe``.
 
-        What came and nobody has taken yet can still be iterated.  What came from a queue is not
-        acknowledged before that, so that it is not lost; after the session the server has it again.
+        What came and was not iterated yet still can be.  Messages of a queue are not acknowledged
+        before that, so that they are not lost; after the session the server has them again.
         """
 
         def say() -> None:
@@ -354,13 +354,10 @@ class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
         if not self.machine.has(PubSub.name):
             raise ValueError("pub-sub was not agreed")
 
-    def batchReceived(self, batch: MessageBatch) -> Deferred[None] | None:
-        """Deliver messages to the subscriptions that are iterated, then do as every session does.
-
-        See :meth:`SessionHooks.batchReceived` (``MM-19``).
-        """
+    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
+        """Messages of one read arrived: those of iterated subscriptions go there."""
         if self._subscriptions.wanted:
-            return self._offerEach(batch, self._hear)
+            return self._offerTo(self._hear, batch)
         return super().batchReceived(batch)
 
     def _hear(self, message: Message) -> Any:

@@ -24,7 +24,7 @@ OBJECTIONS: Final = frozenset({BAD_FILTER, BAD_COMMAND, LIMIT_EXCEEDED})
 
 
 class Arrivals(Backlog[Message]):
-    """Holds messages of one destination until they are taken, and their acknowledgements as well.
+    """Holds messages of one destination until they are iterated, and their acknowledgements.
 
     Attributes:
         wanted: somebody has iterated; until then messages go to ``messageReceived`` alone.
@@ -58,7 +58,7 @@ class Arrivals(Backlog[Message]):
             self._held.popleft().callback(None)
 
     def release(self) -> None:
-        """Acknowledge what nobody has read: it would be delivered to no one else."""
+        """Acknowledge what waits here: no one else would get it anyway."""
         self._holds = False
         while self._held:
             self._held.popleft().callback(None)
@@ -73,10 +73,10 @@ class Subscription(Ending):
     """Is a destination to which a session has subscribed: iterate it with ``async for``.
 
     Its messages go to ``messageReceived`` until it is iterated for the first time, and from then on
-    to those who iterate, each to one of them.  A message is acknowledged when it is taken.  So a
-    server with a window stops when nobody takes; what came from a queue and was never taken goes to
-    another consumer when the session has ended.  Cancelling a step, as a time-out does, loses
-    nothing.
+    to those who iterate, each to one of them.  A message is acknowledged when iteration returns it.
+    So a server with a window stops when nobody iterates, and messages of a queue that were not
+    acknowledged go to another consumer when the session has ended.  Cancelling a step, as a
+    time-out does, loses nothing.
 
     It ends once, for one of these reasons; what had come before can still be iterated:
 
@@ -198,11 +198,11 @@ class Subscriptions:
 
     @property
     def untaken(self) -> bool:
-        """Return whether a message waits to be read."""
+        """Return whether a message waits to be iterated."""
         return any(map(len, self._arrivals.values()))
 
     def taker(self, destination: str | None) -> Callable[[Message], Any] | None:
-        """Return the subscription that receives messages to ``destination``; None if the hooks do."""
+        """Return where messages to ``destination`` go, or None: to the session's hooks."""
         arrivals = None if destination is None else self._arrivals.get(destination)
         return arrivals.arrived if arrivals is not None and arrivals.wanted else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from typing import Final
 
 
 class Incoming:
@@ -35,6 +36,10 @@ class Incoming:
         self.muted = True
         self.parts = []
         self.fields = {}
+
+
+NOTHING_YET: Final = Incoming(None, None, 0.0)
+"""All sides that are in no message share this; it is never changed."""
 
 
 def whole_characters(body: bytes) -> bytes:

@@ -44,7 +44,7 @@ from ..wire import (
     Message,
 )
 from ..wire.framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
-from .incoming import Incoming, whole_characters
+from .incoming import NOTHING_YET, Incoming, whole_characters
 from .sending import S, Speaker
 
 _PIECES_A_MESSAGE = 16  # how finely a message that is still coming is measured against its limit
@@ -61,6 +61,22 @@ class Listener(Speaker[S]):
     Attributes:
         expires: when the session ends (seconds since 1970-01-01 UTC), or None (``SA-11``).
     """
+
+    __slots__ = (
+        "_current",
+        "_decoder",
+        "_lenient",
+        "_more",
+        "_places",
+        "_receiving",
+        "_refuse_oversize",
+        "_request_prefix",
+        "_unanswered_max",
+        "_unfinished",
+        "_unfinished_seconds",
+        "_unsafe",
+        "expires",
+    )
 
     _open: tuple[S, ...]
     _draining: S
@@ -88,7 +104,7 @@ class Listener(Speaker[S]):
         self._request_prefix = b""  # of a request's id
         self._places = 0  # of the last event with messages
         self._unsafe: dict[int, MessagesReceived] = {}  # by place: what the sink has not answered
-        self._current = Incoming(None, None, 0.0)  # the message of the frame being received
+        self._current = NOTHING_YET  # the message of the frame being received
         self._more = False  # that frame says msg-more
         self._receiving = False  # there is one
         self._unfinished: dict[tuple[bool, str], Incoming] = {}

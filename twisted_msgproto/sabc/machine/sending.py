@@ -55,6 +55,30 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         peer_octets: the largest message that the peer has said it accepts, or None.
     """
 
+    __slots__ = (
+        "_framed",
+        "_limits",
+        "_machine",
+        "_number",
+        "_out",
+        "_pending",
+        "_prefix",
+        "_response_seconds",
+        "_sending",
+        "_session_id",
+        "_unanswered",
+        "_unfinished_max",
+        "_unsettled",
+        "bounds",
+        "counters",
+        "deadlines",
+        "fault",
+        "lengths",
+        "message_octets",
+        "part_octets",
+        "peer_octets",
+    )
+
     TABLE: ClassVar[Table]  # type: ignore[type-arg]
     counters: Counters
     deadlines: Deadlines

@@ -84,7 +84,7 @@ from ..wire import (
     Error,
     Frame,
 )
-from .incoming import Incoming
+from .incoming import NOTHING_YET, Incoming
 from .receiving import Listener
 from .sending import S
 
@@ -106,6 +106,8 @@ class Side(Listener[S]):
 
     See the module for the duties of the caller.
     """
+
+    __slots__ = ("_connect_seconds", "_drain_seconds", "_paused", "_unhooked")
 
     def __init__(
         self,
@@ -270,7 +272,7 @@ class Side(Listener[S]):
         self._unfinished.clear()
         self._unanswered.clear()
         self._receiving = False
-        self._current = Incoming(None, None, 0.0)
+        self._current = NOTHING_YET
         self._out.clear()
         self.deadlines.clear_all()
         unanswered = self._pending.drain()
@@ -279,6 +281,8 @@ class Side(Listener[S]):
 
 class Server(Side[Serving]):
     """Is the accepting side."""
+
+    __slots__ = ("_announced", "_attempts_left", "_authenticates")
 
     TABLE = SERVER
     _closed = Serving.CLOSED
@@ -445,6 +449,8 @@ LEAVE_SECONDS: Final = 4.0
 
 class Client(Side[Connecting]):
     """Is the connecting side."""
+
+    __slots__ = ("_leave_seconds",)
 
     TABLE = CLIENT
     _closed = Connecting.CLOSED

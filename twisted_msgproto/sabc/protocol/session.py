@@ -6,6 +6,8 @@ method for each event, the hooks, and the answers to requests.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from inspect import iscoroutine
 from typing import Any, ClassVar, Final
 
@@ -75,6 +77,10 @@ class SabcSession(Verbs):
     readsWhileDraining = True
     answerEvents = frozenset({ResponsesReceived, RequestFailed, RequestsTimedOut, MessagesSafe})
 
+    # What most sessions never change stands here: an idle one weighs less.
+    _outputPaused = False
+    _unanswered: Sequence[Any] = ()  # the waiters that the end has left
+
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
     def requestReceived(self, message: Message) -> Any:
@@ -109,8 +115,6 @@ class SabcSession(Verbs):
     def connectionMade(self) -> None:
         """Begin; a subclass that overrides this calls it first."""
         self._streams: dict[Ticket[Response], Stream] = {}
-        self._outputPaused = False
-        self._unanswered: list[Any] = []  # the waiters that the end has left
         super().connectionMade()
 
     @property
@@ -123,13 +127,8 @@ class SabcSession(Verbs):
         """Return the kinds of messages that no hook processes: the machine answers them when
         they are safe.
         """
-        kind = type(self)
-        hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}
-        return frozenset(
-            name
-            for name, hook in hooks.items()
-            if getattr(kind, hook) is getattr(SabcSession, hook)
-        )
+        kind: Any = type(self)
+        return _unhooked(kind)
 
     @property
     def expires(self) -> float | None:
@@ -156,7 +155,7 @@ class SabcSession(Verbs):
         for stream in streams.values():
             stream.stop()
         fail_all([done for done, stream in streams.items() if not stream.waiting], error)
-        unanswered, self._unanswered = self._unanswered, []
+        unanswered, self._unanswered = self._unanswered, ()
         for waiter in unanswered:
             self._release(waiter).fail(error)
         super().sessionEnding(reason)
@@ -362,6 +361,15 @@ class SabcSession(Verbs):
         SessionExpired: _countEnd,
         DrainTimedOut: _countEnd,
     }
+
+
+@cache
+def _unhooked(kind: type[SabcSession]) -> frozenset[str]:
+    """Return the same object for all sessions of a kind."""
+    hooks = {REQUEST: "requestReceived", SEND_ONLY: "messageReceived"}
+    return frozenset(
+        name for name, hook in hooks.items() if getattr(kind, hook) is getattr(SabcSession, hook)
+    )
 
 
 __all__ = ["LIMITS", "PROTOCOL", "SabcSession"]

@@ -23,6 +23,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
@@ -55,10 +56,11 @@ class SabcServer(SabcSession):
 
     factory: SabcServerFactory
     machine: Server
+    # What most sessions never change stands here: an idle one weighs less.
     avatar: Any = None
-    connectHeaders: Mapping[str, str]
-    _login: Deferred[Any] | None
-    _logout: Callable[[], Any] | None
+    connectHeaders: Mapping[str, str] = MappingProxyType({})
+    _login: Deferred[Any] | None = None
+    _logout: Callable[[], Any] | None = None
 
     def authorise(self, request: ConnectReceived) -> Any:
         """Return who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for
@@ -98,9 +100,6 @@ class SabcServer(SabcSession):
 
     def connectionMade(self) -> None:
         """Begin; a subclass that overrides this calls it first."""
-        self.connectHeaders = {}
-        self._login = None
-        self._logout = None
         super().connectionMade()
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
             self.loseSession()

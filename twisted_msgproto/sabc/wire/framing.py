@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hmac import compare_digest
+from typing import Final
 
 from ...core.errors import Fault
 from . import (
@@ -84,6 +85,10 @@ class FrameClosed:
 
 Piece = Frame | FrameOpened | BodyContinued | FrameClosed | Fault
 """The decoder returns these, in the order of the stream."""
+
+
+_NO_FRAME: Final = Frame({})
+"""All decoders share this before their first frame; nobody is handed it."""
 
 
 class Decoder:
@@ -166,7 +171,7 @@ class Decoder:
         self._head = 0  # its octets so far, from the command on
         self._remaining = 0  # octets left for its lines; later: for the body, with lengths
         # the body being read
-        self._frame = Frame({})
+        self._frame = _NO_FRAME
         self._opened = False  # the head was handed out by itself
         self._fresh = False  # nothing of the body was handed out yet
         self._empty = False  # a body of 0 octets was announced
