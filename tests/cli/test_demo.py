@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests.tools import upkept
 from tests.tools.processes import Launched, Launcher, children, command_of, descendants, wait_gone
 from twisted_msgproto import cli
 from twisted_msgproto.cli import demo
@@ -138,20 +139,25 @@ def counts_of(ended: Launched) -> list[tuple[int, ...]]:
 @spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_demo_run_twice_in_one_directory_lands_each_runs_messages(
+def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_rest(
     launch: Launcher, with_sixth: dict[str, str]
 ) -> None:
     """With a protocol of another package among them (FC-05)."""
-    names = [*PROTOCOLS, "lines"]
-    for _ in range(2):
-        ended = launch("demo", "--messages", "200", "--keep", "kept", env=with_sixth)
-        assert ended.wait(seconds=840) == 0, ended.output
-        total = 200 * len(names)
-        assert counts_of(ended) == [(200, 200, 200)] * len(names) + [(total, total, total)]
     from twisted_msgproto.spark.table import LandedTable
 
-    table = LandedTable(launch.directory / "kept" / "table")
-    assert table.counts() == dict.fromkeys(sorted(names), 400)
+    kept = launch.directory / "kept"
+    kept.mkdir()
+    earlier = upkept.Gateway(kept / "queue")
+    earlier.put(49)
+    table = LandedTable(kept / "table")
+    upkept.land(upkept.create(table.directory), earlier)
+    earlier.put(7)  # on disk when the earlier demo was interrupted, and not in the table
+    names = [*PROTOCOLS, "lines"]
+    ended = launch("demo", "--messages", "200", "--keep", "kept", env=with_sixth)
+    assert ended.wait(seconds=840) == 0, ended.output
+    total = 200 * len(names)
+    assert counts_of(ended) == [(200, 200, 200)] * len(names) + [(total, total, total)]
+    assert table.counts() == {**dict.fromkeys(sorted(names), 200), "lumberjack": 257}
     assert table.duplicates() == []
 
 

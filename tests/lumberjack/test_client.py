@@ -379,19 +379,6 @@ class Ending(Case):
         self.lose(client)
         self.successResultOf(stopped)
 
-    def test_stop_waits_no_longer_than_its_deadline(self):
-        """LJ-15: what is unacknowledged by then fails."""
-        client = self.connect({"drain": 3})
-        sent = client.send(b"1")
-        stopped = client.stop()
-        self.clock.advance(2.9)
-        self.assertNoResult(sent)
-        self.clock.advance(0.1)
-        self.assertTrue(self.transport.aborted)
-        self.failureResultOf(sent, ConnectionClosed)
-        self.successResultOf(stopped)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
     def test_a_connection_is_replaced_after_its_ttl(self):
         """LJ-15: what is in flight is awaited, no further window is sent."""
         client = self.connect({"ttl": 20}, window=1)
@@ -603,22 +590,6 @@ class Shipping(Logged):
         self.successResultOf(stopped)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual((self.shipper.unsent, self.shipper.unacknowledged), (0, 0))
-
-    def test_events_wait_for_the_first_connection(self):
-        """LJ-15."""
-        (host,) = self.hosts("a")
-        host.up = False
-        shipper = self.ship([host])
-        sent = shipper.sendBatch([b"1", b"2"])
-        self.assertEqual((shipper.unsent, shipper.unacknowledged), (2, 2))
-        host.up = True
-        self.clock.advance(1.0)
-        self.assertEqual(host.take(), [[b"1", b"2"]])
-        self.assertEqual((shipper.unsent, shipper.unacknowledged), (0, 2))
-        self.assertNoResult(sent)
-        host.ack(2)
-        self.successResultOf(sent)
-        self.stop()
 
     def test_everything_unacknowledged_is_sent_again_in_order(self):
         """LJ-15: in flight first, then what waited; what was acknowledged is not."""
@@ -933,16 +904,6 @@ class Shipping(Logged):
             error = self.failureResultOf(sent, ConnectionClosed).value
             self.assertEqual(str(error), "stopped before every event was acknowledged")
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_a_stopped_shipper_can_be_started_again(self):
-        (host,) = self.hosts("a")
-        shipper = self.ship([host])
-        self.stop()
-        shipper.startService()
-        sent = shipper.send(b"1")
-        host.ack(1)
-        self.successResultOf(sent)
-        self.stop()
 
     def test_the_producer_is_paused_while_the_windows_are_full(self):
         """LJ-09: also while there is no connection at all."""

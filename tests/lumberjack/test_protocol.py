@@ -12,7 +12,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.tools.sinks import HeldSink, SafeSink
-from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
 from twisted_msgproto.lumberjack.protocol import READ_OCTETS
 from twisted_msgproto.lumberjack.wire import (
@@ -127,17 +126,6 @@ class Ingest(Case):
         self.assertEqual(self.factory.counters["unsafe_batches"], 1)
         self.lose(server)
 
-    def test_a_queue_which_cannot_write_is_one_line_in_the_log(self):
-        """LJ-13: it is the operator's fault, so there is no traceback."""
-        server, transport = self.connect()
-        server.dataReceived(encode_window(1) + encode_json([1], [b"{}"]))
-        self.sink.fail(QueueError("cannot write to the queue /q: input/output error"))
-        self.assertTrue(transport.disconnected or transport.disconnecting)
-        text = "not acknowledged: cannot write to the queue /q: input/output error"
-        self.assertEqual([line.partition(": ")[2] for line in self.lines], [text])
-        self.assertEqual(self.flushLoggedErrors(), [])  # and no traceback
-        self.lose(server)
-
     def test_without_a_sink_acknowledged_means_accepted(self):
         server, transport = self.connect()
         self.factory.sink = None
@@ -203,29 +191,11 @@ class Hooks(Case):
         self.lose(server)
         self.assertEqual(server.seen, ["established", b"a", b"b", "ConnectionDone"])
 
-    def test_a_hook_which_fails_withholds_the_ack_and_closes(self):
-        server, transport = self.connect()
-        failing = Deferred()
-        server.answers = [failing]
-        server.dataReceived(encode_window(1) + encode_json([1], [b"a"]))
-        failing.errback(ZeroDivisionError())
-        self.sink.safe()
-        self.assertEqual(transport.value(), b"")
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.lose(server)
-
 
 class RaisingBatchHook(Case):
     class protocol(LumberjackServer):
         def batchReceived(self, batch):
             raise ZeroDivisionError
-
-    def test_a_batch_hook_which_raises_withholds_the_ack_and_closes(self):
-        server, transport = self.connect()
-        server.dataReceived(encode_json([1], [b"a"]))
-        self.assertEqual(transport.value(), b"")
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.lose(server)
 
     def test_what_stands_behind_a_batch_which_was_refused_is_not_kept(self):
         """LJ-13: the session would have a gap."""
@@ -253,20 +223,6 @@ class LosingBatchHook(Case):
         server, transport = self.connect()
         server.dataReceived(encode_window(2) + encode_json([1], [b"a"]))
         self.assertEqual(transport.value(), b"")
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-
-class DrainingBatchHook(Case):
-    class protocol(LumberjackServer):
-        def batchReceived(self, batch):
-            self.factory.drain()
-
-    def test_a_server_which_is_stopped_from_a_hook_acknowledges_and_closes(self):
-        server, transport = self.connect()
-        server.dataReceived(encode_window(2) + encode_json([1], [b"a"]) + encode_data([2], [{}]))
-        self.assertEqual(transport.value(), encode_ack(2, VERSION_1))
-        self.assertTrue(transport.disconnecting)
-        server.connectionLost(Failure(ConnectionDone()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
@@ -420,26 +376,6 @@ class BackPressure(Case):
         self.assertEqual(self.factory.budget.waiting, 0)
         self.lose(server)
 
-    def test_reading_pauses_above_the_octets_of_all_connections(self):
-        server, transport = self.connect()
-        self.factory.budget.limit = 10_000
-        other, other_transport = self.another()
-        server.dataReceived(encode_json([1], [b"x" * 11_000]))
-        self.assertEqual(transport.producerState, "paused")
-        self.assertEqual(other_transport.producerState, "producing")
-        other.dataReceived(encode_json([1], [b"x"]))
-        self.assertEqual(other_transport.producerState, "producing")
-        other.dataReceived(encode_json([2], [b"x" * 4_000]))  # more than its half of 10,000
-        self.assertEqual(other_transport.producerState, "paused")
-        self.sink.safe(1)
-        self.assertEqual(other_transport.producerState, "paused")
-        self.sink.safe()
-        self.assertEqual(transport.producerState, "producing")
-        self.assertEqual(other_transport.producerState, "producing")
-        self.assertEqual(self.factory.budget.waiting, 0)
-        server.connectionLost(Failure(ConnectionDone()))
-        self.lose(other)
-
     def test_a_peer_which_does_not_read_our_acks_is_not_read_and_then_cut_off(self):
         """FAULTS: unread output."""
         server, transport = self.connect(unread_seconds=30)
@@ -482,28 +418,6 @@ class BackPressure(Case):
 
 class Unfinished(Case):
     """FAULTS: what all connections hold of unfinished frames is bounded in all."""
-
-    def test_who_stands_still_in_a_frame_is_cut_off_and_others_go_on(self):
-        """LJ-17, NB-03."""
-        greedy, cut = self.connect(process_held_octets=1000)
-        document = encode_json([1], [b"x" * 2000])
-        greedy.dataReceived(document[:700])
-        server, transport = self.another()
-        self.clock.advance(6)
-        server.dataReceived(document[:50])
-        self.assertFalse(cut.disconnected)
-        server.dataReceived(document[50:400])
-        self.assertTrue(cut.disconnected)
-        self.assertIn("192.0.2.7:54321: cut off: 700 octets of an unfinished", self.lines[-1])
-        self.assertIn("process-held-octets is 1000", self.lines[-1])
-        self.assertEqual(self.factory.counters["fault:process-held-octets"], 1)
-        greedy.connectionLost(Failure(ConnectionDone()))
-        self.assertEqual(self.factory.budget.held.held, 400)
-        server.dataReceived(document[400:])
-        self.sink.safe()
-        self.assertEqual(transport.value(), encode_ack(1))
-        self.assertEqual(self.factory.budget.held.held, 0)
-        self.lose(server)
 
     def test_what_was_cut_off_keeps_nothing_and_is_not_cut_off_again(self):
         server, transport = self.connect(process_held_octets=10)
@@ -592,17 +506,6 @@ class TheEnd(Case):
         self.assertEqual(transport.value(), encode_ack(77))
         self.assertTrue(transport.disconnecting)
         server.connectionLost(Failure(ConnectionDone()))
-
-    def test_draining_has_an_end(self):
-        server, transport = self.connect(drain=3)
-        server.dataReceived(encode_window(1) + encode_json([1], [b"{}"]))
-        drained = self.factory.drain()
-        self.assertIs(self.factory.drain(), drained)
-        self.clock.advance(4)
-        self.assertTrue(transport.disconnected)
-        server.connectionLost(Failure(ConnectionDone()))
-        self.successResultOf(drained)
-        self.sink.safe()
 
     def test_counters_of_a_connection_end_up_with_the_factory(self):
         server, _ = self.connect()

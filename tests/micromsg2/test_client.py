@@ -130,20 +130,6 @@ class ClientLife(Case):
         self.lose(client)
         self.successResultOf(closed)
 
-    def test_closing_waits_no_longer_than_it_may(self) -> None:
-        """HO-05, HO-12"""
-        client, transport = self.client(extensions="ack", limits={"drain": 3.0})
-        sent = client.send("q", b"1")
-        closed, again = client.close(), client.close()
-        self.clock.advance(2.9)
-        self.assertFalse(transport.disconnecting)
-        self.clock.advance(0.2)
-        self.assertTrue(transport.disconnecting)
-        self.lose(client)
-        self.successResultOf(closed)
-        self.successResultOf(again)
-        self.failureResultOf(sent, ConnectionClosed)
-
     def test_a_cancelled_message_holds_up_no_end(self) -> None:
         """HO-12: one which waits for the window is not sent"""
         client, transport = self.client(extensions="ack")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from twisted.internet.error import ConnectionDone
-from twisted.python.failure import Failure
-
 from tests.micromsg2.cases import Case
 from tests.micromsg2.streams import ack, handshake, message, messages
 from tests.tools.sinks import SafeSink
@@ -129,31 +126,6 @@ class Ingest(Case):
         self.assertFalse(transport.disconnected)
         self.clock.advance(5.1)
         self.assertTrue(transport.disconnected)
-        self.lose(server)
-
-    def test_a_stopping_server_acknowledges_what_is_safe_and_closes(self) -> None:
-        """MM-19"""
-        factory = self.server_factory()
-        server, transport = self.connect(factory, "batch-ack")
-        server.dataReceived(message(1))
-        drained = factory.drain()
-        self.assertEqual(transport.producerState, "paused")
-        self.assertFalse(transport.disconnecting)
-        self.sink.safe()
-        self.assertEqual(transport.value(), ack(1))
-        self.assertTrue(transport.disconnecting)
-        server.drain()
-        server.connectionLost(Failure(ConnectionDone()))
-        self.successResultOf(drained)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_a_peer_which_has_shut_its_side_still_gets_its_acks(self) -> None:
-        server, transport = self.connect(self.server_factory(), "batch-ack")
-        server.dataReceived(message(1))
-        server.readConnectionLost()
-        self.sink.safe()
-        self.assertEqual(transport.value(), ack(1))
-        self.assertTrue(transport.disconnecting)
         self.lose(server)
 
     def test_a_peer_which_reads_no_more_is_left(self) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -19,9 +17,7 @@ from tests.tools.queues import rows
 from twisted_msgproto.micromsg2.wire import (
     Error,
     ExtensionFrame,
-    encode_address,
     encode_command,
-    encode_message,
 )
 
 pytestmark = pytest.mark.slow
@@ -276,80 +272,6 @@ def test_the_reference_clients_octets_are_served_over_a_socket(
 
 
 # ── kills under load ────────────────────────────────────────────────────────────────────────────
-
-
-def send_until_it_breaks(port: int, name: int, acknowledged: list[bytes]) -> None:
-    """Send window after window; note what was acknowledged."""
-    address = encode_address("load")
-    number = 0
-    try:
-        peer = Peer(port, f"batch-ack:max-count={WINDOW}")
-        heard = 0
-        while True:
-            bodies = [b"%d-%d" % (name, number + row) for row in range(WINDOW)]
-            numbers = [(number + row) % 65535 + 1 for row in range(WINDOW)]
-            peer.send(
-                b"".join(
-                    encode_message(n, address, body)[0]
-                    for n, body in zip(numbers, bodies, strict=True)
-                )
-            )
-            number += WINDOW
-            heard += 1
-            peer.frames(heard)
-            acknowledged += bodies
-            if len(peer._heard) > 4096:
-                peer._heard, heard = b"", 0
-    except OSError:
-        pass
-    except EOFError:
-        pass
-
-
-def test_kill_9_under_load_loses_nothing_which_was_acknowledged(
-    serve: Callable[..., tuple[Launched, int]], launch: Launcher
-) -> None:
-    """MM-19: an ack means on disk; several kills on one queue"""
-    acknowledged: list[bytes] = []
-    for kill in range(2):
-        server, port = serve("--queue", "queue")
-        lists: list[list[bytes]] = [[], []]
-        threads = [
-            threading.Thread(target=send_until_it_breaks, args=(port, 10 * kill + n, lists[n]))
-            for n in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        deadline = time.monotonic() + PATIENCE
-        while min(map(len, lists)) < 20 * WINDOW and time.monotonic() < deadline:
-            time.sleep(0.01)
-        server.kill()
-        for thread in threads:
-            thread.join(PATIENCE)
-        acknowledged += lists[0] + lists[1]
-    assert len(acknowledged) >= 2 * 2 * 20 * WINDOW
-    server, _ = serve("--queue", "queue")  # recovers
-    found = [row["body"] for row in rows(launch.directory / "queue")]
-    assert set(acknowledged) <= set(found)
-    assert len(found) == len(set(found))
-    server.end()
-
-
-def test_sigterm_under_load_loses_nothing_and_ends_in_time(
-    serve: Callable[..., tuple[Launched, int]], launch: Launcher
-) -> None:
-    """MM-19"""
-    server, port = serve("--queue", "queue")
-    acknowledged: list[bytes] = []
-    thread = threading.Thread(target=send_until_it_breaks, args=(port, 1, acknowledged))
-    thread.start()
-    deadline = time.monotonic() + PATIENCE
-    while len(acknowledged) < 20 * WINDOW and time.monotonic() < deadline:
-        time.sleep(0.01)
-    server.signal(signal.SIGTERM)
-    assert server.wait(seconds=20) in (0, -signal.SIGTERM)
-    thread.join(PATIENCE)
-    assert set(acknowledged) <= {row["body"] for row in rows(launch.directory / "queue")}
 
 
 CONSUMER = """

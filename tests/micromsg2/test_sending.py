@@ -162,17 +162,6 @@ class Sending(Case):
         self.assertEqual(client.machine.in_flight, 0)
         self.lose(client)
 
-    def test_what_is_not_acknowledged_fails_when_the_connection_is_lost(self) -> None:
-        """MM-19: whether the peer has it is not known"""
-        client, _ = self.client(extensions="ack")
-        sent = [client.send("q", b""), client.send("q", b"")]
-        self.lose(client)
-        for deferred in sent:
-            self.failureResultOf(deferred, ConnectionClosed)
-        self.failureResultOf(client.send("q", b""), ConnectionClosed)
-        self.failureResultOf(client.sendCommand("a"), ConnectionClosed)
-        self.assertEqual(client._unsentMessages, 0)
-
     def test_the_reason_of_the_end_is_what_the_peer_said(self) -> None:
         """MM-33"""
         client, _ = self.client(extensions="ack")
@@ -185,12 +174,6 @@ class Sending(Case):
         broken.dataReceived(b"\xff")
         self.lose(broken)
         self.assertIn("unknown flags", str(self.failureResultOf(sent, ProtocolViolation).value))
-
-    def test_nothing_is_sent_before_the_session(self) -> None:
-        client, _ = self.client(extensions=None)
-        self.failureResultOf(client.send("q", b""), ConnectionClosed)
-        self.failureResultOf(client.subscribe("q"), ConnectionClosed)
-        self.lose(client)
 
     def test_what_cannot_be_sent_fails_at_once(self) -> None:
         """MM-12, MM-22, MM-31, MM-32"""

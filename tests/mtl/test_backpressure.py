@@ -5,7 +5,6 @@ from __future__ import annotations
 import zmq
 
 from tests.mtl.cases import HeldSink, MtlCase, later, run, until
-from twisted_msgproto.core.errors import ConnectionClosed
 from twisted_msgproto.mtl import MtlServerFactory
 
 
@@ -42,37 +41,6 @@ class BackPressure(MtlCase):
         self.assertEqual(len(sink.bodies), 30)
         self.assertLessEqual(max(len(batch) for batch in sink.batches), 4)
         self.assertEqual(factory._data.socket.get(zmq.RCVHWM), 20)
-
-    @run
-    async def test_draining_confirms_what_arrived(self) -> None:
-        """MT-19"""
-        sink = HeldSink(at_once=False)
-        factory = self.server(sink)
-        client = await self.ready(factory, "ingest")
-        writer = await client.writer(["a"])
-        sent = writer.send("a", b"x")
-        await until(lambda: sink.held)
-        drained = factory.drain()
-        await later(0.02)
-        self.assertNoResult(drained)
-        sink.held[0].callback(None)
-        await drained
-        await sent
-        self.assertIs(factory.drain(), drained)
-
-    @run
-    async def test_draining_ends_in_time(self) -> None:
-        """MT-29"""
-        sink = HeldSink(at_once=False)
-        factory = self.server(sink, limits={"drain": 0.05})
-        client = await self.ready(factory, "ingest")
-        writer = await client.writer(["a"])
-        sent = self.assertFailure(writer.send("a", b"x"), ConnectionClosed)
-        await until(lambda: sink.held)
-        await factory.drain()
-        sink.held[0].callback(None)
-        await client.close()
-        await sent
 
     def test_draining_what_never_listened(self) -> None:
         """MT-29"""

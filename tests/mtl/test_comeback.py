@@ -71,18 +71,6 @@ class ComingBack(ContractCase):
         world.wait(1)
         self.failureResultOf(again, Refused)  # the profile is for writers: the server says so
 
-    def test_who_waits_while_the_server_is_away_may_forget_it(self) -> None:
-        """HO-03"""
-        world, service = self.standing()
-        sent = service.send("events", b"x")
-        world.wait(1)
-        self.successResultOf(sent)
-        self.case.away(world)
-        world.wait(60)
-        waiting = service.whenEstablished()
-        waiting.cancel()
-        self.failureResultOf(waiting, CancelledError)
-
     def test_one_flow_serves_a_resource_and_another_follows_when_it_has_ended(self) -> None:
         world, service = self.standing()
         sent = [service.send("events", b"%d" % number) for number in range(3)]

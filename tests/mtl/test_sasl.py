@@ -95,26 +95,6 @@ class Authentication(MtlCase):
         self.assertEqual(len(await client.authorize(credentials("you", "word"))), 3)
 
     @run
-    async def test_a_login_which_waits_goes_with_its_session(self) -> None:
-        """NB-05: and nobody is asked about it any more."""
-        factory = self.authenticating(limits={"login-address-failures": 1, "login-rate": 0.001})
-        clients, asked = [], []
-        for _ in range(2):
-            client = self.client(factory.addresses[0])
-            await client.open("host")
-            clients.append(client)
-            asked.append(client.authorize(lambda names: sasl.PlainClient("me", "no")))
-            asked[-1].addErrback(lambda failure: None)
-        await asked[0]
-        authentication = factory.authentication
-        assert authentication is not None
-        await until(lambda: authentication.waiting == 1)
-        for client in clients:
-            await client.close()
-        await until(lambda: authentication.waiting == 0)
-        self.assertEqual(factory.counters["login_failures"], 1)
-
-    @run
     async def test_a_client_authenticates_again_by_itself(self) -> None:
         """MT-07: its flows get leases again, and nothing is lost."""
         sink = HeldSink()

@@ -166,14 +166,6 @@ class Ends(Case):
             self.assertIn(words, text)
         self.assertNotIn("secret-1", text)
 
-    def test_a_peer_which_does_not_read(self):
-        """FAULTS: unread output pauses reading, then the connection is cut off."""
-        self.pair()
-        self.server.transport.producer.pauseProducing()
-        self.assertEqual(self.server.transport.producerState, "paused")
-        self.clock.advance(30)
-        self.assertTrue(self.server.transport.aborted)
-
     def test_nothing_is_taken_in_after_the_end(self):
         """SA-13."""
         self.pair()

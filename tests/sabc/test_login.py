@@ -5,7 +5,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.testing import MemoryReactor
 
-from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.net.authentication import portal_over
 from twisted_msgproto.sabc import SabcServer
 
@@ -94,14 +94,6 @@ class Login(Case):
         self.lose(self.server)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_a_client_which_leaves_meanwhile(self):
-        """SA-08: no timer and no avatar remain."""
-        standing = self.connect("wrong")
-        self.lose(self.client)
-        self.lose(self.server)
-        self.failureResultOf(standing, ConnectionClosed)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
     def test_the_avatar_is_logged_out(self):
         """SA-08."""
         out = []
@@ -180,12 +172,3 @@ class Login(Case):
         self.server.dataReceived(crlf("CONNECT\nclient-id::me\n\n"))
         self.clock.advance(10)
         self.server.asked.errback(Refused("no"))
-
-    def test_a_hook_which_fails_when_the_session_stands(self):
-        class Failing(SabcServer):
-            def sessionEstablished(self):
-                raise RuntimeError
-
-        self.pair(server_class=Failing)
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        self.assertTrue(self.server.established)

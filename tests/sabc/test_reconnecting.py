@@ -7,7 +7,6 @@ from zope.interface import implementer
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from twisted_msgproto.sabc import SabcClientFactory, SabcServer
 from twisted_msgproto.sabc.protocol.comeback import SabcClientService
-from twisted_msgproto.sabc.terms.tables import Serving
 
 from .pairs import PEER, Case, Transport
 
@@ -97,14 +96,6 @@ class Reconnecting(Case):
         self.assertIsNot(second, first)
         self.assertEqual(self.factory.counters["sessions"], 2)
 
-    def test_a_request_which_was_not_sent_waits_for_the_next_session(self):
-        """SA-16."""
-        asked = self.service.request(b"x")
-        self.start()
-        self.server.asked[0][1].callback(b"y")
-        self.exchange()
-        self.assertEqual(self.successResultOf(asked).body, b"y")
-
     def test_a_request_on_its_way_fails_unless_it_is_safe(self):
         """SA-16."""
         self.start()
@@ -163,18 +154,6 @@ class Reconnecting(Case):
         self.come_back()
         self.assertEqual(self.server.asked, [])
 
-    def test_who_waits_hears_that_it_was_stopped(self):
-        """SA-16."""
-        self.endpoint.refusing = True
-        self.service.startService()
-        standing, asked = self.service.whenEstablished(), self.service.request(b"x")
-        forgotten = self.service.whenEstablished()
-        forgotten.cancel()
-        self.failureResultOf(forgotten, CancelledError)
-        self.stop()
-        self.failureResultOf(standing, ConnectionClosed)
-        self.failureResultOf(asked, ConnectionClosed)
-
     def test_a_safe_request_ends_when_the_service_does(self):
         """SA-16."""
         self.start()
@@ -182,33 +161,6 @@ class Reconnecting(Case):
         self.exchange()
         self.stop()
         self.failureResultOf(asked, ConnectionClosed)
-
-    def test_a_stopped_service_says_goodbye_and_gets_its_answers(self):
-        """HO-05, SA-12."""
-        self.start()
-        asked = self.service.request(b"x")
-        self.exchange()
-        stopped = self.service.stopService()
-        self.exchange()
-        self.assertIs(self.server.machine.state, Serving.DRAINING)
-        self.server.asked[0][1].callback(b"y")
-        self.exchange()
-        self.assertEqual(self.successResultOf(asked).body, b"y")
-        self.successResultOf(stopped)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_a_stopped_service_waits_for_no_server_which_does_not_answer(self):
-        """HO-05: every end has a deadline."""
-        self.start()
-        asked = self.service.request(b"x", safe=True)
-        stopped = self.service.stopService()
-        self.clock.advance(3)
-        self.assertNoResult(stopped)
-        self.clock.advance(1)
-        self.assertIn(b"DISCONNECTING", self.client_side.transport.value())
-        self.lose(self.client_side)
-        self.failureResultOf(asked, ConnectionClosed)
-        self.successResultOf(stopped)
 
     def test_over_websocket_it_connects_to_an_address(self):
         """SA-25."""

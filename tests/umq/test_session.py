@@ -217,20 +217,6 @@ class HandShake(TestCase):
         self.assertTrue(both.server.cancelled)
         both.close()
 
-    def test_a_client_which_is_gone_before_it_was_authorised_is_let_go(self):
-        class Slow(Echo):
-            def authorise(self, hello):
-                self.decision = Deferred()
-                return self.decision
-
-        for end in ("callback", "errback"):
-            both = pair(Slow)
-            both.cut()
-            getattr(both.server.decision, end)(None if end == "callback" else Refused("x"))
-            self.failureResultOf(self.established(both), ConnectionClosed)
-            self.assertEqual(both.server.seen, [])
-            both.close()
-
     def test_the_client_may_refuse_the_server(self):
         """UM-07: authorisation of W; nothing of the server counts before."""
 
@@ -506,14 +492,6 @@ class Reconnecting(TestCase):
         pairs[1].pump()
         self.successResultOf(stopped)
         pairs[1].close()
-
-    def test_those_who_wait_for_a_session_hear_that_there_will_be_none(self):
-        _, pairs, service = self.build()
-        service.startService()
-        standing = service.whenEstablished()
-        service.stopService()
-        self.failureResultOf(standing, ConnectionClosed)
-        pairs[0].cut()
 
     def test_a_subscription_may_end_before_there_was_a_session(self):
         _, pairs, service = self.build()

@@ -94,23 +94,6 @@ class Sinking(TestCase):
         self.assertEqual(both.client.ending.code, 8)
         both.close()
 
-    def test_what_becomes_safe_after_the_session_is_answered_to_nobody(self):
-        sink = Sink()
-        both = pair(UmqServer, sink=sink)
-        both.client.call("x").addErrback(lambda failure: None)
-        both.client.call("y").addErrback(lambda failure: None)
-        both.pump()
-        both.cut()
-        for safe in sink.waiting:
-            safe.callback(None)
-        sink = Sink()
-        both = pair(UmqServer, sink=sink)
-        both.client.call("x").addErrback(lambda failure: None)
-        both.pump()
-        both.cut()
-        sink.waiting[0].errback(RuntimeError("no disk"))
-        self.flushLoggedErrors(RuntimeError)
-
     def test_a_failed_attachment_is_empty_in_the_table(self):
         sink = Sink(at_once=True)
         both = pair(UmqServer, sink=sink)
