@@ -92,6 +92,8 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
         agreed; then no session asks for it.  The server's objection comes as an ERROR to the
         session's ``errorReceived``.
         """
+        if not isinstance(destination, str):
+            raise TypeError(f"a destination is text, not {type(destination).__name__}")
         try:
             read = Filter.read(filter) if isinstance(filter, str) else filter
         except ValueError as error:

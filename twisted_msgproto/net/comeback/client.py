@@ -7,6 +7,7 @@ from typing import Any, cast
 from twisted.application.internet import ClientService
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -23,6 +24,10 @@ class _Attempts:
     def __init__(self, endpoint: IStreamClientEndpoint, service: ClientComeback[Any]) -> None:
         self._endpoint = endpoint
         self._service = service
+
+    def __repr__(self) -> str:
+        """Return what Twisted's service logs of its attempts."""
+        return repr(self._endpoint)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
         self._service._attempting()
@@ -60,6 +65,7 @@ class ClientComeback(Comeback[S]):
             retryPolicy=self._between,
             clock=factory.clock,
         )
+        self._within = False  # ClientService does not know of the newest connection yet
         self._error: BaseException | None = None  # why the attempt at hand has failed
 
     def _sessionIn(self, connection: Any) -> Any:
@@ -77,7 +83,9 @@ class ClientComeback(Comeback[S]):
         self._connection = connection
         session = self._sessionIn(connection)
         established: Deferred[S] = session.whenEstablished()
+        self._within = True
         established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
+        self._within = False
         return connection
 
     def _unconnected(self, failure: Failure) -> Failure:
@@ -110,6 +118,8 @@ class ClientComeback(Comeback[S]):
         return closed
 
     def _leave(self) -> Deferred[Any]:
+        if self._within:  # a callback stops the service as soon as its session stands
+            return deferLater(self.clock, 0, self._client.stopService)
         left: Deferred[Any] = self._client.stopService()
         return left
 
