@@ -103,6 +103,21 @@ def test_verify_counts_what_is_whole_and_names_what_is_damaged(
     assert "damaged offsets 2 to 4 (2 messages)" in capsys.readouterr().out
 
 
+def test_verify_says_what_it_could_not_look_at__NB_12(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "end").unlink()
+    assert main(["queue", "verify", str(directory)]) == 3
+    shown = capsys.readouterr().out
+    assert "not looked at: the file 'end' is missing" in shown
+    assert "9 messages in 5 groups" in shown
+    assert "not all could be looked at" in shown
+    assert main(["queue", "verify", "--json", str(directory)]) == 3
+    assert "'end'" in json.loads(capsys.readouterr().out)["unseen"][0]
+    spoil(directory, f"{2:020d}.segment")
+    assert main(["queue", "verify", str(directory)]) == 1
+
+
 def test_dump_prints_a_row_a_line_with_the_table_s_columns(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -259,6 +259,45 @@ class BeingRefused(Parts):
 class EndingInOrder(Parts):
     """``close()`` and ``stopService()``."""
 
+    @only(*CONNECTED)  # MTL does not hear of it
+    def test_it_is_stopped_by_a_hook_that_hears_of_a_loss__stopped_within(self: Any) -> None:
+        """HO-12: the hook is called from within the policy that sets the next attempt."""
+        world, service = self.standing()
+        stopped: list[Any] = []
+        service.watch(
+            lambda state: None if state == "up" or stopped else stopped.append(service.close())
+        )
+        self.case.away(world)
+        world.wait(60)
+        self.case.back(world)
+        world.wait(1)
+        attempts = self.case.attempts(world)
+        world.wait(100)
+        self.assertEqual(service.state, "down")
+        self.assertEqual(self.case.attempts(world), attempts)
+        for one in stopped:
+            self.successResultOf(one)
+        self.assertEqual(world.clock.getDelayedCalls(), [])
+
+    def test_it_is_stopped_by_a_hook_that_hears_of_an_attempt__stopped_within(self: Any) -> None:
+        """HO-12: and may be started again."""
+        world = self.serving()
+        service = self.client(world)
+        stopped: list[Any] = []
+        unwatch = service.watch(
+            lambda state: stopped.append(service.stopService()) if state == "connecting" else None
+        )
+        service.startService()
+        world.wait(100)
+        self.assertEqual(service.state, "down")
+        self.assertLessEqual(self.case.attempts(world), 1)
+        self.assertEqual(len(stopped), 1)
+        self.successResultOf(stopped[0])
+        unwatch()
+        service.startService()
+        world.wait(2)
+        self.assertEqual(service.state, "up")
+
     def test_what_is_in_flight_is_finished(self: Any) -> None:
         """HO-05, HO-12"""
         sink = HeldSink()

@@ -13,7 +13,7 @@ from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.python.failure import Failure
 
-from tests.contract.cases import BOTH_WAYS, CONNECTED, LOG_IN
+from tests.contract.cases import BOTH_WAYS, CASES, CONNECTED, LOG_IN
 from tests.contract.verbs import ENDS, HOOKS, INSIDE, LOCAL, VERBS, Verb
 from tests.contract.world import only, over_all
 from tests.tools.sinks import HeldSink, SafeSink
@@ -647,8 +647,7 @@ def methods(kind: type) -> set[str]:
 KINDS = [
     (case, of, kind)
     for case, kinds in (
-        (case, {"client": case.client_class, "service": case.service_class})
-        for case in {one.case for one in vars().values() if hasattr(one, "case")}
+        (case, {"client": case.client_class, "service": case.service_class}) for case in CASES
     )
     for of, kind in (
         kinds | ({"reader": MtlReader, "writer": MtlWriter} if case.name == "mtl" else {})
@@ -656,7 +655,9 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("case", "of", "kind"), KINDS, ids=lambda value: str(value)[-40:])
+@pytest.mark.parametrize(
+    ("case", "of", "kind"), KINDS, ids=[f"{case.title}-{of}" for case, of, _ in KINDS]
+)
 def test_every_public_method_is_in_the_table(case: Any, of: str, kind: type) -> None:
     """A new method is a verb of the table, or the table says what else it is."""
     inherited = methods(ClientLink) | methods(Comeback) | methods(Session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import types
 from collections.abc import Sequence
@@ -150,3 +151,34 @@ def test_a_small_file_is_replaced_whole_or_not_at_all(
     replace_whole(OS_DISK, path, b"n")
     assert read_whole(OS_DISK, path) == b"n"
     assert os.listdir(tmp_path) == ["f"]
+
+
+def test_who_holds_a_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
+    disk = OSDisk()
+    path = str(tmp_path / "lock")
+    assert disk.lock_holder(path) is None
+    unlock = disk.lock(path, "busy")
+    assert disk.lock_holder(path) == str(os.getpid())
+    with pytest.raises(QueueLocked):
+        disk.lock(path, "busy")
+    unlock()
+    assert disk.lock_holder(path) is None
+
+
+def test_a_look_at_the_lock_does_not_keep_a_writer_from_it(tmp_path: Path) -> None:
+    disk = OSDisk()
+    path = str(tmp_path / "lock")
+    disk.lock(path, "busy")()
+    look = os.open(path, os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    slept: list[float] = []
+
+    def pass_by(seconds: float) -> None:
+        slept.append(seconds)
+        os.close(look)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("twisted_msgproto.queue.disk.time.sleep", pass_by)
+        unlock = disk.lock(path, "busy")
+    assert len(slept) == 1
+    unlock()

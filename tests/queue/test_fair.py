@@ -42,6 +42,17 @@ def test_a_session_which_was_idle_comes_before_the_bulk_of_another__NB_01() -> N
     assert queue.take(1 << 30, 4 * QUANTUM_OCTETS)[0] == "good"
 
 
+def test_a_message_beside_batches_as_large_as_a_group_costs_no_group_of_its_own__NB_01() -> None:
+    """On a disk with slow syncs that group would be half of the bulk sender's rate."""
+    queue: FairQueue[str] = FairQueue()
+    for _ in range(4):
+        queue.add("bulk", "bulk", 1000, 2 * QUANTUM_OCTETS)
+    assert queue.take(1000, MOST) == ["bulk"]
+    queue.add("good", "good", 1, 100)
+    assert queue.take(1000, MOST) == ["good", "bulk"]
+    assert queue.take(1000, MOST) == ["bulk"]
+
+
 def test_who_pretends_to_be_idle_gets_no_more_than_its_share() -> None:
     """An idle session comes first once, with one quantum; then it waits for its turn."""
     queue: FairQueue[str] = FairQueue()

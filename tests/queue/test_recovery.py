@@ -122,7 +122,8 @@ def test_a_torn_tail_of_wrong_octets_is_cut() -> None:
     disk.spoil(FIRST, disk.octets_of(FIRST) + b"\0" * 777)
     log = reopened(disk)
     assert log.recovery.truncated_octets == 777
-    assert log.recovery.lines == [f"cut 777 octets of an unfinished record from {FIRST}"]
+    [line] = log.recovery.lines
+    assert line.startswith(f"cut 777 octets of an unfinished record from {FIRST}; they are kept in")
     goes_on(disk, log)
 
 

@@ -156,3 +156,143 @@ def test_what_is_trimmed_meanwhile_is_no_fault(when: int) -> None:
     assert (report.damaged, report.lines) == ([], [])
     assert [part.lo for part in report.segments] == [2, 3]
     assert report.messages == 2
+
+
+# -- what could not be looked at ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spoilt", [None, b"", b"\0" * 76])
+def test_without_the_published_end_records_are_checked_and_that_is_said__NB_12(
+    spoilt: bytes | None,
+) -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 3, 1], segment_bytes=1).close()
+    if spoilt is None:
+        disk.remove(f"{DIRECTORY}/end")
+    else:
+        disk.spoil(f"{DIRECTORY}/end", spoilt)
+    report = verify(DIRECTORY, disk=disk)
+    assert (report.end, report.messages, report.lines, report.damaged) == (6, 6, [], [])
+    [line] = report.unseen
+    assert line.startswith(f"the file 'end' is {'damaged' if spoilt else 'missing'}")
+    assert not report.whole
+    octets = bytearray(disk.octets_of(path(5)))
+    octets[-9] ^= 1
+    disk.spoil(path(5), bytes(octets))
+    assert verify(DIRECTORY, disk=disk).damaged == [(5, 6)]
+
+
+def test_an_end_older_than_a_commit_does_not_hide_damage__NB_12() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [2])
+    published = disk.octets_of(f"{DIRECTORY}/end")
+    start = log.octets
+    log.append([frame(2, 4)])
+    QueueReader(DIRECTORY, disk=disk).commit("spark", 6)
+    log.close()
+    disk.spoil(f"{DIRECTORY}/end", published)
+    report = verify(DIRECTORY, disk=disk)
+    assert (report.whole, report.messages, report.unpublished_octets) == (True, 6, 0)
+    assert "'spark' has committed" in report.notes[0]
+    disk.spoil(path(0), disk.octets_of(path(0))[:start] + b"\xff" * 500)
+    report = verify(DIRECTORY, disk=disk)
+    assert report.damaged == [(2, 6)]
+
+
+@pytest.mark.parametrize("spoilt", [None, b"start 0 x"])
+def test_a_lineage_that_cannot_be_read_is_said__NB_12(spoilt: bytes | None) -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2]).close()
+    if spoilt is None:
+        disk.remove(f"{DIRECTORY}/lineage")
+    else:
+        disk.spoil(f"{DIRECTORY}/lineage", spoilt)
+    report = verify(DIRECTORY, disk=disk)
+    assert (report.messages, report.lines, report.whole) == (2, [], False)
+    assert "'lineage' is missing or damaged" in report.unseen[0]
+
+
+@pytest.mark.parametrize("operation", ["open", "read"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_segment_that_cannot_be_read_is_said_and_the_others_are_checked__NB_12(
+    operation: str, times: int
+) -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 3, 1], segment_bytes=1).close()
+    disk.fail_next(operation, errno.EACCES, path(2), times)
+    report = verify(DIRECTORY, disk=disk)
+    [line] = report.unseen
+    assert line.startswith(f"{2:020d}.segment: not read")
+    assert (report.messages, report.lines, report.damaged) == (3, [], [])
+    assert not report.whole
+
+
+def a_crash(disk: SimulatedDisk, remains: bytes) -> SegmentLog:
+    """Two groups, of which the published end knows one, and ``remains``."""
+    log = a_queue(disk, [2])
+    published = disk.octets_of(f"{DIRECTORY}/end")
+    log.append([frame(2, 4)])
+    disk.spoil(f"{DIRECTORY}/end", published)
+    disk.spoil(path(0), disk.octets_of(path(0)) + remains)
+    return log
+
+
+def test_behind_the_end_of_an_open_queue_nothing_is_looked_at_and_that_is_said__NB_12() -> None:
+    disk = SimulatedDisk()
+    log = a_crash(disk, b"torn")
+    report = verify(DIRECTORY, disk=disk)
+    assert report.unseen == [
+        f"{0:020d}.segment: {report.unpublished_octets} octets behind the published end were not "
+        "looked at, because process 1 has the queue open"
+    ]
+    log.close()
+
+
+def test_a_write_that_is_published_meanwhile_is_nothing_to_say() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [2])
+    append = log.append
+    holder = disk.lock_holder
+    octets = disk.octets_of(path(0))
+    disk.spoil(path(0), octets + b"under way")
+
+    def published_meanwhile(name: str) -> str | None:
+        append([frame(2)])
+        return holder(name)
+
+    disk.lock_holder = published_meanwhile  # type: ignore[method-assign]
+    report = verify(DIRECTORY, disk=disk)
+    assert (report.whole, report.messages) == (True, 2)
+
+
+def test_what_a_crash_has_left_is_looked_at__NB_12() -> None:
+    disk = SimulatedDisk()
+    a_crash(disk, b"torn")
+    disk.crash()
+    report = verify(DIRECTORY, disk=disk)
+    assert report.whole
+    assert report.notes == [
+        f"{0:020d}.segment: 4 whole messages behind the published end; the next start of the "
+        "gateway publishes them"
+    ]
+
+
+def test_damage_behind_an_old_end_is_found__NB_12() -> None:
+    disk = SimulatedDisk()
+    a_crash(disk, b"")
+    disk.crash()
+    octets = bytearray(disk.octets_of(path(0)))
+    octets[octets.rfind(b"\x93MPF") + 17] ^= 1
+    disk.spoil(path(0), bytes(octets))
+    report = verify(DIRECTORY, disk=disk)
+    assert (report.damaged, report.whole) == ([], False)
+    assert "damaged offsets 2 to 6 behind the published end" in report.lines[0]
+
+
+def test_a_tail_that_may_have_been_a_record_is_said__NB_12() -> None:
+    disk = SimulatedDisk()
+    a_crash(disk, b"\xff" * 99)
+    disk.crash()
+    report = verify(DIRECTORY, disk=disk)
+    assert (report.lines, report.whole) == ([], False)
+    assert "99 octets at its end are no record" in report.unseen[0]

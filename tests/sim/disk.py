@@ -329,3 +329,8 @@ class SimulatedDisk:
                     self._locks.pop(path, None)
 
             return unlock
+
+    def lock_holder(self, path: str) -> str | None:
+        with self.mutex:
+            self.note("lock_holder", path)
+            return str(self._locks[path]) if path in self._locks else None

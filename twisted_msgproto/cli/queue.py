@@ -24,6 +24,10 @@ SUMMARY = "look into a queue: ls, verify, dump, consumers, trim"
 
 DAMAGED = 1
 """``verify`` ends with this exit status when something is damaged."""
+UNSEEN = 3
+"""``verify`` ends with this one when nothing is damaged as far as it could look, which is not far
+enough.
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     ls = action("ls", "segments, offsets, consumers")
     ls.add_argument("--json", action="store_true", help="one JSON object")
-    verify = action("verify", "read every record; exit status 1 if anything is damaged")
+    verify = action(
+        "verify",
+        "read every record; exit status 1 if anything is damaged, 3 if not all could be looked at",
+    )
     verify.add_argument("--json", action="store_true", help="one JSON object")
     dump = action("dump", "print a message a line as JSON with the table's column names")
     dump.add_argument("--from", dest="lo", metavar="OFFSET", type=int, help="default: the first")
@@ -104,21 +111,28 @@ def _verify(arguments: argparse.Namespace) -> int:
     from twisted_msgproto.queue.verify import verify
 
     report = verify(arguments.directory)
+    status, words = 0, "all whole"
+    if report.damaged or report.lines:
+        status, words = DAMAGED, "damaged"
+    elif report.unseen:
+        status, words = UNSEEN, "not all could be looked at"
     if arguments.json:
         facts = asdict(report)
         facts |= {"octets": report.octets, "messages": report.messages, "groups": report.groups}
         print(json.dumps(facts))
     else:
-        for line in report.lines:
+        for line in (*report.notes, *report.lines):
             print(line)
+        for line in report.unseen:
+            print(f"not looked at: {line}")
         for lo, hi in report.damaged:
             print(f"damaged: queue {report.queue_id} offsets {lo} to {hi} ({hi - lo} messages)")
         print(
             f"queue {report.queue_id}: offsets {report.begin} to {report.end}, "
             f"{report.messages} messages in {report.groups} groups, {report.octets} octets, "
-            f"{'damaged' if report.damaged or report.lines else 'all whole'}"
+            f"{words}"
         )
-    return DAMAGED if report.damaged or report.lines else 0
+    return status
 
 
 def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import deferLater
 
 from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
@@ -193,10 +192,6 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         await work
     except CancelledError as cancelled:
         raise sender.why() or cancelled from None
-    except Exception:
-        # We may be in the middle of a connection's end, where no service can be stopped.
-        await deferLater(reactor, 0)
-        raise
     finally:
         for deferred in waiting:
             deferred.addErrback(lambda _: None)

@@ -347,7 +347,9 @@ class Broker:
         again = destination in subscriber.filters
         allowed = self._limits.integer("subscriptions")
         if not again and len(subscriber.filters) >= allowed:
-            raise SubscriptionRefused(LIMIT_EXCEEDED, f"subscriptions allows {allowed}")
+            raise SubscriptionRefused(
+                LIMIT_EXCEEDED, f"{destination}: subscriptions allows {allowed}"
+            )
         if destination.startswith(TOPIC_PREFIX):
             subscriber.filters[destination] = chosen
             self._topics.setdefault(destination, {})[subscriber] = None
@@ -356,7 +358,9 @@ class Broker:
         if queue is None:
             allowed = self._limits.integer("broker-queues")
             if len(self.queues) >= allowed:
-                raise SubscriptionRefused(LIMIT_EXCEEDED, f"broker-queues allows {allowed}")
+                raise SubscriptionRefused(
+                    LIMIT_EXCEEDED, f"{destination}: broker-queues allows {allowed}"
+                )
             queue = self._make_queue(destination)
         subscriber.filters[destination] = chosen
         if not again:

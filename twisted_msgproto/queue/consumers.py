@@ -91,18 +91,22 @@ def moved(disk: Disk, directory: str, consumer: str) -> int | None:
         return None
 
 
+def names(disk: Disk, directory: str) -> list[str]:
+    """Return the names of all consumers, in order."""
+    try:
+        found = disk.names(os.path.join(directory, DIRECTORY))
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in found if _NAME.fullmatch(name))
+
+
 def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
     """Return every consumer's committed offset, by name."""
-    try:
-        names = disk.names(os.path.join(directory, DIRECTORY))
-    except FileNotFoundError:
-        return {}
     found = {}
-    for name in sorted(names):
-        if _NAME.fullmatch(name):
-            offset = read(disk, directory, name, queue_id)
-            if offset is not None:
-                found[name] = offset
+    for name in names(disk, directory):
+        offset = read(disk, directory, name, queue_id)
+        if offset is not None:
+            found[name] = offset
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -25,6 +26,9 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 PIECES_PER_WRITE_MAX = 512
 """One system call gets at most this many buffers; systems allow 1024."""
+
+LOOK_SECONDS = 0.02
+"""A writer tries its lock again after this time: :meth:`Disk.lock_holder` may have held it."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """These error numbers say that the disk, a quota or a file-size limit is used up: space may
@@ -91,6 +95,9 @@ class Disk(Protocol):
 
         Raises QueueLocked with ``busy`` and the id of the process that has it.
         """
+
+    def lock_holder(self, path: str) -> str | None:
+        """Return the id of the process that has locked the file ``path``; None if nobody has."""
 
 
 def sync_call(system: Any = os, control: Any = fcntl) -> tuple[str, Callable[[int], object]]:
@@ -235,15 +242,42 @@ class OSDisk:
         """See :class:`Disk`."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._flock(descriptor)
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = self._holder(descriptor)
             os.close(descriptor)
             raise QueueLocked(f"{busy} (process {holder})") from None
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its text
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         return lambda: os.close(descriptor)
+
+    def lock_holder(self, path: str) -> str | None:
+        """See :class:`Disk`."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return self._holder(descriptor)
+        finally:
+            os.close(descriptor)
+        return None
+
+    @staticmethod
+    def _flock(descriptor: int) -> None:
+        """Lock for writing; raise BlockingIOError if that is not possible."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOOK_SECONDS)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    @staticmethod
+    def _holder(descriptor: int) -> str:
+        return os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
 
 
 OS_DISK: Disk = OSDisk()

@@ -89,8 +89,10 @@ class FairQueue(Generic[E]):
     def take(self, messages_max: int, octets_max: int) -> list[E]:
         """Remove and return the entries of the next group: at least one if any entry waits.
 
-        Together they have at most ``messages_max`` messages and ``octets_max`` octets, unless the
-        first entry alone is larger.
+        Together they have at most ``octets_max`` octets, unless the first entry alone is larger.
+        None is added once there are ``messages_max`` messages.  An entry that goes beyond that
+        number is taken with the others: where each entry of a bulk sender has so many messages, a
+        single message of somebody else must not cost a group of its own (NB-01).
         """
         taken: list[E] = []
         messages = octets = 0
@@ -107,10 +109,10 @@ class FairQueue(Generic[E]):
                 session.deficit += QUANTUM_OCTETS
                 self._old.append(queue.popleft())
                 continue
+            if taken and (messages >= messages_max or octets + entry_octets > octets_max):
+                break
             messages += entry_messages
             octets += entry_octets
-            if taken and (messages > messages_max or octets > octets_max):
-                break
             waiting.popleft()
             taken.append(entry)
             self.entries -= 1

@@ -34,6 +34,8 @@ CHECKSUM = struct.Struct("<I")
 
 SEGMENT_HEADER_OCTETS = SEGMENT_HEADER.size + CHECKSUM.size
 FRAME_HEADER_OCTETS = FRAME_HEADER.size
+FRAME_CHECKED_AT = FRAME_HEADER_OCTETS - FRAME_CHECKED.size
+"""The fields that the header's checksum covers begin here."""
 EMPTY_SEGMENT_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + LINEAGE.size
 """A segment without messages has this size: its header, and the frame that names the row before
 it.
@@ -370,6 +372,51 @@ class Segment:
             return None
         return Record(position, first, count, FRAME_HEADER_OCTETS + length, runs, payload_crc)
 
+    def damaged_record_at(self, position: int, expected: int) -> Record | None:
+        """Return the record whose header at ``position`` has one flipped bit, or a wrong marker.
+
+        The record has the offset ``expected`` and stands there in full length, so it was written
+        whole, and its messages can be counted.  Frames in the bodies of messages are not taken for
+        it: they do not have the seed.  None if there is no such record.
+        """
+        octets = bytes(self.octets(position, FRAME_HEADER_OCTETS))
+        if len(octets) < FRAME_HEADER_OCTETS:
+            return None
+        checksum = CHECKSUM.unpack_from(octets, len(FRAME_MARKER))[0]
+        fields = octets[FRAME_CHECKED_AT:]
+        found = fields if (checksum ^ crc32(fields, self._frame_seed)).bit_count() <= 1 else None
+        number = int.from_bytes(fields, "little")
+        for bit in range(8 * len(fields)):
+            other = (number ^ 1 << bit).to_bytes(len(fields), "little")
+            if crc32(other, self._frame_seed) == checksum:
+                found = other
+        if found is None:
+            return None
+        payload_crc, length, first, count, runs = FRAME_CHECKED.unpack(found)
+        record = Record(position, first, count, FRAME_HEADER_OCTETS + length, runs, payload_crc)
+        whole = length and length % ALIGNMENT == 0 and record.end_position <= self.size
+        return record if whole and first == expected else None
+
+    def unfinished_at(self, position: int) -> bool:
+        """Return whether what begins at ``position`` was surely never written to its end.
+
+        It is shorter than a header, or has a good one and is shorter than that says, or nothing
+        but zeros was written.
+        """
+        octets = self.octets(position, FRAME_HEADER_OCTETS)
+        if len(octets) < FRAME_HEADER_OCTETS:
+            return True
+        checksum = CHECKSUM.unpack_from(octets, len(FRAME_MARKER))[0]
+        right = checksum == crc32(octets[FRAME_CHECKED_AT:], self._frame_seed)
+        if right and octets[: len(FRAME_MARKER)] == FRAME_MARKER:
+            return True
+        while position < self.size:
+            window = bytes(self.octets(position, self._window_octets))
+            if window.strip(b"\0"):
+                return False
+            position += len(window)
+        return True
+
     def next_record(self, position: int, expected: int, stop: int | None = None) -> Record | None:
         """Return the first record at or after ``position`` (and before ``stop``), by its header
         alone.
@@ -440,7 +487,9 @@ class Segment:
         """Yield every record from ``position`` on, and what is damaged between them, in order.
 
         ``expected`` is the offset the first record should have.  With ``check`` payloads are
-        checked too.  With ``bound`` many records below that offset may come as one, because that is
+        checked too.  A record whose header is damaged, and that nothing valid follows, is damage
+        with its offsets where the header still says enough (:meth:`damaged_record_at`).  With
+        ``bound`` many records below that offset may come as one, because that is
         several times as fast.  The last item is a :class:`Damage` with ``hi`` None when the segment
         ends in something that is no record.
         """
@@ -455,6 +504,12 @@ class Segment:
             record = self.record_at(position, expected)
             if record is None:
                 following = self.next_record(position + 1, expected)
+                last = self.damaged_record_at(position, expected) if following is None else None
+                if last is not None:
+                    reason = "record header"
+                    yield Damage(position, last.end_position, expected, last.end, reason)
+                    position, expected = last.end_position, last.end
+                    continue
                 if following is None:
                     yield Damage(position, self.size, expected, None, "no record")
                     return

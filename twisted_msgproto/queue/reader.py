@@ -77,10 +77,14 @@ class QueueReader:
 
         Raises QueueCorrupt if the file is damaged for good (the writer mends it when it starts).
         """
-        published = self._published()
+        published = self.published()
         return published.offset if published is not None else 0
 
-    def _published(self) -> Published | None:
+    def published(self) -> Published | None:
+        """Return what the file ``end`` says; None if it is missing or empty.
+
+        Raises QueueCorrupt if it is damaged for good.
+        """
         for _ in range(END_READS_MAX):
             octets = read_whole(self._disk, os.path.join(self.directory, "end"))
             if not octets:
@@ -166,7 +170,7 @@ class QueueReader:
         """Return what ``look`` finds in the published end and the segments that belong together."""
         self._check_identity()
         for _ in range(LOOKS_MAX):
-            published = self._published() or NOTHING_PUBLISHED
+            published = self.published() or NOTHING_PUBLISHED
             firsts = recovery.segment_offsets(self._disk, self.directory)
             if firsts and firsts[0] > published.offset:
                 continue  # it was trimmed up to an end that was published in between

@@ -1,8 +1,9 @@
 """A writer that opens a queue checks and mends it.
 
 The table of cases stands in ``docs/queue-format.md``, "What a start finds, and what it does".  In
-one sentence: incomplete records that were never published are cut off; published records that are
-damaged are copied aside, reported once and skipped; offsets are never assigned twice.
+one sentence: incomplete records that were never published are copied aside and cut off; published
+records that are damaged are copied aside, reported once and skipped; offsets are never assigned
+twice.  The file ``end`` is not the only proof of what was published (:mod:`.proven`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
-from . import damage
+from . import damage, quarantine
 from .damage import Range
 from .disk import IDENTITY_FILE, Disk, read_whole, replace_whole
 from .format import (
@@ -32,10 +33,7 @@ from .format import (
     segment_offset,
     unseal,
 )
-
-QUARANTINE = "quarantine"
-COPY_OCTETS_MAX = 64 << 20
-"""At most this much of one damaged stretch is copied aside."""
+from .proven import Proven, furthest, proven
 
 
 @dataclass(slots=True)
@@ -184,6 +182,7 @@ def recover(
                 f"{header.identity.queue_id}, the directory to {identity.queue_id}"
             )
     published = read_published(disk, directory)
+    known = furthest(published, proven(disk, directory, identity.queue_id))
     epoch = _epoch(disk, directory, headers, published, recovery)
     state = Found(
         identity,
@@ -203,7 +202,7 @@ def recover(
     state.unchecked = firsts[: max(0, oldest_checked)]
     for index in range(max(0, oldest_checked), len(firsts) - 1):
         check_segment(disk, directory, state, firsts[index], firsts[index + 1])
-    _newest(disk, directory, state, headers, published)
+    _newest(disk, directory, state, headers, published, known)
     begin = firsts[0] if firsts else state.end
     state.damaged = {(lo, hi): why for (lo, hi), why in state.damaged.items() if hi > begin}
     put_damaged(disk, directory, state)
@@ -231,14 +230,15 @@ def _newest(
     state: Found,
     headers: dict[int, tuple[SegmentHeader | None, int]],
     published: Published | None,
+    known: Proven,
 ) -> None:
     """Check the newest segment, cut off what was never published, and determine end and epoch."""
     recovery = state.recovery
-    known = published.offset if published is not None else 0
     if not headers:
-        if known:
-            _raise_epoch(disk, directory, state, f"all segments below the end {known} are gone")
-        state.end = known
+        if known.offset:
+            why = f"all segments below the end {known.offset} ({known.by}) are gone"
+            _raise_epoch(disk, directory, state, why)
+        state.end = known.offset
         return
     first, (header, _) = list(headers.items())[-1]
     path = os.path.join(directory, segment_name(first))
@@ -250,7 +250,7 @@ def _newest(
         tail: Damage | None = None
         for item in checked(segment, first, None, stretches=True):
             if isinstance(item, Record):
-                kept = item.end - max(item.first, known)
+                kept = item.end - max(item.first, known.offset)
                 recovery.kept_records += max(0, kept) if published is not None else 0
                 end, position = item.end, item.end_position
             elif item.hi is None:
@@ -258,37 +258,68 @@ def _newest(
             else:
                 _quarantine(disk, directory, state, segment, item, item.hi)
                 end, position = item.hi, item.end_position
-        state.end = max(end, known)
+        state.end = max(end, known.offset)
         state.appendable = header is not None
         if header is None and end > first:
             recovery.lines.append(f"damaged segment header in {path}: no message is lost")
-        if end >= known:
+        if end >= known.offset:
             if tail is not None:
-                recovery.truncated_octets = size - position
-                recovery.lines.append(
-                    f"cut {size - position} octets of an unfinished record from {path}"
-                )
-                file.truncate(position)
-                state.sizes[first] = position
+                _cut(disk, directory, state, segment, position)
             # What a killed process had written but not synced is published now.
             file.sync()
             return
         # Published messages are damaged, or gone with their octets.
         state.appendable = False
         where = tail or Damage(position, size, end, None, "records missing")
-        _quarantine(disk, directory, state, segment, where, known)
-        in_place = (
-            tail is not None
-            and published is not None
-            and published.segment == first
-            and size >= published.octets
-        )
+        in_place = tail is not None and _in_place(segment, position, published, known)
+        _quarantine(disk, directory, state, segment, where, known.offset)
         if not in_place:
-            _raise_epoch(
-                disk, directory, state, f"the queue ends at {end}, it was published up to {known}"
-            )
+            why = f"the queue ends at {end}, it was published up to {known.offset} ({known.by})"
+            _raise_epoch(disk, directory, state, why)
     finally:
         file.close()
+
+
+def _in_place(segment: Segment, position: int, published: Published | None, known: Proven) -> bool:
+    """Return whether the octets of all that was published may stand in the segment still."""
+    if published is not None and published.offset == known.offset:
+        return published.segment == segment.first and segment.size >= published.octets
+    return not segment.unfinished_at(position)
+
+
+def _cut(disk: Disk, directory: str, state: Found, segment: Segment, position: int) -> None:
+    """Cut off what no record follows from ``position`` on, after it was copied aside.
+
+    What cannot be copied stays where it is, and a new segment begins; but in a segment without
+    messages, whose name the new one would have, it is cut off all the same.
+    """
+    recovery, octets = state.recovery, segment.size - position
+    path = os.path.join(directory, segment_name(segment.first))
+    unfinished = segment.unfinished_at(position)
+    suffix = quarantine.UNFINISHED if unfinished else ""
+    try:
+        place = quarantine.keep(disk, directory, segment, position, octets, suffix=suffix)
+        kept = f"they are kept in {place}"
+    except OSError as error:
+        kept = f"they could not be copied aside: {error}"
+        if state.end > segment.first:
+            state.appendable = False
+            recovery.lines.append(
+                f"left {octets} octets that are no record in {path} at {position}, "
+                f"because they could not be copied aside: {error}"
+            )
+            return
+    if unfinished:
+        recovery.lines.append(f"cut {octets} octets of an unfinished record from {path}; {kept}")
+    else:
+        recovery.lines.append(
+            f"possible loss: queue {state.identity.queue_id}: cut {octets} octets that are no "
+            f"record from {path} at {position}; nothing proves that they were published, but they "
+            f"may have held messages from offset {state.end} on; {kept}"
+        )
+    recovery.truncated_octets = octets
+    segment.file.truncate(position)
+    state.sizes[segment.first] = position
 
 
 def _quarantine(
@@ -314,11 +345,8 @@ def _quarantine(
             "what follows stays readable"
         )
     if octets:
-        copy = os.path.join(directory, QUARANTINE, f"{segment.first:020d}-{found.position}")
         try:
-            disk.make_directory(os.path.join(directory, QUARANTINE))
-            copied = segment.octets(found.position, min(octets, COPY_OCTETS_MAX))
-            replace_whole(disk, copy, bytes(copied))
+            quarantine.keep(disk, directory, segment, found.position, octets)
         except OSError as error:
             state.recovery.lines.append(f"could not copy the damaged octets aside: {error}")
 
@@ -351,13 +379,15 @@ def _identity(
         identity = make_identity()
         if headers:
             recovery.lines.append(
-                f"nothing in {directory} says which queue it is: its segments are in {QUARANTINE}, "
-                f"the queue {identity.queue_id} begins"
+                f"nothing in {directory} says which queue it is: its segments are in "
+                f"{quarantine.DIRECTORY}, the queue {identity.queue_id} begins"
             )
-            disk.make_directory(os.path.join(directory, QUARANTINE))
+            disk.make_directory(os.path.join(directory, quarantine.DIRECTORY))
             for first in headers:
                 name = segment_name(first)
-                aside = os.path.join(directory, QUARANTINE, f"{identity.queue_id[:8]}-{name}")
+                aside = os.path.join(
+                    directory, quarantine.DIRECTORY, f"{identity.queue_id[:8]}-{name}"
+                )
                 disk.rename(os.path.join(directory, name), aside)
             headers.clear()
     replace_whole(disk, os.path.join(directory, IDENTITY_FILE), identity.sealed())

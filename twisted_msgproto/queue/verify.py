@@ -1,6 +1,7 @@
 """Check a whole queue: what is in it, what is damaged, which offsets are lost.
 
-It only reads, needs no lock, and may run beside a living writer.
+What could not be looked at is said, too: a check that saw half of a queue must not call it whole
+(NB-12).  It only reads, needs no lock, and may run beside a living writer.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from dataclasses import dataclass, field
 
 from twisted_msgproto.core.errors import QueueCorrupt
 
-from . import damage, recovery
+from . import damage, lineage, recovery
 from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk
-from .format import Record, Segment, segment_name
+from .format import Published, Record, Segment, segment_name
+from .proven import furthest, proven
 from .reader import QueueReader
 
 
@@ -47,6 +49,15 @@ class Report:
     """These are the faults, one line each."""
     unpublished_octets: int = 0
     """These lie behind the published end: a write under way, or the rest of a crash."""
+    unseen: list[str] = field(default_factory=list)
+    """These lines say what could not be looked at, and why."""
+    notes: list[str] = field(default_factory=list)
+    """These lines say what an operator may want to know, and are no faults."""
+
+    @property
+    def whole(self) -> bool:
+        """Return whether all was looked at and nothing is damaged."""
+        return not (self.damaged or self.lines or self.unseen)
 
     @property
     def octets(self) -> int:
@@ -64,8 +75,13 @@ class Report:
         return sum(segment.groups for segment in self.segments)
 
 
-def segments(disk: Disk, directory: str, end: int) -> list[SegmentReport]:
-    """Return the segments by their names and sizes alone; what is trimmed meanwhile is left out."""
+def segments(
+    disk: Disk, directory: str, end: int, unreadable: list[str] | None = None
+) -> list[SegmentReport]:
+    """Return the segments by their names and sizes alone; what is trimmed meanwhile is left out.
+
+    A segment that cannot be opened is a line in ``unreadable``; without that list it is an OSError.
+    """
     firsts = recovery.segment_offsets(disk, directory)
     found = []
     for index, first in enumerate(firsts):
@@ -74,6 +90,11 @@ def segments(disk: Disk, directory: str, end: int) -> list[SegmentReport]:
         try:
             file = disk.open(os.path.join(directory, name))
         except FileNotFoundError:
+            continue
+        except OSError as error:
+            if unreadable is None:
+                raise
+            unreadable.append(f"{name}: not read: {error}")
             continue
         try:
             found.append(SegmentReport(name, first, following, file.size()))
@@ -88,10 +109,16 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
     Raises QueueError if there is no queue, OSError from the disk.
     """
     reader = QueueReader(directory, disk=disk)
-    end = reader.end()
-    report = Report(reader.queue_id, reader.epoch, reader.begin(), end)
-    listed = segments(disk, reader.directory, end)
+    report = Report(reader.queue_id, reader.epoch, 0, 0)
+    published = _look_at_ends(disk, reader, report)
+    firsts = recovery.segment_offsets(disk, reader.directory)
+    newest = firsts[-1] if firsts else None
+    report.begin = firsts[0] if firsts else report.end
+    if published is None and newest is not None:
+        report.end = max(report.end, _recorded_end(disk, reader, newest))
+    listed = segments(disk, reader.directory, report.end, report.unseen)
     ranges: list[Range] = []
+    behind: Behind | None = None
     for found in listed:
         try:
             file = disk.open(os.path.join(reader.directory, found.name))
@@ -100,19 +127,131 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
         report.segments.append(found)
         try:
             segment = Segment(file, reader.identity.frame_seed, found.lo)
-            _verify_segment(segment, found, found is listed[-1], report, ranges)
+            rest = _verify_segment(segment, found, found is listed[-1], report, ranges)
+            if rest is not None and found.lo == newest:
+                behind = _look_behind(segment, *rest)
+        except OSError as error:
+            report.unseen.append(f"{found.name}: not read to its end: {error}")
         finally:
             file.close()
+    if behind is not None:
+        _tell_behind(disk, reader, report, behind)
     ranges.extend(damage.read(disk, reader.directory))
+    end = report.end
     report.damaged = damage.merged(
         (max(lo, report.begin), min(hi, end)) for lo, hi in ranges if hi > report.begin and lo < end
     )
     return report
 
 
+def _look_at_ends(disk: Disk, reader: QueueReader, report: Report) -> Published | None:
+    """Find out how far messages were published, and say what is missing to know it."""
+    # In this order: a living writer publishes before any consumer can commit.
+    other = proven(disk, reader.directory, reader.queue_id)
+    try:
+        published, why = reader.published(), "missing"
+    except QueueCorrupt:
+        published, why = None, "damaged"
+    known = furthest(published, other)
+    report.end = known.offset
+    if published is None:
+        report.unseen.append(
+            f"the file 'end' is {why}: how far messages were published is only known from "
+            f"{known.by} (offset {known.offset}), and from the records that are there"
+        )
+    elif published.offset < known.offset:
+        report.notes.append(
+            f"the file 'end' is old, it says {published.offset}: the queue was published up to "
+            f"{known.offset} at least, which {known.by} proves"
+        )
+    if lineage.read(disk, reader.directory) is None:
+        report.unseen.append(
+            "the file 'lineage' is missing or damaged: which start of the gateway wrote these "
+            "messages is not known"
+        )
+    return published
+
+
+def _recorded_end(disk: Disk, reader: QueueReader, newest: int) -> int:
+    """Return the offset after the last record of the newest segment."""
+    end = newest
+    try:
+        file = disk.open(os.path.join(reader.directory, segment_name(newest)))
+    except OSError:
+        return end  # told when it is read
+    try:
+        for item in recovery.checked(
+            Segment(file, reader.identity.frame_seed, newest), newest, None, stretches=True
+        ):
+            hi = item.end if isinstance(item, Record) else item.hi
+            end = end if hi is None else hi
+    except OSError:
+        pass
+    finally:
+        file.close()
+    return end
+
+
+@dataclass(slots=True)
+class Behind:
+    """Says what lies behind the published end of the newest segment."""
+
+    name: str
+    octets: int
+    messages: int = 0
+    damaged: list[Range] = field(default_factory=list)
+    unknown: int = 0
+    """These octets are no record, and may have been one."""
+
+
+def _look_behind(segment: Segment, position: int, expected: int) -> Behind:
+    """Look at what lies behind the published end as the next start of a writer will."""
+    behind = Behind(segment_name(segment.first), segment.size - position)
+    for item in segment.walk(position, expected):
+        if isinstance(item, Record):
+            behind.messages += item.count
+        elif item.hi is not None:
+            behind.damaged.append((item.lo, item.hi))
+        elif not segment.unfinished_at(item.position):
+            behind.unknown = segment.size - item.position
+    return behind
+
+
+def _tell_behind(disk: Disk, reader: QueueReader, report: Report, behind: Behind) -> None:
+    """Say what lies behind the published end, unless a living writer has just put it there."""
+    holder = disk.lock_holder(os.path.join(reader.directory, "lock"))
+    if holder is not None:
+        try:
+            now = reader.published()
+        except QueueCorrupt:
+            now = None
+        if now is None or now.offset <= report.end:
+            report.unseen.append(
+                f"{behind.name}: {behind.octets} octets behind the published end were not looked "
+                f"at, because process {holder} has the queue open"
+            )
+        return
+    if behind.messages:
+        report.notes.append(
+            f"{behind.name}: {behind.messages} whole messages behind the published end; the next "
+            "start of the gateway publishes them"
+        )
+    for lo, hi in behind.damaged:
+        report.lines.append(
+            f"{behind.name}: damaged offsets {lo} to {hi} behind the published end, which may be "
+            "older than they are"
+        )
+    if behind.unknown:
+        report.unseen.append(
+            f"{behind.name}: {behind.unknown} octets at its end are no record; nothing proves that "
+            "they were published, but they may have held messages"
+        )
+
+
 def _verify_segment(
     segment: Segment, found: SegmentReport, newest: bool, report: Report, ranges: list[Range]
-) -> None:
+) -> tuple[int, int] | None:
+    """Check one segment; return where what was not published begins, and its offset, if any."""
     header = segment.header()
     if header is None:
         report.lines.append(f"{found.name}: damaged segment header; no message is lost")
@@ -125,7 +264,7 @@ def _verify_segment(
     for item in recovery.checked(segment, found.lo, None if newest else found.hi):
         if (item.first if isinstance(item, Record) else item.lo) >= report.end:
             report.unpublished_octets += segment.size - item.position
-            break
+            return item.position, expected
         if isinstance(item, Record) and not item.count:
             continue  # the segment's lineage
         if isinstance(item, Record):
@@ -152,3 +291,4 @@ def _verify_segment(
     if newest and expected < report.end:
         ranges.append((expected, report.end))
         report.lines.append(f"{found.name}: ends at offset {expected}, published is {report.end}")
+    return None

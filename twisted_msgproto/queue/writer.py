@@ -110,7 +110,8 @@ class QueueWriter:
     * ``max_bytes``: above this many octets on disk the queue waits for its consumers;
       ``segment_bytes``: octets of one segment.
     * ``group_octets``, ``group_messages``: what one group holds at most (one batch alone may be
-      larger).  Groups of sessions that send in bulk are smaller on a slow disk.
+      larger, and the last batch of a group may go beyond the messages).  Groups of sessions that
+      send in bulk are smaller on a slow disk.
     * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
     * ``retry_delay``: seconds between checks for space when there is none.
     * ``check_octets``: how much of the queue is checked before it accepts messages (the newest

@@ -99,6 +99,10 @@ class BrokenDisk:
         """See :class:`~twisted_msgproto.queue.disk.Disk`."""
         return self._disk.lock(path, busy)
 
+    def lock_holder(self, path: str) -> str | None:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        return self._disk.lock_holder(path)
+
 
 class _BrokenFile:
     """Is an open file of a :class:`BrokenDisk`."""

@@ -74,13 +74,13 @@ class Servers:
 
 
 class Driver:
-    """Runs the process of the clients: asked with a line, it answers with a line when it is
-    done.
+    """Runs the process of the clients, ``python -m MODULE drive``: asked with a line, it answers
+    with a line when it is done (see :func:`answer`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = MODULE) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, "drive"],
+            [sys.executable, "-m", module, "drive"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -88,13 +88,15 @@ class Driver:
         )
 
     def ask(self, *words: str | int) -> list[float]:
-        """Have it do something; no latencies are measured."""
+        """Have it do something; return the latencies in seconds, as far as they were measured."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(words) + "\n")
-        answer = self._process.stdout.readline()
-        if answer.strip() != "done":
-            raise RuntimeError(f"the clients could not {words}: {answer.strip() or 'they ended'}")
-        return []
+        line = self._process.stdout.readline()
+        answered: dict[str, Any] = json.loads(line) if line else {"error": "they ended"}
+        if "error" in answered:
+            raise RuntimeError(f"the clients could not {words}: {answered['error']}")
+        latencies: list[float] = answered["latencies"]
+        return latencies
 
     def close(self) -> None:
         """End the process."""
@@ -129,6 +131,32 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
 # ── The server's process ────────────────────────────────────────────────────────────────────────
 
 
+def listen(reactor: Any, sink: Any, **settings: Any) -> dict[str, int]:
+    """Serve all five protocols over one sink; ``settings`` go to each factory.  Return the
+    ports.
+    """
+    from twisted_msgproto.lumberjack import LumberjackServerFactory
+    from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
+    from twisted_msgproto.mtl import MtlServerFactory
+    from twisted_msgproto.mtl.zeromq import port_of
+    from twisted_msgproto.sabc import SabcServerFactory
+    from twisted_msgproto.umq import UmqServerFactory
+
+    factories: dict[str, Any] = {
+        "lumberjack": LumberjackServerFactory(sink, **settings),
+        "micromsg2": MicroMsg2ServerFactory(sink, **settings),
+        "sabc": SabcServerFactory(sink, **settings),
+        "umq": UmqServerFactory(sink, **settings),
+    }
+    ports: dict[str, int] = {}
+    for name, factory in factories.items():
+        listening = reactor.listenTCP(0, factory, interface="127.0.0.1", backlog=5000)
+        ports[name] = int(listening.getHost().port)
+    mtl = MtlServerFactory(sink, limits={**QUIET, "session-idle": QUIET_SECONDS}, **settings)
+    ports["mtl"] = port_of(mtl.listen(["tcp://127.0.0.1:*"], "tcp://127.0.0.1:*")[0])
+    return ports
+
+
 def serve() -> None:
     """Serve all five protocols with a sink that is safe at once."""
     from twisted.internet import reactor as installed
@@ -136,13 +164,7 @@ def serve() -> None:
     from zope.interface import implementer
 
     from twisted_msgproto.core.message import MessageBatch
-    from twisted_msgproto.lumberjack import LumberjackServerFactory
-    from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
-    from twisted_msgproto.mtl import MtlServerFactory
-    from twisted_msgproto.mtl.zeromq import port_of
     from twisted_msgproto.net.sink import IMessageSink
-    from twisted_msgproto.sabc import SabcServerFactory
-    from twisted_msgproto.umq import UmqServerFactory
 
     reactor: Any = installed
     need_files(TIMES[-1] * FILES_A_PEER + SPARE_FILES)
@@ -152,19 +174,7 @@ def serve() -> None:
         def put(self, batch: MessageBatch) -> Deferred[None]:
             return succeed(None)
 
-    sink: Any = SafeSink()
-    factories: dict[str, Any] = {
-        "lumberjack": LumberjackServerFactory(sink),
-        "micromsg2": MicroMsg2ServerFactory(sink),
-        "sabc": SabcServerFactory(sink),
-        "umq": UmqServerFactory(sink),
-    }
-    ports: dict[str, int] = {}
-    for name, factory in factories.items():
-        listening = reactor.listenTCP(0, factory, interface="127.0.0.1", backlog=5000)
-        ports[name] = int(listening.getHost().port)
-    mtl = MtlServerFactory(sink, limits={**QUIET, "session-idle": QUIET_SECONDS})
-    ports["mtl"] = port_of(mtl.listen(["tcp://127.0.0.1:*"], "tcp://127.0.0.1:*")[0])
+    ports = listen(reactor, SafeSink())
     answer_usage(reactor, ports["sabc"], lambda: {"ports": ports})
     reactor.run()
 
@@ -304,6 +314,15 @@ async def _together(most: int, count: int, do: Callable[[], Awaitable[Any]]) -> 
 
 def drive() -> None:
     """Be the clients: lines ``["stand" | "send", PROTOCOL, PORT, COUNT]``, each answered."""
+    need_files(sum(TIMES) * FILES_A_PEER + SPARE_FILES)
+    answer(Standing)
+
+
+def answer(make_clients: Callable[[Any], Any]) -> None:
+    """Answer lines ``[VERB, ARGUMENT …]`` until the input ends, as a :class:`Driver` asks.
+
+    ``make_clients(reactor)`` has the verbs: coroutines that return latencies in seconds, or None.
+    """
     from twisted.internet import reactor as installed
     from twisted.internet.defer import Deferred
     from twisted.internet.protocol import connectionDone
@@ -312,22 +331,24 @@ def drive() -> None:
     from twisted.python.failure import Failure
 
     reactor: Any = installed
-    need_files(sum(TIMES) * FILES_A_PEER + SPARE_FILES)
-    standing = Standing(reactor)
+    clients = make_clients(reactor)
 
     class Asked(LineOnlyReceiver):
         delimiter = b"\n"
 
         def lineReceived(self, line: bytes) -> None:
             word, *arguments = json.loads(line)
-            done = Deferred.fromCoroutine(getattr(standing, word)(*arguments))
-            done.addCallbacks(lambda _: self._say("done"), self._failed)
+            done = Deferred.fromCoroutine(getattr(clients, word)(*arguments))
+            done.addCallbacks(self._done, self._failed)
+
+        def _done(self, latencies: list[float] | None) -> None:
+            self._say({"latencies": latencies or []})
 
         def _failed(self, failure: Failure) -> None:
-            self._say(" ".join(failure.getErrorMessage().split()))
+            self._say({"error": f"{type(failure.value).__name__}: {failure.getErrorMessage()}"})
 
-        def _say(self, text: str) -> None:
-            self.sendLine(text.encode())  # type: ignore[no-untyped-call]
+        def _say(self, values: dict[str, Any]) -> None:
+            self.sendLine(json.dumps(values).encode())  # type: ignore[no-untyped-call]
 
         def connectionLost(self, reason: Failure = connectionDone) -> None:
             if reactor.running:

@@ -34,6 +34,7 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
 )
 from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -133,7 +134,11 @@ class _Line(ClientComeback[LumberjackClient]):
 
     def whenConnected(self, failAfterFailures: int | None) -> Deferred[Any]:
         connected: Deferred[Any] = self._client.whenConnected(failAfterFailures)
-        return connected
+        return connected.addErrback(self._later)
+
+    def _later(self, failure: Failure) -> Deferred[Any]:
+        """ClientService tells of it between two states, in which it cannot be stopped."""
+        return deferLater(self.clock, 0, lambda: failure)
 
     def _unconnected(self, failure: Failure) -> Failure:
         if not failure.check(CancelledError):

@@ -7,16 +7,63 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed
+from ...core.message import Message
+from ...net.clients import subscriptions
 from ...net.comeback import ClientComeback
 from ..wire import NO_PROPERTIES, Filter, Writable
 from .sides import MicroMsg2Client, MicroMsg2ClientFactory
+from .subscriptions import Arrivals, Subscription
 
 log: Final = Logger(namespace="twisted_msgproto.micromsg2")
 
 _NOTHING: Final[Mapping[str, str]] = {}
+
+
+class Renewed(subscriptions.Renewed):
+    """Is a destination to which every session subscribes; iterate it through all of them.
+
+    Its messages go to the sessions' ``messageReceived`` until it is iterated for the first time.
+    What had come from a session that has ended can still be iterated; what was not acknowledged
+    from a queue comes again.  Its ``reason`` is one of those of
+    :class:`~.subscriptions.Subscription`, but never ``"lost"``.
+
+    Attributes:
+        destination: the name of the topic or queue.
+        filter: the messages meant, or None for all.
+    """
+
+    log = log
+
+    def __init__(
+        self, service: MicroMsg2ClientService, destination: str, filter: Filter | None
+    ) -> None:
+        super().__init__(service, service.subscriptions, destination)
+        self._arrivals = Arrivals()
+        self.destination = destination
+        self.filter = filter
+
+    def __aiter__(self) -> Renewed:
+        """Return this subscription; its messages come to who iterates from now on."""
+        self._arrivals.want()
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message; at the end StopAsyncIteration, or what has ended it early."""
+        self._arrivals.want()
+        return await self._arrivals.take()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._arrivals.reopen()
+
+    def _ask(self, session: MicroMsg2Client) -> Subscription:
+        return session._subscribe(self.destination, self.filter, self._arrivals)
+
+    def _end(self, reason: str, failure: Exception | None) -> None:
+        if self.reason is None:
+            self._arrivals.end(failure)
+        super()._end(reason, failure)
 
 
 class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
@@ -26,10 +73,11 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
     session ended fails with ConnectionClosed, because nobody knows whether the server has it; a
     caller to whom a message may arrive twice says ``safe=True``, and it is sent again.
 
-    Messages that the server pushes come to the hooks of the factory's ``protocol``.
+    Messages that the server pushes come to the hooks of the factory's ``protocol``, or to those who
+    iterate what :meth:`subscribe` has returned.
 
     Attributes:
-        subscriptions: what every new session asks for: destination → filter, or None.
+        subscriptions: what every new session asks for, by its destination.
     """
 
     factory: MicroMsg2ClientFactory
@@ -37,7 +85,7 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
     def __init__(self, endpoint: Any, factory: MicroMsg2ClientFactory, **options: Any) -> None:
         """``options`` as :class:`~twisted_msgproto.net.comeback.Comeback` has them."""
         super().__init__(endpoint, factory, **options)
-        self.subscriptions: dict[str, Filter | None] = {}
+        self.subscriptions: dict[str, Renewed] = {}
 
     def send(
         self,
@@ -83,14 +131,14 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
             safe=safe,
         )
 
-    def subscribe(self, destination: str, filter: str | Filter | None = None) -> Deferred[None]:
+    def subscribe(self, destination: str, filter: str | Filter | None = None) -> Deferred[Renewed]:
         """Ask for messages to ``destination``, now and in every session to come (``MM-25``).
 
-        ``filter`` is an expression like ``amount>=N100;market=Teu``.  The Deferred fires when it is
-        written in the session that stands, or at once where none does.  It fails with BadText for a
-        filter that cannot be, with LimitExceeded, and with ValueError if ``pub-sub`` was not
-        agreed; then no session asks for it.  The server's objection comes as an ERROR to the
-        session's ``errorReceived``.
+        ``filter`` is an expression like ``amount>=N100;market=Teu``; subscribing again replaces it.
+        The Deferred fires when it is written in the session that stands, or at once where none
+        does.  It fails with BadText for a filter that cannot be, with LimitExceeded, and with
+        ValueError if ``pub-sub`` was not agreed; then no session asks for it.  An objection of the
+        server ends it until the next session: see :class:`Renewed`.
         """
         if not isinstance(destination, str):
             raise TypeError(f"a destination is text, not {type(destination).__name__}")
@@ -98,36 +146,25 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
             read = Filter.read(filter) if isinstance(filter, str) else filter
         except ValueError as error:
             return fail(error)
-        self.subscriptions[destination] = read
-        if self.session is None:
-            return succeed(None)
-
-        def refused(failure: Failure) -> None:
-            if not failure.check(ConnectionClosed):  # else the next session will ask for it
-                self.subscriptions.pop(destination, None)
-                failure.raiseException()
-
-        return self.session.subscribe(destination, read).addErrback(refused)
+        renewed = self.subscriptions.get(destination)
+        if renewed is None:
+            renewed = Renewed(self, destination, read)
+        renewed.filter = read
+        if self.session is not None:
+            renewed._renew(self.session)
+            if renewed.failure is not None:  # it could not even be asked for
+                del self.subscriptions[destination]
+                return fail(renewed.failure)
+        return succeed(renewed)
 
     def unsubscribe(self, destination: str) -> Deferred[None]:
         """Ask for no further messages to ``destination``, in any session (``MM-25``)."""
-        if self.subscriptions.pop(destination, self) is self or self.session is None:
-            return succeed(None)
-
-        def refused(failure: Failure) -> None:
-            failure.trap(ConnectionClosed)  # then the next session will not ask for them
-
-        return self.session.unsubscribe(destination).addErrback(refused)
-
-    def _notSubscribed(self, failure: Failure, destination: str) -> None:
-        if not failure.check(ConnectionClosed):  # else the next session will ask for it
-            text = failure.getErrorMessage()
-            log.warn("not subscribed to {name}: {error}", name=destination, error=text)
+        renewed = self.subscriptions.get(destination)
+        return succeed(None) if renewed is None else renewed.end()
 
     def _renew(self, session: MicroMsg2Client) -> None:
-        for destination, filter in self.subscriptions.items():
-            asked = session.subscribe(destination, filter)
-            asked.addErrback(self._notSubscribed, destination)
+        for renewed in list(self.subscriptions.values()):
+            renewed._renew(session)
 
     def _closeSession(self, session: MicroMsg2Client) -> Deferred[None]:
         return session.close()

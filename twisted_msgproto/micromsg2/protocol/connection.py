@@ -7,7 +7,7 @@ overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, shown
-from ...core.message import MessageBatch
+from ...core.message import Message, MessageBatch
 from ...net.link import SteadyLogger
 from ...net.session import SessionHooks
 from ..machine import (
@@ -38,6 +38,10 @@ PROTOCOL: Final = "micromsg2"
 
 READ_OCTETS: Final = 256 << 10
 """One read returns at most this many octets: each costs a turn, and senders send in bulk."""
+
+
+Listener = Callable[[Message], Any]
+"""Hears of a message, as the hook ``messageReceived`` does."""
 
 
 class MessageRefused(Exception):
@@ -183,21 +187,26 @@ class MicroMsg2Protocol(Sending):
         The acknowledgement follows the returned Deferred (None: at once).  A failure with
         MessageRefused settles the messages, any other ends the session without their ack (MM-19).
         """
-        sink = self.factory.sink
-        if type(self).messageReceived is SessionHooks.messageReceived:
+        sink, listener = self.factory.sink, self._listener()
+        if listener is None:
             return None if sink is None else sink.put(batch)
-        return Deferred.fromCoroutine(self._offer(batch, self._whence(batch)))
+        return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
+
+    def _listener(self) -> Listener | None:
+        """Return who hears of each message; None if nobody does."""
+        overridden = type(self).messageReceived is not SessionHooks.messageReceived
+        return self.messageReceived if overridden else None
 
     def _whence(self, batch: MessageBatch) -> Arrived:
         """Return where ``batch`` belongs, also if a subclass hands it on later."""
         return next(arrived for arrived in reversed(self._arrived) if arrived.batch is batch)
 
-    async def _offer(self, batch: MessageBatch, arrived: Arrived) -> None:
+    async def _offer(self, batch: MessageBatch, arrived: Arrived, listener: Listener) -> None:
         before, offered = self._offered, Deferred[None]()
         self._offered = offered
         stored: Deferred[None] | None = None
         try:
-            results = [maybeDeferred(self.messageReceived, message) for message in batch]
+            results = [maybeDeferred(listener, message) for message in batch]
             # Deferreds that have fired already are answered at once, without waiting.
             answers: Any = await DeferredList(results, consumeErrors=True)
             if before is not None:
@@ -286,4 +295,4 @@ def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
     )
 
 
-__all__ = ["Arrived", "MessageRefused", "MicroMsg2Protocol"]
+__all__ = ["Arrived", "Listener", "MessageRefused", "MicroMsg2Protocol"]

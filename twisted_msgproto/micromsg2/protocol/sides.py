@@ -13,31 +13,44 @@
     client = await clientEndpoint.connect(MicroMsg2ClientFactory())
     await client.whenEstablished()
     await client.send("orders", b"...", {"amount": 3})
-    client.subscribe("topic/prices", "market=Teu;amount>=N100")
+    async for message in await client.subscribe("topic/prices", "market=Teu;amount>=N100"):
+        print(message.body)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
-from ...core.errors import Fault, PeerError, Refused
+from ...core.errors import ConnectionClosed, Fault, PeerError, Refused
 from ...core.limits import Limit, Limits
+from ...core.message import Message
 from ...net.backpressure import OctetBudget
 from ...net.clients.client import ClientLink
+from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
 from ...net.sink import IMessageSink
 from .. import application, machine
 from ..application import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
-from ..machine import Client, CommandReceived, MessagesAcknowledged, Proposal, PubSub, Server
+from ..machine import (
+    Client,
+    CommandReceived,
+    ErrorReceived,
+    MessagesAcknowledged,
+    Proposal,
+    PubSub,
+    Server,
+)
 from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
 from ..terms import REFUSED_BY_PEER
 from ..wire import NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
-from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
+from .connection import PROTOCOL, Arrived, Listener, MessageRefused, MicroMsg2Protocol
+from .subscriptions import Arrivals, Subscription, Subscriptions
 
 LIMITS: Final = (
     *machine.LIMITS,
@@ -277,33 +290,93 @@ class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
             return Refused(fault.text, fault.reason)
         return super().peerError(fault)
 
-    def subscribe(self, destination: str, filter: str | Filter | None = None) -> Deferred[None]:
+    # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
+
+    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
+        """A subscription of ours has ended; ``reason`` as :class:`Subscription` has it."""
+
+    @cached_property
+    def _subscriptions(self) -> Subscriptions:
+        return Subscriptions()
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """Return the subscriptions that live, by their destinations."""
+        return self._subscriptions.living
+
+    def subscribe(
+        self, destination: str, filter: str | Filter | None = None
+    ) -> Deferred[Subscription]:
         """Ask for messages to ``destination`` (``MM-25``); fires when that is written.
 
-        ``filter`` is an expression like ``amount>=N100;market=Teu``.  The protocol has no answer to
-        this; the server's objection comes as an ERROR (:meth:`errorReceived`).  Fails with BadText
-        for a filter that cannot be, ConnectionClosed outside a session, LimitExceeded, ValueError
-        if ``pub-sub`` was not agreed.
+        Messages come to ``messageReceived``, or iterate the :class:`Subscription` with ``async
+        for``.  ``filter`` is an expression like ``amount>=N100;market=Teu``.  Subscribing again
+        replaces it.
+
+        The protocol has no answer to this.  The server's objection comes as an ERROR, and ends the
+        subscription if its text names it.  Fails with BadText for a filter that cannot be,
+        ConnectionClosed outside a session, LimitExceeded, ValueError if ``pub-sub`` was not agreed.
         """
-        return self._pubSub("subscribe", destination, filter)
+        try:
+            return succeed(self._subscribe(destination, filter))
+        except (ValueError, ConnectionClosed) as error:
+            return fail(error)
+
+    def _subscribe(
+        self, destination: str, filter: str | Filter | None, arrivals: Arrivals | None = None
+    ) -> Subscription:
+        self._inPubSub()
+        parameters = {"destination": destination}
+        read = Filter.read(filter) if isinstance(filter, str) else filter
+        if read is not None:
+            parameters["filter"] = str(read)
+        self.machine.send_command("subscribe", parameters)
+        subscription = self._subscriptions.add(self, destination, read, arrivals)
+        self._settle()
+        return subscription
 
     def unsubscribe(self, destination: str) -> Deferred[None]:
-        """Ask for no further messages to ``destination`` (``MM-25``); fails as ``subscribe``."""
-        return self._pubSub("unsubscribe", destination)
+        """Ask for no further messages to ``destination`` (``MM-25``); fails as ``subscribe``.
 
-    def _pubSub(
-        self, command: str, destination: str, filter: str | Filter | None = None
-    ) -> Deferred[None]:
+        What came and nobody has taken yet can still be iterated.  What came from a queue is not
+        acknowledged before that, so that it is not lost; after the session the server has it again.
+        """
+
         def say() -> None:
-            if not self.machine.has(PubSub.name):
-                raise ValueError("pub-sub was not agreed")
-            parameters = {"destination": destination}
-            if filter is not None:
-                read = Filter.read(filter) if isinstance(filter, str) else filter
-                parameters["filter"] = str(read)
-            self.machine.send_command(command, parameters)
+            self._inPubSub()
+            self.machine.send_command("unsubscribe", {"destination": destination})
+            self._subscriptions.end(destination, UNSUBSCRIBED)
 
         return self._say(say)
+
+    def _inPubSub(self) -> None:
+        self._inSession()
+        if not self.machine.has(PubSub.name):
+            raise ValueError("pub-sub was not agreed")
+
+    def _listener(self) -> Listener | None:
+        return self._hear if self._subscriptions.wanted else super()._listener()
+
+    def _hear(self, message: Message) -> Any:
+        taker = self._subscriptions.taker(message.destination)
+        return self.messageReceived(message) if taker is None else taker(message)
+
+    def _toldError(self, event: ErrorReceived) -> None:
+        self._subscriptions.objected(event)
+        super()._toldError(event)
+
+    def _lookClosing(self) -> None:
+        super()._lookClosing()
+        closing = self._lateness is not None and not self._inFlight and not self._unsent
+        if closing and self._subscriptions.untaken:
+            self.leave()  # nobody is going to take it: the server keeps it
+
+    def sessionEnding(self, reason: Failure) -> None:
+        """The connection is gone, and the subscriptions with it."""
+        self._subscriptions.lost(self.whyLost(reason))
+        super().sessionEnding(reason)
+
+    actions: ClassVar = {**MicroMsg2Protocol.actions, ErrorReceived: _toldError}
 
 
 class MicroMsg2ClientFactory(MicroMsg2Factory):

@@ -4,15 +4,16 @@ another.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
+from ...net.clients.subscriptions import Backlog
 from ...net.link import Link, SteadyLogger
 from ...net.outbox import Tickets, Waiters
 from ..machine.client_flow import ClientFlow
@@ -310,9 +311,8 @@ class MtlReader(MtlFlow):
     ) -> None:
         super().__init__(client, confirm)
         self._hook = received
-        self._backlog: deque[Received] = deque()
+        self._backlog: Backlog[Received] = Backlog(self._taken)
         self._backlog_max = self.factory.limits.integer("backlog")
-        self._takers: Waiters[None] = Waiters()
 
     def summon(self, resource: str) -> Deferred[None]:
         """Ask for this resource's content; fails with Refused (400: summoned already, …)."""
@@ -346,19 +346,16 @@ class MtlReader(MtlFlow):
         self._sendSoon()
 
     def _contents(self, event: ContentsReceived) -> None:
-        for row in zip(
-            event.sequences, event.resources, event.properties, event.bodies, strict=True
-        ):
+        rows = zip(event.sequences, event.resources, event.properties, event.bodies, strict=True)
+        if self._hook is None:
+            self._backlog.put(starmap(Received, rows))
+            if len(self._backlog) >= self._backlog_max and not self._gone:
+                self._control.pause("backlog")
+            return
+        for row in rows:
             if self._ended:
                 return
-            if self._hook is not None:
-                guarded(self._hook, Received(*row))
-            else:
-                self._backlog.append(Received(*row))
-        if self._backlog:
-            if len(self._backlog) >= self._backlog_max:
-                self._control.pause("backlog")
-            self._takers.fire(None)
+            guarded(self._hook, Received(*row))
 
     # ── iteration ───────────────────────────────────────────────────────────────────────────────
 
@@ -368,21 +365,16 @@ class MtlReader(MtlFlow):
 
     async def __anext__(self) -> Received:
         """Return the next content; raise what has ended the flow unless it was closed."""
-        while not self._backlog:
-            if self._gone:
-                if self._failed and self.ending is not None:
-                    raise self.ending
-                raise StopAsyncIteration
-            await self._takers.wait()
-        content = self._backlog.popleft()
+        return await self._backlog.take()
+
+    def _taken(self, content: Received) -> None:
         if len(self._backlog) <= self._backlog_max // 2 and not self._gone:
             self._control.resume("backlog")
-        return content
 
     def sessionEnding(self, reason: Failure) -> None:
         """The flow is over; who iterates hears of it."""
         super().sessionEnding(reason)
-        self._takers.fire(None)
+        self._backlog.end(self.ending if self._failed else None)
 
 
 class MtlWriter(MtlFlow):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from twisted.application.internet import ClientService
@@ -30,9 +32,11 @@ class _Attempts:
         return repr(self._endpoint)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
-        self._service._attempting()
-        connected: Deferred[Any] = self._endpoint.connect(protocolFactory)
-        return connected.addCallbacks(self._service._connected, self._service._unconnected)
+        service = self._service
+        with service._asked():
+            service._attempting()
+            connected: Deferred[Any] = self._endpoint.connect(protocolFactory)
+            return connected.addCallbacks(service._connected, service._unconnected)
 
 
 class ClientComeback(Comeback[S]):
@@ -65,8 +69,8 @@ class ClientComeback(Comeback[S]):
             retryPolicy=self._between,
             clock=factory.clock,
         )
-        self._within = False  # ClientService does not know of the newest connection yet
         self._error: BaseException | None = None  # why the attempt at hand has failed
+        self._asking = False  # ClientService asks something, and cannot be stopped meanwhile
 
     def _sessionIn(self, connection: Any) -> Any:
         """Return the session of a connection: itself on a byte stream, what it carries on
@@ -83,9 +87,8 @@ class ClientComeback(Comeback[S]):
         self._connection = connection
         session = self._sessionIn(connection)
         established: Deferred[S] = session.whenEstablished()
-        self._within = True
-        established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
-        self._within = False
+        with self._asked():
+            established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
         return connection
 
     def _unconnected(self, failure: Failure) -> Failure:
@@ -101,13 +104,27 @@ class ClientComeback(Comeback[S]):
         """Return the seconds until the next attempt; ClientService asks when a connection was
         lost or could not be made.
         """
-        error, self._error = self._error, None
-        self._connection = None
-        self._failed(error)
-        seconds = self._delay()
-        if self._stopWhenRefused and self.state is ComebackState.REFUSED:
-            self.clock.callLater(0, self._giveUp)
-        return seconds
+        with self._asked():
+            error, self._error = self._error, None
+            self._connection = None
+            self._failed(error)
+            seconds = self._delay()
+            if self._stopWhenRefused and self.state is ComebackState.REFUSED:
+                self.clock.callLater(0, self._giveUp)
+            return seconds
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """ClientService asks for a connection or an interval, between two states of its own.
+
+        Whatever is called meanwhile (a hook, an errback, the policy) may stop this service, but
+        ClientService would not notice: it would keep the call that reconnects.
+        """
+        within, self._asking = self._asking, True
+        try:
+            yield
+        finally:
+            self._asking = within
 
     def _giveUp(self) -> None:
         if self.state is ComebackState.REFUSED and not self._closing:
@@ -118,7 +135,7 @@ class ClientComeback(Comeback[S]):
         return closed
 
     def _leave(self) -> Deferred[Any]:
-        if self._within:  # a callback stops the service as soon as its session stands
+        if self._asking:
             return deferLater(self.clock, 0, self._client.stopService)
         left: Deferred[Any] = self._client.stopService()
         return left

@@ -10,7 +10,8 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, LimitExceeded, shown
+from ...core.errors import ConnectionClosed, LimitExceeded
+from ...net.clients import subscriptions
 from ...net.comeback import ClientComeback
 from .exchange import Reply, Update
 from .sides import UmqClient, UmqClientFactory
@@ -19,18 +20,14 @@ from .subscriptions import Subscription
 log = Logger(namespace="twisted_msgproto.umq")
 
 
-class Renewed:
-    """Is a subscription that is renewed with every session; :meth:`end` it when it is enough.
+class Renewed(subscriptions.Renewed):
+    """Is a topic to which every session subscribes; :meth:`end` it when it is enough.
 
-    The server may end it while the session continues: it refuses it, or says ``D``.  Then nothing
-    more comes until the next session, or until it is asked for again with :meth:`renew`.
-
-    Attributes:
-        reason: why nothing more comes, though a session may stand: ``"closed"``, ``"refused"``,
-            ``"slow"`` or ``"unsubscribed"``, as :class:`~.subscriptions.Subscription` has them;
-            None while updates come, or will with the next session.
-        failure: the exception behind the reason, or None.
+    The server may end it while the session continues: it refuses it, or says ``D``.  Its ``reason``
+    then is one of those of :class:`~.subscriptions.Subscription`, but never ``"lost"``.
     """
+
+    log = log
 
     def __init__(
         self,
@@ -38,70 +35,12 @@ class Renewed:
         request: Callable[[str], str],
         hook: Callable[[Update], object],
     ) -> None:
-        self._service = service
+        super().__init__(service, service._renewed, self)
         self._request = request
         self._hook = hook
-        self._subscription: Subscription | None = None
-        self._ending: list[Deferred[str]] = []
-        self.reason: str | None = None
-        self.failure: Exception | None = None
 
-    def whenEnded(self) -> Deferred[str]:
-        """Fires with the ``reason`` when nothing more comes; never fails.
-
-        The end of a session alone is no reason.
-        """
-        ended: Deferred[str] = Deferred(self._ending.remove)
-        if self.reason is None:
-            self._ending.append(ended)
-        else:
-            ended.callback(self.reason)
-        return ended
-
-    def end(self) -> None:
-        """Unsubscribe, now and for all sessions to come."""
-        self._service._renewed.pop(self, None)
-        if self._subscription is not None:
-            self._subscription.unsubscribe()
-        self._end("unsubscribed", None)
-
-    def renew(self) -> None:
-        """Ask for it again, now or in the next session; nothing happens while it lives."""
-        self._service._renewed[self] = None
-        session = self._service.session
-        if self._subscription is None or self._subscription.ended:
-            self.reason = self.failure = None
-            if session is not None:
-                self._renew(session)
-
-    def _renew(self, session: UmqClient) -> None:
-        self.reason = self.failure = None
-        try:
-            subscription = session.subscribe(self._request, self._hook)
-        except ConnectionClosed:
-            return  # the next session will have it
-        except Exception as error:
-            self._end("refused", error)
-            return
-        self._subscription = subscription
-        subscription.whenEnded().addCallback(self._ended, subscription)
-
-    def _ended(self, reason: str, subscription: Subscription) -> None:
-        if reason != "lost" and subscription is self._subscription:
-            self._end(reason, subscription.failure)
-
-    def _end(self, reason: str, failure: Exception | None) -> None:
-        if self.reason is not None:
-            return
-        self.reason, self.failure = reason, failure
-        if reason != "unsubscribed":
-            log.info(
-                "a subscription has ended: {reason}{error}",
-                reason=reason,
-                error="" if failure is None else f", {shown(str(failure))[1:-1]}",
-            )
-        while self._ending:
-            self._ending.pop(0).callback(reason)
+    def _ask(self, session: UmqClient) -> Subscription:
+        return session.subscribe(self._request, self._hook)
 
 
 class UmqClientService(ClientComeback[UmqClient]):
@@ -120,7 +59,7 @@ class UmqClientService(ClientComeback[UmqClient]):
     ) -> None:
         """``options`` as :class:`~twisted_msgproto.net.comeback.Comeback` has them."""
         super().__init__(endpoint, factory, **options)
-        self._renewed: dict[Renewed, None] = {}
+        self._renewed: dict[Renewed, Renewed] = {}
         self._attributes: dict[str, tuple[str, Sequence[Any]]] = {}
 
     def call(
@@ -162,7 +101,6 @@ class UmqClientService(ClientComeback[UmqClient]):
     def subscribe(self, request: Callable[[str], str], hook: Callable[[Update], object]) -> Renewed:
         """Subscribe, now and in every session to come; ``request`` is asked anew each time."""
         renewed = Renewed(self, request, hook)
-        self._renewed[renewed] = None
         if self.session is not None:
             renewed._renew(self.session)
         return renewed

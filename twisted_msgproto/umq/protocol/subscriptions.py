@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded
+from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ..wire import base36
 from .exchange import NoSuchMethod, Reply, Stored, Update
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .session import UmqSession
 
 
-class Subscription:
+class Subscription(Ending):
     """Is a topic to which we subscribed at the peer: a hook is called, or iterate ``async for``.
 
     It ends once, for one of these reasons:
@@ -45,23 +45,15 @@ class Subscription:
         hook: Callable[[Update], object] | None,
         streamed: bool,
     ) -> None:
+        super().__init__()
         self._session = session
         self._number = number
         self._hook = hook
         self._streamed = streamed
-        self._backlog: deque[Update] = deque()
-        self._waiting: deque[Deferred[Update | None]] = deque()  # who iterates
+        self._backlog: Backlog[Update] = Backlog(lambda taken: session._backlogChanged(-1))
         self._answer: Reply | Failure | None = None
         self._starting: list[Deferred[Reply]] = []
-        self._ending: list[Deferred[str]] = []
         self.id = base36(number)
-        self.reason: str | None = None
-        self.failure: Exception | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Return whether the subscription has ended."""
-        return self.reason is not None
 
     def whenStarted(self) -> Deferred[Reply]:
         """Fires with the answer to the subscribing request; fails like that call."""
@@ -72,18 +64,9 @@ class Subscription:
             started.callback(self._answer)
         return started
 
-    def whenEnded(self) -> Deferred[str]:
-        """Fires with the ``reason`` when the subscription has ended.  It never fails."""
-        ended: Deferred[str] = Deferred(self._ending.remove)
-        if self.reason is None:
-            self._ending.append(ended)
-        else:
-            ended.callback(self.reason)
-        return ended
-
     def unsubscribe(self) -> None:
         """Say ``U``; nothing more is delivered (``UM-14``)."""
-        self._drop("unsubscribed", None)
+        self._drop(UNSUBSCRIBED, None)
 
     def __aiter__(self) -> Subscription:
         return self
@@ -94,19 +77,7 @@ class Subscription:
 
         Cancelling the wait (a time-out) loses nothing: the update goes to whoever asks next.
         """
-        if self._backlog:
-            update = self._backlog.popleft()
-            self._session._backlogChanged(-1)
-            return update
-        if self.reason is None:
-            waiting: Deferred[Update | None] = Deferred(self._waiting.remove)
-            self._waiting.append(waiting)
-            waited = await waiting
-            if waited is not None:
-                return waited
-        if self.failure is not None:
-            raise self.failure.with_traceback(None)
-        raise StopAsyncIteration
+        return await self._backlog.take()
 
     # The session's side
 
@@ -119,14 +90,14 @@ class Subscription:
 
     def _never(self, error: Exception) -> Subscription:
         """It could not even be asked for."""
-        self.reason = "lost" if isinstance(error, ConnectionClosed) else "refused"
-        self.failure = error
+        self._conclude(LOST if isinstance(error, ConnectionClosed) else REFUSED, error)
+        self._backlog.end(error)
         self._started(Failure(error))
         return self
 
     def _refused(self, failure: Failure) -> None:
         lost = self._session._ended or failure.check(ConnectionClosed)
-        self._drop("lost" if lost else "refused", failure.value)  # type: ignore[arg-type]
+        self._drop(LOST if lost else REFUSED, failure.value)  # type: ignore[arg-type]
         self._started(failure)
 
     def _started(self, answer: Reply | Failure) -> None:
@@ -146,29 +117,24 @@ class Subscription:
     def _arrived(self, update: Update) -> None:
         if self._hook is not None:
             self._hook(update)
-        elif self._waiting:
-            self._waiting.popleft().callback(update)
         else:
-            self._backlog.append(update)
             self._session._backlogChanged(1)
+            self._backlog.put((update,))
             if len(self._backlog) >= 4 * self._session.limits["backlog"]:
                 self._drop("slow", LimitExceeded("updates came faster than they were taken"))
 
     def _end(self, reason: str, failure: Exception | None = None) -> None:
         """The subscription has ended: everybody who waits for anything of it hears so."""
-        if self.reason is not None:
+        if not self._conclude(reason, failure):
             return
-        self.reason, self.failure = reason, failure
         session = self._session
         session.subscriptions.pop(self._number, None)
-        while self._waiting:
-            self._waiting.popleft().callback(None)
-        while self._ending:
-            self._ending.pop(0).callback(reason)
+        self._backlog.end(failure)
+        self._tellEnd()
         session._guarded(session.subscriptionEnded, self, reason)
 
     def _lost(self) -> None:
-        self._end("lost", ConnectionClosed("the connection ended, and the subscription with it"))
+        self._end(LOST, ConnectionClosed("the connection ended, and the subscription with it"))
 
 
 __all__ = ["Subscription"]

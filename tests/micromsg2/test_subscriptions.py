@@ -1,0 +1,342 @@
+"""HO-08: subscriptions say that they ended, and why; nothing of them is lost by a time-out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, succeed
+from twisted.internet.error import ConnectionDone
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+
+from tests.micromsg2.cases import PEER, Case
+from tests.micromsg2.streams import ack, handshake, message, offers
+from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.micromsg2 import (
+    MicroMsg2Client,
+    MicroMsg2ClientFactory,
+    MicroMsg2ClientService,
+    Proposal,
+)
+from twisted_msgproto.micromsg2.wire import Command, encode_error
+
+REFUSALS = {
+    "bad-filter": "bad-filter: topic/a: no such type",
+    "limit-exceeded": "limit-exceeded: topic/a: subscriptions allows 2",
+    "unknown-command": "unknown-command: subscribe",
+}
+
+
+class Telling(MicroMsg2Client):
+    """Notes what its hooks are told."""
+
+    def connectionMade(self) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.hooked: list[bytes] = []
+        super().connectionMade()
+
+    def subscriptionEnded(self, subscription: Any, reason: str) -> None:
+        self.told.append((subscription.destination, reason))
+
+    def messageReceived(self, message: Any) -> None:
+        self.hooked.append(message.body)
+
+
+def taking(subscription: Any) -> tuple[list[bytes], Deferred[None]]:
+    """All messages of a subscription, as a list which grows, and the end of the iteration."""
+    taken: list[bytes] = []
+
+    async def take() -> None:
+        async for one in subscription:
+            taken.append(one.body)
+
+    return taken, Deferred.fromCoroutine(take())
+
+
+class Subscribed(Case):
+    def subscribed(self, name: str = "topic/a", **options: Any) -> tuple[Any, Any, Any]:
+        client, transport = self.client(Telling, extensions="ack;pub-sub", **options)
+        subscription = self.successResultOf(client.subscribe(name))
+        transport.clear()
+        return client, transport, subscription
+
+    def arrive(self, client: Any, first: int, *bodies: bytes, name: str = "topic/a") -> None:
+        for number, body in enumerate(bodies, first):
+            client.dataReceived(message(number, body, name))
+
+
+class Ends(Subscribed):
+    def check(self, client: Any, subscription: Any, ended: Any, reason: str) -> None:
+        self.assertEqual(self.successResultOf(ended), reason)
+        self.assertEqual(self.successResultOf(subscription.whenEnded()), reason)
+        self.assertEqual(subscription.reason, reason)
+        self.assertTrue(subscription.ended)
+        self.assertEqual(client.told, [(subscription.destination, reason)])
+        self.assertEqual(client.subscriptions, {})
+
+    def test_we_end_it__HO_08(self) -> None:
+        client, transport, subscription = self.subscribed()
+        ended = subscription.whenEnded()
+        self.assertNoResult(ended)
+        self.assertEqual(client.subscriptions, {"topic/a": subscription})
+        self.successResultOf(subscription.unsubscribe())
+        self.check(client, subscription, ended, "unsubscribed")
+        self.assertIsNone(subscription.failure)
+        self.assertEqual([frame.name for frame in self.frames(transport)], ["unsubscribe"])
+        self.successResultOf(subscription.unsubscribe())
+        self.assertEqual(transport.value(), b"")  # it has ended already
+        self.lose(client)
+
+    def test_the_server_refuses_it__HO_08(self) -> None:
+        for code, text in REFUSALS.items():
+            client, _, subscription = self.subscribed()
+            ended = subscription.whenEnded()
+            client.dataReceived(encode_error(text))
+            self.check(client, subscription, ended, "refused")
+            self.assertIsInstance(subscription.failure, Refused)
+            self.assertEqual(subscription.failure.code, code)
+            self.lose(client)
+
+    def test_a_refusal_with_a_text_that_was_cut_is_known__HO_08(self) -> None:
+        name = "x" * 250
+        client, _, subscription = self.subscribed(name)
+        client.dataReceived(encode_error(f"limit-exceeded: {name}"[:199] + "…"))
+        self.assertEqual(subscription.reason, "refused")
+        self.lose(client)
+
+    def test_an_error_about_something_else_ends_nothing__HO_08(self) -> None:
+        client, _, subscription = self.subscribed()
+        for text in ("bad-filter: topic/ab: no", "refused: topic/a: x", "unknown-command: mark"):
+            client.dataReceived(encode_error(text))
+        self.assertIsNone(subscription.reason)
+        self.lose(client)
+
+    def test_the_connection_ends_and_the_failure_names_what_the_server_said__HO_08(self) -> None:
+        client, _, subscription = self.subscribed()
+        ended = subscription.whenEnded()
+        client.dataReceived(encode_error("slow-consumer: too many messages wait"))
+        self.lose(client)
+        self.check(client, subscription, ended, "lost")
+        self.assertIsInstance(subscription.failure, ConnectionClosed)
+        self.assertIn("slow-consumer", str(subscription.failure))
+
+    def test_a_hook_which_fails_harms_nobody__HO_08(self) -> None:
+        client, _, subscription = self.subscribed()
+        client.subscriptionEnded = lambda subscription, reason: 1 / 0
+        ended = subscription.whenEnded()
+        subscription.unsubscribe()
+        self.assertEqual(self.successResultOf(ended), "unsubscribed")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.lose(client)
+
+    def test_our_server_refuses_so_that_a_client_knows_which__HO_08(self) -> None:
+        server, one = self.connect(self.server_factory(limits={"subscriptions": 1}), "pub-sub")
+        client, two = self.client(Telling, extensions="pub-sub")
+        first = self.successResultOf(client.subscribe("topic/a"))
+        second = self.successResultOf(client.subscribe("b"))
+        server.dataReceived(two.value())
+        client.dataReceived(one.value())
+        self.assertEqual((first.reason, second.reason), (None, "refused"))
+        self.lose(client, server)
+
+
+class Iteration(Subscribed):
+    def test_messages_come_to_the_hook_until_somebody_iterates__HO_08(self) -> None:
+        client, _, subscription = self.subscribed()
+        self.arrive(client, 1, b"a")
+        taken, end = taking(subscription)
+        self.arrive(client, 2, b"b")
+        self.arrive(client, 3, b"c", name="topic/b")
+        self.assertEqual((client.hooked, taken), ([b"a", b"c"], [b"b"]))
+        subscription.unsubscribe()
+        self.assertIsNone(self.successResultOf(end))
+        self.lose(client)
+
+    def test_a_message_is_acknowledged_when_it_is_taken__HO_08(self) -> None:
+        client, transport, subscription = self.subscribed()
+        step = Deferred.fromCoroutine(subscription.__anext__())
+        self.arrive(client, 1, b"a")
+        self.assertEqual(self.successResultOf(step).body, b"a")
+        self.assertEqual(transport.value(), ack(1))
+        transport.clear()
+        self.arrive(client, 2, b"b")
+        self.assertEqual(transport.value(), b"")
+        step = Deferred.fromCoroutine(subscription.__anext__())
+        self.assertEqual(self.successResultOf(step).body, b"b")
+        self.assertEqual(transport.value(), ack(2))
+        self.lose(client)
+
+    def test_a_time_out_loses_no_message__HO_08(self) -> None:
+        client, _, subscription = self.subscribed()
+        taken, end = taking(subscription)
+        end.addTimeout(5, self.clock)
+        self.arrive(client, 1, b"a")
+        self.clock.advance(5)
+        self.failureResultOf(end, TimeoutError)
+        self.arrive(client, 2, b"b", b"c")
+        again, end = taking(subscription)
+        self.arrive(client, 4, b"d")
+        subscription.unsubscribe()
+        self.assertIsNone(self.successResultOf(end))
+        self.assertEqual((taken, again), ([b"a"], [b"b", b"c", b"d"]))
+        self.lose(client)
+
+    def test_several_share_what_comes_and_one_may_give_up__HO_08(self) -> None:
+        client, _, subscription = self.subscribed()
+        consumers = [taking(subscription) for _ in range(3)]
+        self.arrive(client, 1, b"a", b"b", b"c")
+        consumers[1][1].cancel()
+        self.failureResultOf(consumers[1][1], CancelledError)
+        self.arrive(client, 4, b"d", b"e", b"f")
+        self.assertEqual(
+            [taken for taken, _ in consumers], [[b"a", b"d", b"f"], [b"b"], [b"c", b"e"]]
+        )
+        self.lose(client)
+        for _, end in (consumers[0], consumers[2], taking(subscription)):
+            self.failureResultOf(end, ConnectionClosed)
+
+    def test_what_had_come_can_be_iterated_after_the_end__HO_08(self) -> None:
+        client, _, subscription = self.subscribed()
+        taken, end = taking(subscription)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        self.arrive(client, 1, b"a", b"b")
+        self.lose(client)
+        taken, end = taking(subscription)
+        self.failureResultOf(end, ConnectionClosed)
+        self.assertEqual(taken, [b"a", b"b"])
+
+    def test_what_nobody_took_from_a_queue_stays_with_the_server__HO_08(self) -> None:
+        client, transport, subscription = self.subscribed("q")
+        _, end = taking(subscription)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        self.arrive(client, 1, b"a", b"b", name="q")
+        subscription.unsubscribe()
+        transport.clear()
+        self.arrive(client, 3, b"c", name="q")  # was on its way
+        closed = client.close()
+        self.assertTrue(transport.disconnecting)
+        self.assertEqual(transport.value(), b"")
+        self.lose(client)
+        self.successResultOf(closed)
+        taken, end = taking(subscription)
+        self.assertIsNone(self.successResultOf(end))
+        self.assertEqual(taken, [b"a", b"b", b"c"])
+
+    def test_what_nobody_took_from_a_topic_holds_up_no_acknowledgement__HO_08(self) -> None:
+        client, transport, subscription = self.subscribed()
+        _, end = taking(subscription)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        self.arrive(client, 1, b"a")
+        subscription.unsubscribe()
+        self.arrive(client, 2, b"b")
+        self.assertIn(ack(2), transport.value())
+        again = self.successResultOf(client.subscribe("topic/a"))
+        self.arrive(client, 3, b"c")
+        taken, end = taking(again)
+        self.assertEqual(taken, [b"a", b"b", b"c"])
+        self.lose(client)
+        self.failureResultOf(end, ConnectionClosed)
+
+
+class Renewal(Case):
+    def setUp(self) -> None:
+        super().setUp()
+        self.sessions: list[Any] = []
+        test = self
+
+        class Endpoint:
+            def connect(self, factory: Any) -> Any:
+                proxy = factory.buildProtocol(PEER)
+                client, transport = proxy._protocol, StringTransport(peerAddress=PEER)
+                proxy.makeConnection(transport)
+                client.dataReceived(handshake())
+                transport.clear()
+                test.sessions.append((proxy, transport))
+                return succeed(proxy)
+
+        factory = MicroMsg2ClientFactory(
+            proposal=Proposal(required=offers("ack;pub-sub")), clock=self.clock
+        )
+        factory.protocol = Telling
+        self.service: Any = MicroMsg2ClientService(
+            Endpoint(), factory, retryPolicy=lambda attempt: 1.0
+        )
+        self.service.startService()
+        self.renewed = self.successResultOf(self.service.subscribe("topic/a", "n>=N2"))
+
+    def tearDown(self) -> None:
+        stopped = self.service.stopService()
+        self.lose(self.sessions[-1][0])
+        self.successResultOf(stopped)
+
+    def come_back(self) -> None:
+        self.sessions[-1][0].connectionLost(Failure(ConnectionDone()))
+        self.clock.advance(1.1)
+
+    def arrive(self, number: int, body: bytes) -> None:
+        self.sessions[-1][0].dataReceived(message(number, body, "topic/a"))
+
+    def asked(self) -> list[tuple[str, str | None]]:
+        frames = self.frames(self.sessions[-1][1])
+        return [
+            (frame.name, frame.parameters.get("filter"))
+            for frame in frames
+            if isinstance(frame, Command)
+        ]
+
+    def test_iteration_goes_through_all_sessions__HO_08(self) -> None:
+        taken, end = taking(self.renewed)
+        ended = self.renewed.whenEnded()
+        self.arrive(1, b"a")
+        self.come_back()
+        self.assertEqual(self.asked(), [("subscribe", "n>=N2")])
+        self.arrive(1, b"b")
+        self.assertNoResult(ended)
+        self.successResultOf(self.service.unsubscribe("topic/a"))
+        self.assertEqual(self.successResultOf(ended), "unsubscribed")
+        self.assertIsNone(self.successResultOf(end))
+        self.assertEqual(taken, [b"a", b"b"])
+        self.assertEqual(self.asked(), [("unsubscribe", None)])
+        self.come_back()
+        self.assertEqual(self.asked(), [])
+
+    def test_what_came_before_a_loss_can_be_taken_after_it__HO_08(self) -> None:
+        _, end = taking(self.renewed)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        self.arrive(1, b"a")
+        self.come_back()
+        self.arrive(1, b"b")
+        taken, end = taking(self.renewed)
+        self.assertEqual(taken, [b"a", b"b"])
+        self.renewed.end()
+        self.assertIsNone(self.successResultOf(end))
+
+    def test_a_refusal_is_told_and_the_next_session_asks_anew__HO_08(self) -> None:
+        ended, (taken, end) = self.renewed.whenEnded(), taking(self.renewed)
+        self.sessions[-1][0].dataReceived(encode_error(REFUSALS["limit-exceeded"]))
+        self.assertEqual(self.successResultOf(ended), "refused")
+        self.failureResultOf(end, Refused)
+        self.assertIsInstance(self.renewed.failure, Refused)
+        self.come_back()
+        self.assertIsNone(self.renewed.reason)
+        taken, end = taking(self.renewed)
+        self.arrive(1, b"a")
+        self.assertEqual(taken, [b"a"])
+
+    def test_it_may_be_asked_for_again_in_the_same_session__HO_08(self) -> None:
+        self.asked()
+        self.sessions[-1][0].dataReceived(encode_error(REFUSALS["bad-filter"]))
+        again = self.successResultOf(self.service.subscribe("topic/a", "n>=N3"))
+        self.assertIs(again, self.renewed)
+        self.assertEqual(self.asked(), [("subscribe", "n>=N3")])
+        self.assertIsNone(again.reason)
+        again.renew()  # it lives: nothing happens
+        self.assertEqual(self.asked(), [])
+
+    def test_what_cannot_even_be_asked_for_is_not_kept__HO_08(self) -> None:
+        self.failureResultOf(self.service.subscribe("x" * 70_000), ValueError)
+        self.assertEqual(list(self.service.subscriptions), ["topic/a"])

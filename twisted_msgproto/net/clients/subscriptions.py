@@ -1,0 +1,205 @@
+"""A subscription brings what the peer publishes, and says that and why it has ended (HO-08).
+
+All protocols with subscriptions share what stands here: :class:`Ending` tells of the end,
+:class:`Backlog` is what ``async for`` takes from, and :class:`Renewed` asks again in each session
+of a client that reconnects.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.logger import Logger
+
+from ...core.errors import ConnectionClosed, shown
+from ..outbox import Waiters
+
+T = TypeVar("T")
+
+LOST = "lost"
+"""A subscription has ended for this reason when its session ended first."""
+
+REFUSED = "refused"
+"""… when the peer does not grant it."""
+
+UNSUBSCRIBED = "unsubscribed"
+"""… when we have ended it."""
+
+
+class Ending:
+    """Ends once, and tells why.
+
+    Attributes:
+        reason: a word for why it has ended; None while it lives.
+        failure: the exception behind the reason, or None.
+    """
+
+    def __init__(self) -> None:
+        self._ending: Waiters[str] = Waiters()
+        self.reason: str | None = None
+        self.failure: Exception | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Return whether it has ended."""
+        return self.reason is not None
+
+    def whenEnded(self) -> Deferred[str]:
+        """Return a Deferred that fires with the ``reason`` at the end, and never fails."""
+        return self._ending.wait() if self.reason is None else succeed(self.reason)
+
+    def _conclude(self, reason: str, failure: Exception | None) -> bool:
+        """Note the end, and return whether it is news; :meth:`_tellEnd` is to follow."""
+        if self.reason is not None:
+            return False
+        self.reason, self.failure = reason, failure
+        return True
+
+    def _tellEnd(self) -> None:
+        """Tell everybody who waits for the end."""
+        assert self.reason is not None
+        self._ending.fire(self.reason)
+
+
+class Backlog(Generic[T]):
+    """Holds what has come until somebody takes it, with ``async for`` or by steps.
+
+    Several may take at a time: each item goes to one of them, in the order of their asking.
+    Cancelling a step (a time-out) loses nothing: the item goes to whoever asks next.
+    """
+
+    __slots__ = ("_items", "_left", "_over", "_takers", "_why")
+
+    def __init__(self, left: Callable[[T], object] = lambda item: None) -> None:
+        """``left`` is called with each item that was taken."""
+        self._left = left
+        self._items: deque[T] = deque()
+        self._takers: deque[Deferred[T | None]] = deque()
+        self._over = False
+        self._why: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, items: Iterable[T]) -> None:
+        """Keep ``items``, behind those that are here; who waits gets them."""
+        self._items.extend(items)
+        while self._items and self._takers:
+            taker, item = self._takers.popleft(), self._items.popleft()
+            taker.callback(item)
+            self._left(item)
+
+    async def take(self) -> T:
+        """Return the next item.
+
+        When there is none and none will come, raise StopAsyncIteration, or what :meth:`end` was
+        told.
+        """
+        if self._items:
+            item = self._items.popleft()
+            self._left(item)
+            return item
+        if not self._over:
+            taker: Deferred[T | None] = Deferred(self._takers.remove)
+            self._takers.append(taker)
+            taken = await taker
+            if taken is not None:
+                return taken
+        if self._why is not None:
+            raise self._why.with_traceback(None)
+        raise StopAsyncIteration
+
+    def end(self, why: Exception | None) -> None:
+        """Nothing more will come; who takes hears so, after what is here: an error, or None."""
+        self._over, self._why = True, why
+        while self._takers:  # a callback of one may cancel another
+            self._takers.popleft().callback(None)
+
+    def reopen(self) -> None:
+        """Items may come again."""
+        self._over, self._why = False, None
+
+
+class Renewed(Ending):
+    """Is a subscription that is renewed with every session; :meth:`end` it when it is enough.
+
+    The server may end it while the session continues.  Then nothing more comes until the next
+    session, or until it is asked for again with :meth:`renew`.
+
+    Attributes:
+        reason: why nothing more comes, though a session may stand; None while something comes, or
+            will with the next session.  The end of a session alone is no reason.
+        failure: the exception behind the reason, or None.
+    """
+
+    log: ClassVar[Logger]
+
+    def __init__(self, service: Any, kept: dict[Any, Any], key: object) -> None:
+        """``kept``: what ``service`` renews with each session; this one stands there at ``key``."""
+        super().__init__()
+        self._service = service
+        self._kept = kept
+        self._key = key
+        self._subscription: Any = None  # that of the newest session
+        kept[key] = self
+
+    def end(self) -> Deferred[None]:
+        """Unsubscribe, now and for all sessions to come; fires when that is written."""
+        if self._kept.get(self._key) is self:
+            del self._kept[self._key]
+        said: Deferred[None] = succeed(None)
+        if self._subscription is not None:
+            said = maybeDeferred(self._subscription.unsubscribe)
+            said.addErrback(lambda failure: failure.trap(ConnectionClosed) and None)
+        self._end(UNSUBSCRIBED, None)
+        return said
+
+    def renew(self) -> None:
+        """Ask for it again, now or in the next session; nothing happens while it lives."""
+        self._kept[self._key] = self
+        if self._subscription is None or self._subscription.ended:
+            self._begin()
+            if self._service.session is not None:
+                self._renew(self._service.session)
+
+    def _begin(self) -> None:
+        """It lives (again)."""
+        self.reason = self.failure = None
+
+    def _ask(self, session: Any) -> Any:
+        """Return the subscription in ``session``; an exception says why it cannot be."""
+        raise NotImplementedError
+
+    def _renew(self, session: Any) -> None:
+        """There is a new session."""
+        self._begin()
+        try:
+            subscription = self._ask(session)
+        except ConnectionClosed:
+            return  # the next session will have it
+        except Exception as error:
+            self._end(REFUSED, error)
+            return
+        self._subscription = subscription
+        subscription.whenEnded().addCallback(self._ended, subscription)
+
+    def _ended(self, reason: str, subscription: Any) -> None:
+        if reason != LOST and subscription is self._subscription:
+            self._end(reason, subscription.failure)
+
+    def _end(self, reason: str, failure: Exception | None) -> None:
+        if not self._conclude(reason, failure):
+            return
+        if reason != UNSUBSCRIBED:
+            self.log.info(
+                "a subscription has ended: {reason}{error}",
+                reason=reason,
+                error="" if failure is None else f", {shown(str(failure))[1:-1]}",
+            )
+        self._tellEnd()
+
+
+__all__ = ["LOST", "REFUSED", "UNSUBSCRIBED", "Backlog", "Ending", "Renewed"]

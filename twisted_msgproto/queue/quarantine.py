@@ -1,0 +1,48 @@
+"""Copies of damaged octets and of cut tails are kept in ``quarantine/``, for a person to see."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from .disk import Disk, replace_whole
+from .format import Segment
+
+DIRECTORY = "quarantine"
+COPY_OCTETS_MAX = 64 << 20
+"""At most this much of one damaged stretch or tail is copied aside."""
+UNFINISHED = ".unfinished"
+"""Copies of records that were never written to their end have this suffix."""
+UNFINISHED_KEPT = 8
+"""So many copies of unfinished records are kept, the newest ones.
+
+Every power loss may leave one, of up to one group, and nobody needs to look at it.
+"""
+
+
+def keep(
+    disk: Disk, directory: str, segment: Segment, position: int, octets: int, *, suffix: str = ""
+) -> str:
+    """Copy ``octets`` octets of ``segment`` aside, durably; return in words where they are.
+
+    Raises OSError.
+    """
+    aside = os.path.join(directory, DIRECTORY)
+    name = f"{segment.first:020d}-{position}{suffix}"
+    copied = bytes(segment.octets(position, min(octets, COPY_OCTETS_MAX)))
+    disk.make_directory(aside)
+    replace_whole(disk, os.path.join(aside, name), copied)
+    if suffix:
+        _forget_oldest(disk, aside, suffix)
+    part = "" if len(copied) == octets else f" (the first {len(copied)} of them)"
+    return f"{DIRECTORY}/{name}{part}"
+
+
+def _forget_oldest(disk: Disk, aside: str, suffix: str) -> None:
+    """Remove all but the newest copies with this suffix; a failure leaves them there."""
+    names = [name for name in disk.names(aside) if name.endswith(suffix) and name[0] != "."]
+    # A later place in the queue was written later.
+    names.sort(key=lambda name: (len(name), name))
+    for name in names[:-UNFINISHED_KEPT]:
+        with contextlib.suppress(OSError):
+            disk.remove(os.path.join(aside, name))
