@@ -47,6 +47,14 @@ def tls(text: str) -> TLSError:
             Refused("the server refused the session: Access Forbidden", 403),
             "the server refuses the log-in (Access Forbidden); see --user and --password-file",
         ),
+        (
+            Refused("none of the server's mechanisms can be used", 401),
+            "the server wants a log-in, and none of its kinds can be used",
+        ),
+        (
+            ConnectionClosed('no WebSocket: Bad HTTP response status line "ERROR"'),
+            "there is no WebSocket at tcp:logs.example:5044",
+        ),
         (TimedOut("the server does not answer"), "is a server of this protocol running at tcp:"),
         (ProtocolViolation("unknown command"), "is not this protocol (unknown command)"),
         (Refused("the peer said 'no'"), "the server said 'no'"),

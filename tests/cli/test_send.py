@@ -147,7 +147,12 @@ def test_what_was_not_acknowledged_is_told_and_is_a_failure(
         (["lumberjack", "nonsense"], "not an endpoint: 'nonsense'"),
         (["lumberjack", "tcp:127.0.0.1"], "HOST:PORT expected, not '127.0.0.1'"),
         (["lumberjack", "tls:h:1", "--tls-ca", "nothing.pem"], "cannot read nothing.pem"),
-        (["lumberjack", "tcp:h:1", "--password-file", "no"], "cannot read the password file"),
+        (["lumberjack", "tls:h:1", "--tls-key", "x"], "--tls-key goes with --tls-cert FILE"),
+        (["mtl", "tcp://127.0.0.1:5", "--tls-key", "x"], "public key: --tls-ca FILE"),
+        (
+            ["sabc", "tcp:h:1", "--user", "me", "--password-file", "no"],
+            "cannot read the password file",
+        ),
     ],
 )
 def test_an_operators_fault_is_one_line(launch: Launcher, words: list[str], complaint: str) -> None:
@@ -155,6 +160,45 @@ def test_an_operators_fault_is_one_line(launch: Launcher, words: list[str], comp
     assert ended.returncode == 2
     assert complaint in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["sabc", "tcp:h:1", "--password-file", "x"], "--password-file goes with --user NAME"),
+        (["lumberjack", "tcp:h:1", "--size", "5"], "--size goes with --count N"),
+        (["umq", "ws://h:1", "--call", "x", "--count", "5"], "--count does not go with --call"),
+        (["umq", "ws://h:1", "--call", "x", "--window", "5"], "call umq has no --window"),
+    ],
+)
+def test_nothing_that_was_typed_is_passed_over(
+    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    assert cli.main(["send", *words]) == 2
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert told.count("\n") == 1
+
+
+def test_a_line_above_a_limit_is_for_the_operator_to_change(
+    launch: Launcher,
+) -> None:
+    serving = launch("sabc", "-e", LOOPBACK, module="twisted")
+    words = ["send", "sabc", serving.address("sabc")]
+    ended = launch.run(*words, stdin="short\n" + "x" * (2 << 20) + "\n")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("msgproto send: 1 of 2 messages were acknowledged: message 2: ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_call_has_a_deadline_too(launch: Launcher) -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        url = f"ws://127.0.0.1:{mute.getsockname()[1]}"
+        ended = launch.run("send", "umq", url, "--call", "x", "--timeout", "0.2")
+    assert ended.returncode == 1
+    assert ended.stderr == "msgproto send: the server did not answer for 0.2 s\n"
 
 
 @pytest.mark.parametrize("words", [["--count", "0"], ["--size", "x"], ["--compress", "10"], []])

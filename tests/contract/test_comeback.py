@@ -312,6 +312,27 @@ class EndingInOrder(Parts):
         self.successResultOf(sent)
         self.successResultOf(closed)
 
+    def test_a_callback_of_its_beginning_may_end_it(self: Any) -> None:
+        for how in ("whenEstablished", "watch"):
+            world = self.serving()
+            service = self.client(world)
+            closed: list[Any] = []
+
+            def end(state: Any = "up", closed: list[Any] = closed, service: Any = service) -> None:
+                if state == "up":
+                    closed.append(service.close())
+
+            if how == "watch":
+                service.watch(end)
+            else:
+                service.whenEstablished().addCallback(lambda _, end=end: end())
+            service.startService()
+            world.wait(10)
+            self.successResultOf(closed[0])
+            self.assertEqual(service.state, "down")
+            self.assertEqual(self.flushLoggedErrors(), [])
+            self.assertEqual(world.tracebacks, [])
+
     def test_it_ends_in_time_whatever_the_server_does(self: Any) -> None:
         """HO-05"""
         world, service = self.standing(HeldSink())

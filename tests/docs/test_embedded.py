@@ -20,10 +20,8 @@ def test_a_page_shows_the_files_as_they_are(page: Path) -> None:
 
 
 def test_the_sixth_protocol_is_shown_whole() -> None:
-    """All of it but its bench."""
     example = PROJECT / "examples" / "lines"
     files = {str(path.relative_to(PROJECT)) for path in example.rglob("*.py")}
-    files -= {"examples/lines/msgproto_lines/bench.py"}
     names = set(shown(PROJECT / "docs" / "sixth-protocol.md"))
     assert names == files | {"examples/lines/pyproject.toml"}
 

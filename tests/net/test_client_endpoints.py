@@ -6,6 +6,7 @@ import pytest
 from twisted.internet import reactor as installed
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint
 
+from tests.tools.certificates import Authority
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.net.clients.endpoints import client_endpoint, host_and_port
 from twisted_msgproto.net.clients.shapes import ConnectOptions
@@ -76,3 +77,20 @@ def test_an_authority_file_without_any_certificate(tmp_path: Path) -> None:
     options = ConnectOptions(endpoint="tls:localhost:1", tls_ca=empty)
     with pytest.raises(ConfigurationError, match="no usable certificate"):
         client_endpoint(installed, options)
+
+
+def test_each_file_of_tls_is_named_with_what_is_wrong_with_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    one, other = authority.client("one"), authority.client("other")
+    bad = tmp_path / "bad.pem"
+    bad.write_text("nonsense")
+    for cert, key, problem in (
+        (bad, one.key, f"--tls-cert {bad} holds no usable certificate"),
+        (one.cert, bad, f"{bad} holds no usable private key"),
+        (one.cert, None, f"{one.cert} holds no usable private key; --tls-key FILE names another"),
+        (one.cert, other.key, f"the key in {other.key} is not that of {one.cert}"),
+    ):
+        options = ConnectOptions(endpoint="tls:localhost:1", tls_cert=cert, tls_key=key)
+        with pytest.raises(ConfigurationError) as refused:
+            client_endpoint(installed, options)
+        assert str(refused.value) == problem

@@ -304,6 +304,29 @@ class ComebackTests(SynchronousTestCase):
         client.stand()
         self.assertEqual(client.state, "up")
 
+    def test_it_is_started_again_once_however_it_is_asked_for(self) -> None:
+        """In the callback of its end, or before that: then it has begun when the end is told."""
+        client = self.client()
+        for starting_early in (False, True):
+            begun = client.begun
+            client.stand()
+            closed = client.close()
+            if starting_early:
+                client.startService()
+            verbs: list[Deferred[str]] = []
+
+            def start(result: None, verbs: list[Deferred[str]] = verbs) -> None:
+                client.startService()
+                verbs.append(client.perform(lambda one, left: one.ask("a")))
+
+            closed.addCallback(start)
+            client.closing.callback(None)
+            self.assertEqual(client.begun, begun + 1)
+            self.assertNoResult(verbs[0])
+            session = client.stand()
+            session.asked[0][1].callback("answer")
+            self.assertEqual(self.successResultOf(verbs[0]), "answer")
+
     def test_a_session_which_comes_too_late_is_not_taken(self) -> None:
         client = self.client()
         closed = client.close()

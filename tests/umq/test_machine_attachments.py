@@ -284,6 +284,20 @@ def test_our_own_attachments_are_limited_and_nothing_is_sent():
     assert machine.data_to_send() == ["A1:C1:x", "-:the attachment is too large"]
 
 
+@pytest.mark.parametrize("wrong", [b"octets", bytearray(b"octets"), 5, None])
+def test_what_is_no_text_is_never_sent_as_its_repr(wrong):
+    """HO-02: b"x" would arrive as the text ``b'x'``, acknowledged."""
+    machine = client()
+    for verb in (
+        lambda: machine.call(wrong),
+        lambda: machine.callback(1, wrong),
+        lambda: machine.set_attribute("name", wrong),
+    ):
+        with pytest.raises(TypeError):
+            verb()
+    assert machine.data_to_send() == [] and machine.calls_pending == 0
+
+
 def test_a_refused_answer_may_be_given_again():
     machine = server(attachment_octets=10)
     feed(machine, "C1:x")

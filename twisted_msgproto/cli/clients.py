@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.errors import ConfigurationError, LimitExceeded
 from twisted_msgproto.registry import PROTOCOLS, load, registered
 
 FAILED = 1
@@ -109,11 +109,14 @@ def check_options(
 
 
 def connect_options(arguments: argparse.Namespace, command: ModuleType) -> dict[str, Any]:
-    """Return the fields of ConnectOptions; ConfigurationError if the password file cannot be
-    read.
+    """Return the fields of ConnectOptions.
+
+    Raises ConfigurationError if the password file cannot be read, or belongs to nobody.
     """
     password = None
     if arguments.password_file is not None:
+        if arguments.user is None:
+            raise ConfigurationError("--password-file goes with --user NAME")
         try:
             lines = arguments.password_file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -136,7 +139,8 @@ def why_not(
 ) -> str | None:
     """Run ``work`` in the reactor; None if it ended well, else why it did not, in words.
 
-    Raises ConfigurationError, KeyboardInterrupt, and BrokenPipeError when nobody reads our output.
+    Raises KeyboardInterrupt, BrokenPipeError when nobody reads our output, and ConfigurationError,
+    also for a message that is above a limit: the operator has to change it.
     ``python -X dev`` lets every other error through, with its traceback.
     """
     from .reasons import reason
@@ -147,6 +151,8 @@ def why_not(
         run_in_reactor(work)
     except (ConfigurationError, BrokenPipeError):
         raise
+    except LimitExceeded as error:
+        raise ConfigurationError(reason(error, endpoint)) from error
     except Exception as error:
         if sys.flags.dev_mode:
             raise

@@ -10,9 +10,14 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
         r"^(Session)?Refused: .*(Access Forbidden|\brejected$|not authorized)",
         "the server refuses the log-in ({text}); see --user and --password-file",
     ),
+    (
+        r"none of the server's mechanisms",
+        "the server wants a log-in, and none of its kinds can be used ({text}); see --user and"
+        " --password-file; a password leaves this machine with CURVE alone: --tls-ca, --tls-key",
+    ),
     (r"^SessionRefused: ", "the server refuses the session ({text})"),
     (
-        r"no WebSocket: .*upgrade failed|WebSocket connection upgrade failed",
+        r"no WebSocket: .*upgrade failed|WebSocket connection upgrade failed|Bad HTTP response",
         "there is no WebSocket at {endpoint}; are its port and its path right? ({text})",
     ),
     (

@@ -10,11 +10,11 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.errors import ConfigurationError, TimedOut
 
 from ..net.clients.shapes import SIZE_OCTETS, Messages, SendOptions
 from . import INTERRUPTED, USAGE_ERROR
@@ -30,6 +30,8 @@ from .clients import (
     why_not,
 )
 from .progress import Counted, progress_for
+
+T = TypeVar("T")
 
 NO_SUCH_METHOD = 3
 """Exit status of ``--call`` for a method that the server has not: it stored the call."""
@@ -58,7 +60,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--size",
         metavar="B",
         type=positive,
-        default=SIZE_OCTETS,
         help=f"octets of a made-up message (default {SIZE_OCTETS})",
     )
     option(
@@ -112,11 +113,12 @@ def options_of(arguments: argparse.Namespace, command: ModuleType) -> SendOption
         "pipelining": arguments.pipelining,
         "replace_invalid": arguments.replace_invalid,
     }
-    check_options(arguments.protocol, command, "send", fields)
+    check_options(arguments.protocol, command, "send" if arguments.call is None else "call", fields)
+    size = arguments.size or SIZE_OCTETS
     return SendOptions(
         **fields,
         count=arguments.count,
-        size=None if arguments.count is None else arguments.size,
+        size=None if arguments.count is None else size,
     )
 
 
@@ -172,6 +174,8 @@ def run(arguments: argparse.Namespace) -> int:
         return call(arguments)
     if arguments.args:
         raise ConfigurationError("--args go with --call METHOD")
+    if arguments.size is not None and arguments.count is None:
+        raise ConfigurationError("--size goes with --count N")
     command = command_of(arguments.protocol, "send")
     options = options_of(arguments, command)
     progress = progress_for(arguments.count, quiet=arguments.json)
@@ -181,7 +185,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         messages: Messages
         if arguments.count is not None:
-            messages = MadeUp(arguments.count, arguments.size)
+            messages = MadeUp(arguments.count, options.size or SIZE_OCTETS)
         elif sys.stdin is None:
             raise ConfigurationError("there is no input to send; --count N makes messages up")
         else:
@@ -221,18 +225,33 @@ def summarise(progress: Counted, took: float, *, as_json: bool) -> None:
         print("the server was not asked to acknowledge: nobody knows what arrived", flush=True)
 
 
+async def within(reactor: Any, timeout: float | None, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns; TimedOut if it needs more than ``timeout`` seconds."""
+    from twisted.internet.defer import Deferred
+
+    def late(result: object, seconds: float) -> Any:
+        raise TimedOut(f"the server did not answer for {seconds:g} s")
+
+    running = Deferred.fromCoroutine(work)
+    return await (running if timeout is None else running.addTimeout(timeout, reactor, late))
+
+
 def call(arguments: argparse.Namespace) -> int:
     """Call one method and print its result.
 
     1 if it fails, 3 if the server has no such method: then it stored the call, and says so.
     """
     command = command_of(arguments.protocol, "call")
+    for name in ("count", "size", "json"):
+        if getattr(arguments, name):
+            raise ConfigurationError(f"--{name} does not go with --call")
     options = options_of(arguments, command)
     carried_out = True
 
     async def work(reactor: Any) -> None:
         nonlocal carried_out
-        text, carried_out = await command.call(reactor, options, arguments.call, arguments.args)
+        called = command.call(reactor, options, arguments.call, arguments.args)
+        text, carried_out = await within(reactor, arguments.timeout, called)
         if carried_out:
             print(text, flush=True)
         else:

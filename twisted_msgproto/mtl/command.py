@@ -66,6 +66,8 @@ async def _connect(
 ) -> MtlClient:
     """Return a client that has opened, authenticated if it must, and selected the profile."""
     curve = None
+    if options.tls_key is not None and options.tls_ca is None:
+        raise ConfigurationError("CURVE needs the server's public key: --tls-ca FILE")
     if options.tls_ca is not None:
         if options.tls_key is None:
             raise ConfigurationError("CURVE needs our secret key: --tls-key FILE")

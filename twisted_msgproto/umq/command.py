@@ -38,6 +38,7 @@ DEFAULT_ENDPOINT = "ws://127.0.0.1:5048/"
 
 SEND_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS | {"destination", "window", "replace_invalid"}
 RECV_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS | {"destination"}
+CALL_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS
 
 WINDOW = 100
 """Calls in flight when nobody says."""

@@ -140,6 +140,8 @@ class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
         ValueError if ``pub-sub`` was not agreed; then no session asks for it.  An objection of the
         server ends it until the next session: see :class:`Renewed`.
         """
+        if not isinstance(destination, str):
+            raise TypeError(f"a destination is text, not {type(destination).__name__}")
         try:
             read = Filter.read(filter) if isinstance(filter, str) else filter
         except ValueError as error:

@@ -5,8 +5,10 @@ Everything an operator can get wrong here is a ConfigurationError that says what
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from OpenSSL.crypto import FILETYPE_PEM
 from twisted.internet.endpoints import HostnameEndpoint, clientFromString, wrapClientTLS
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
@@ -15,6 +17,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.ssl import (
     Certificate,
+    KeyPair,
     PrivateCertificate,
     TLSVersion,
     optionsForClientTLS,
@@ -91,26 +94,47 @@ def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionC
     settings: dict[str, Any] = {}
     try:
         if options.tls_ca is not None:
-            authorities = [
-                Certificate.loadPEM(block + PEM_END + b"\n")
-                for block in options.tls_ca.read_bytes().split(PEM_END)[:-1]
-            ]
-            if not authorities:
-                raise ValueError("no certificate")
-            settings["trustRoot"] = trustRootFromCertificates(authorities)
+            settings["trustRoot"] = trustRootFromCertificates(_authorities(options.tls_ca))
         if options.tls_cert is not None:
-            pem = options.tls_cert.read_bytes()
-            if options.tls_key is not None:
-                pem += b"\n" + options.tls_key.read_bytes()
-            settings["clientCertificate"] = PrivateCertificate.loadPEM(pem)
+            settings["clientCertificate"] = _own(options.tls_cert, options.tls_key)
+        elif options.tls_key is not None:
+            raise ConfigurationError("--tls-key goes with --tls-cert FILE")
     except OSError as error:
         raise ConfigurationError(f"cannot read {error.filename}: {error.strerror}") from None
-    except Exception as error:
-        raise ConfigurationError(
-            f"the TLS files hold no usable certificate or key ({type(error).__name__})"
-        ) from None
     return optionsForClientTLS(
         host,
         extraCertificateOptions={"raiseMinimumTo": TLSVersion.TLSv1_2},
         **settings,
     )
+
+
+def _authorities(path: Path) -> list[Certificate]:
+    """Return the certificates of ``--tls-ca``."""
+    blocks = path.read_bytes().split(PEM_END)[:-1]
+    try:
+        found = [Certificate.loadPEM(block + PEM_END + b"\n") for block in blocks]
+    except Exception:
+        found = []
+    if not found:
+        raise ConfigurationError(f"--tls-ca {path} holds no usable certificate")
+    return found
+
+
+def _own(cert: Path, key: Path | None) -> PrivateCertificate:
+    """Return our certificate with its key, which stands in a file of its own or in ``cert``."""
+    certificate, where = cert.read_bytes(), cert if key is None else key
+    private = certificate if key is None else key.read_bytes()
+    try:
+        Certificate.loadPEM(certificate)
+    except Exception:
+        raise ConfigurationError(f"--tls-cert {cert} holds no usable certificate") from None
+    try:
+        KeyPair.load(private, FILETYPE_PEM)
+    except Exception:
+        also = "; --tls-key FILE names another" if key is None else ""
+        raise ConfigurationError(f"{where} holds no usable private key{also}") from None
+    try:
+        own: PrivateCertificate = PrivateCertificate.loadPEM(certificate + b"\n" + private)
+    except Exception:
+        raise ConfigurationError(f"the key in {where} is not that of {cert}") from None
+    return own

@@ -27,6 +27,10 @@ class _Attempts:
         self._endpoint = endpoint
         self._service = service
 
+    def __repr__(self) -> str:
+        """Return what Twisted's service logs of its attempts."""
+        return repr(self._endpoint)
+
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
         service = self._service
         with service._asked():
@@ -83,7 +87,8 @@ class ClientComeback(Comeback[S]):
         self._connection = connection
         session = self._sessionIn(connection)
         established: Deferred[S] = session.whenEstablished()
-        established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
+        with self._asked():
+            established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
         return connection
 
     def _unconnected(self, failure: Failure) -> Failure:

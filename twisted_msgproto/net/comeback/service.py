@@ -381,6 +381,7 @@ class Comeback(Service, Generic[S]):
         self.session = None
         self._change(ComebackState.DOWN)
         self._ending = False
-        self._stopping.fire(None)
-        if self.running and not self._ending:  # it was started again meanwhile
+        stopping, self._stopping = self._stopping, Waiters()
+        if self.running:  # it was started again meanwhile
             self._restart()
+        stopping.fire(None)  # last: whoever waited for this may start or stop it again

@@ -150,9 +150,11 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     def check(self, payload: str, attachments: Sequence[bytes | Slot] = ()) -> None:
         """Raise what a verb would raise for this payload and these attachments; send nothing.
 
-        LimitExceeded above the limits, UnicodeEncodeError for what is no text, TypeError for what
-        is no attachment.
+        LimitExceeded above the limits, UnicodeEncodeError for what is no text, TypeError for a
+        payload that is no ``str`` and for what is no attachment.
         """
+        if not isinstance(payload, str):
+            raise TypeError(f"a payload is text, not {type(payload).__name__}")
         if len(payload) > self._characters_max:
             raise LimitExceeded("the payload is above payload-characters")
         if not payload.isascii():
@@ -170,7 +172,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self, kind: type[Frame], id: str, payload: str, attachments: Sequence[bytes | Slot]
     ) -> None:
         """Queue a command and its attachments, or raise what ``check`` raises."""
-        if attachments or len(payload) > self._characters_max or not payload.isascii():
+        if (
+            attachments
+            or not isinstance(payload, str)
+            or len(payload) > self._characters_max
+            or not payload.isascii()
+        ):
             self.check(payload, attachments)
         self._out.append(command_text(kind, id, payload, len(attachments)))
         if not attachments:
@@ -237,7 +244,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         seconds: float = 0.0,
     ) -> int:
         """Call what the peer registered as ``callback``; otherwise like ``call`` (``UM-11``)."""
-        payload = f"{base36(callback)}:{argument}"
+        payload = base36(callback) + ":" + argument
         return self.own_call(Callback, payload, attachments, waiter, deadline, seconds)
 
     def own_call(
@@ -366,7 +373,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._sending()
         if "=" in name:
             raise ValueError(f"an attribute's name has no '=': {name!r}")
-        self._send(SetAttribute, "", f"{name}={value}", attachments)
+        self._send(SetAttribute, "", name + "=" + value, attachments)
 
     def unset_attribute(self, name: str) -> None:
         """Unset an attribute at the peer (``UM-16``)."""
