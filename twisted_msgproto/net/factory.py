@@ -26,6 +26,7 @@ from ..core.limits import Limit, Limits
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
+from .peerlog import FAULTS, LIMITS, PeerLog, Topic
 from .sink import IMessageSink
 
 T = TypeVar("T")
@@ -197,6 +198,26 @@ class SessionFactory:
     def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
         """A protocol says that its connection is lost, and what its ``connectionLost`` was told."""
 
+    @property
+    def peerLog(self) -> PeerLog:
+        """Return the front of the log for what peers do; all servers of a process share it."""
+        return self.budget.peer_log
+
+    def writeOf(
+        self,
+        log: Logger,
+        host: str,
+        text: str,
+        /,
+        *,
+        reason: str,
+        topic: Topic = FAULTS,
+        **fields: Any,
+    ) -> None:
+        """Log what the peer at ``host`` did; lines of one address are summed up (NB-09)."""
+        now = self.clock.seconds()
+        self.peerLog.write(topic, log, host, now, text, reason=reason, **fields)
+
     def countFault(self, reason: str) -> None:
         """A peer broke the protocol."""
         self.counters["faults"] += 1
@@ -229,6 +250,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """Make a factory as :class:`SessionFactory` does."""
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.outputLedger = self.budget.held
+        self.peerLog.clock = self.clock
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
@@ -251,6 +273,19 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def _turnedAway(self, limit: str) -> None:
         self.counters["turned_away"] += 1
         self.counters[f"turned_away:{limit}"] += 1
+        if self.draining:
+            return
+        self.writeOf(
+            self.log,
+            f"{self.protocolName}: limit {limit}",
+            "{protocol}: a connection was refused: {limit} is {most}"
+            " (--limit {limit}=NUMBER changes it)",
+            reason="refused",
+            topic=LIMITS,
+            protocol=self.protocolName,
+            limit=limit,
+            most=self.limits.integer(limit),
+        )
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
         """Note that a connection is made; its protocol calls this.
@@ -299,7 +334,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             self.countFault("tls")
             peer = peer_name(transport.getPeer())
             text = shown(tls_text(reason.value))[1:-1]
-            self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
+            line = "{peer}: closed: TLS: {text}"
+            host = host_of(transport.getPeer())
+            self.writeOf(self.log, host, line, peer=peer, text=text, reason="tls")
 
     # ── sessions ────────────────────────────────────────────────────────────────────────────────
 
@@ -337,6 +374,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """
         if self._drained is None:
             self.draining = True
+            self.peerLog.sum_up()
             self._drained = Deferred()
             deadline = self.clock.callLater(self.limits["drain"], self._cutOff)
             self._drained.addBoth(lambda result: deadline.active() and deadline.cancel())
@@ -355,4 +393,5 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def _lookDrained(self) -> None:
         drained = self._drained
         if drained is not None and not drained.called and not self.liveConnections:
+            self.peerLog.sum_up()
             drained.callback(None)

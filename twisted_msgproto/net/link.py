@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import Protocol, connectionDone
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -35,6 +35,7 @@ from ..core.errors import (
 from .backpressure import ReadControl
 from .delivery import Delivery, tell_not_stored
 from .factory import SessionFactory, peer_name, tls_refusal
+from .peerlog import NEWS
 from .timer import MachineTimer
 from .wires import Wire
 from .wires.stream import StreamWire
@@ -405,12 +406,27 @@ class Link(Protocol):
 
     def _tell(self, fault: Fault, end: str = "closed") -> None:
         self.factory.countFault(fault.reason)
-        self.log.warn(
+        self.factory.writeOf(
+            self.log,
+            self.address,
             f"{{peer}}: {end}: {{text}} (starts with {{octets}})",
             peer=self.peer,
             text=shown(fault.text)[1:-1],
             octets=fault.octets.hex(" ") or "nothing",
             reason=fault.reason,
+        )
+
+    def tellOf(self, line: str, reason: str, **fields: Any) -> None:
+        """Log what the peer did, though it was no fault; ``reason`` is what a sum calls it."""
+        self.factory.writeOf(
+            self.log,
+            self.address,
+            line,
+            reason=reason,
+            topic=NEWS,
+            level=LogLevel.info,
+            peer=self.peer,
+            **fields,
         )
 
     def unread(self) -> None:
@@ -420,7 +436,7 @@ class Link(Protocol):
             self.because(TimedOut(f"the peer took no octets for {seconds:g} s"))
             self.factory.countFault("unread")
             text = "{peer}: closed: it does not read what it is sent"
-            self.log.warn(text, peer=self.peer, reason="unread")
+            self.factory.writeOf(self.log, self.address, text, peer=self.peer, reason="unread")
         self._abort()
 
     # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
