@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast, runtime_checkable
+from typing import Protocol as Shape
 
 from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError, ZeroReturnError
@@ -23,6 +24,7 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
+from .addresses import network_of
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
@@ -68,6 +70,31 @@ COMMON_LIMITS: Final = (
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
 )
 """Every server has these limits."""
+
+
+CROWDED: Final = 0.9
+"""From this share of ``connections`` on, silent connections make room for newcomers."""
+
+SILENT_SECONDS: Final = 60.0
+"""A connection whose peer said nothing for so long may be closed for a newcomer."""
+
+ROOM_SEARCH_SECONDS: Final = 1.0
+"""After a search in vain, silent connections are not looked for in this time."""
+
+
+@runtime_checkable
+class Displaceable(Shape):
+    """Describes what is needed of a connection that may be closed for a newcomer."""
+
+    heard: float
+    peer: str
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything is owed to the peer."""
+
+    def displace(self) -> None:
+        """Close the connection at once."""
 
 
 class SessionNames:
@@ -254,6 +281,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
+        self._roomless = 0.0  # until then nobody who is silent is looked for
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
@@ -262,13 +290,61 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """Return a protocol for a new connection; None (the connection is closed) above a limit."""
         host = host_of(addr)
         per_address = self.limits.integer("connections-per-address")
-        if self.draining or self._taken >= self.limits.integer("connections"):
+        most = self.limits.integer("connections")
+        if self.draining or (
+            self._taken >= most * CROWDED and not self._makesRoom(host) and self._taken >= most
+        ):
             self._turnedAway("connections")
             return None
         if per_address and host and self._perAddress[host] >= per_address:
             self._turnedAway("connections-per-address")
             return None
         return cast(Protocol | None, super().buildProtocol(addr))
+
+    def _makesRoom(self, host: str) -> bool:
+        """Whether a silent connection of the largest address group was closed for a newcomer.
+
+        The newcomer's group is smaller than that one, with it as well.  A search in vain is not
+        repeated for a second: it looks at every connection.
+        """
+        now = self.clock.seconds()
+        if now < self._roomless:
+            return False
+        groups: dict[str, list[Any]] = {}
+        networks = {address: network_of(address) for address in set(self.liveConnections.values())}
+        for protocol, address in self.liveConnections.items():
+            network = networks[address]
+            if network is not None:
+                groups.setdefault(network, []).append(protocol)
+        largest = max(groups.values(), key=len, default=[])
+        own = len(groups.get(network_of(host) or "", ()))
+        silent = [
+            protocol
+            for protocol in largest
+            if isinstance(protocol, Displaceable)
+            and protocol.heard + SILENT_SECONDS <= now
+            and not protocol.owes
+        ]
+        if not silent:
+            self._roomless = now + ROOM_SEARCH_SECONDS
+            return False
+        if own + 1 >= len(largest):
+            return False
+        longest = min(silent, key=lambda protocol: protocol.heard)
+        self.counters["displaced"] += 1
+        self.writeOf(
+            self.log,
+            f"{self.protocolName}: displaced",
+            "{protocol}: {peer} was closed for a newcomer: it was silent and its address has the"
+            " most connections; connections is {most} (--limit connections=NUMBER changes it)",
+            reason="displaced",
+            topic=LIMITS,
+            protocol=self.protocolName,
+            peer=longest.peer,
+            most=self.limits.integer("connections"),
+        )
+        longest.displace()
+        return True
 
     def _turnedAway(self, limit: str) -> None:
         self.counters["turned_away"] += 1

@@ -64,6 +64,7 @@ class Link(Protocol):
         peer: the peer's transport address as text.
         address: the peer's host alone; empty where there is none.
         loss: what the transport said when the connection was lost; None while it lives.
+        heard: when the peer was heard last, in seconds of the clock.
         ending: why the connection has ended, or is being ended by this side; None while it lives.
             Those hear it who wait for something of this connection.
     """
@@ -99,6 +100,7 @@ class Link(Protocol):
     session: str
     peer: str
     address: str
+    heard: float
     loss: Failure | None = None
     ending: Exception | None = None
 
@@ -173,6 +175,7 @@ class Link(Protocol):
         self.address = str(getattr(address, "host", ""))
         self.session = factory.sessionNames.next()
         self._now = clock.seconds
+        self.heard = self._now()
         self._tally = factory.counters.settled
         self._deaf = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
@@ -232,12 +235,14 @@ class Link(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Octets came from a byte stream."""
         if not self._ended:
-            self._follow(self.machine.receive(data, self._now()))
+            self.heard = now = self._now()
+            self._follow(self.machine.receive(data, now))
 
     def received(self, inputs: Any) -> None:
         """Inputs of one read came from a wire."""
         if not self._ended:
-            self._follow(self.machine.receive(inputs, self._now()))
+            self.heard = now = self._now()
+            self._follow(self.machine.receive(inputs, now))
 
     def readConnectionLost(self) -> None:
         """The peer has shut its sending side: answer what came, then close (HO-06)."""
@@ -463,6 +468,22 @@ class Link(Protocol):
             self.because(ConnectionClosed(f"cut off: {text}"))
             self._tell(Fault("process-held-octets", text), "cut off")
             self._abort()
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything is owed to the peer, or unfinished, so that its place is not free."""
+        return bool(
+            self._ended
+            or self._held
+            or self._delivery.unsafe_batches
+            or self.wire.full
+            or not self.machine.whole
+        )
+
+    def displace(self) -> None:
+        """Give up the place of this connection, which is silent, to a newcomer (NB-08)."""
+        self.because(ConnectionClosed("silent while connections were short"))
+        self._abort()
 
     def _hold(self, octets: int) -> None:
         """Note how many octets of unfinished messages are held."""
