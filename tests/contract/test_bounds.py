@@ -82,6 +82,26 @@ class Slow:
         world.wait(1)
 
 
+class Crowds:
+    """Who is silent makes room for newcomers from other addresses."""
+
+    @only(*CONNECTED)
+    def test_silent_connections_do_not_lock_others_out__NB_08(self: Any) -> None:
+        world = self.world(SafeSink(), connections=20)
+        silent = [world.join(host="198.51.100.1") for _ in range(20)]
+        world.wait(2)  # nobody was silent when the last of them came; that is looked at again
+        for peer in silent:
+            peer.server.heard -= 60
+        good = world.join(host="192.0.2.7")
+        sent = good.send(b"y")
+        world.pump()
+        self.successResultOf(sent)
+        self.assertEqual(sum(peer.gone for peer in silent), 1)
+        self.assertEqual(world.factory.counters["displaced"], 1)
+        told = [text for text in world.lines(LogLevel.warn) if "for a newcomer" in text]
+        self.assertEqual(len(told), 1)
+
+
 class Bounds:
     """What peers can make us hold, and what we do not write."""
 
@@ -182,4 +202,4 @@ class Bounds:
         return calls.count
 
 
-over_all(globals(), Slow, Bounds)
+over_all(globals(), Slow, Crowds, Bounds)

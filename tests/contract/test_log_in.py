@@ -141,7 +141,7 @@ class LogIn:
         self.assertIn(f"{ELSEWHERE}: login as 'me' refused", lines[0])
         world.wait(60, 10)
         self.successResultOf(world.log_in(NAME, RIGHT))
-        self.assertIn(f"{ELSEWHERE}: 35 more logins refused", world.lines()[-1])
+        self.assertIn(f"{ELSEWHERE}: … and 35 more logins refused", world.lines()[-1])
         self.assertNotIn("geheim", repr(world.logged))
         self.assertEqual(world.factory.counters["login_failures"], 40)
 

@@ -112,9 +112,13 @@ STREAMS = {
 """Name → what is sent, the reason which is counted, the limits it may reach (in octets)."""
 
 
-def attack(port, octets):
-    """Send it behind a whole event which fills no window; (our address, all that came back)."""
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as line:
+def attack(port, octets, number=1):
+    """Send it behind a whole event which fills no window; (our address, all that came back).
+
+    ``number`` makes the address: of one, few lines are written to the log (NB-09).
+    """
+    ours = (f"127.0.0.{number}", 0)
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS, ours) as line:
         host, number = line.getsockname()
         said = b""
         try:
@@ -146,7 +150,7 @@ def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp
     for number, (name, (octets, reason, reached)) in enumerate(STREAMS.items(), 1):
         forget_the_peak(server)
         before = resident(server)
-        peer, said = attack(port, octets)
+        peer, said = attack(port, octets, number)
         assert said == b"", f"{name}: {said[:20]!r}"
         cost = most_resident(server) - before
         assert cost <= reached + COST_MAX, f"{name}: {cost / MEBI:.0f} MiB"

@@ -6,12 +6,13 @@ from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address, 
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limit
 from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionNames, peer_name
+from twisted_msgproto.net.gateway import address_name
 
 
 class Factory(MsgprotoServerFactory):
@@ -33,6 +34,20 @@ def test_connections_are_bounded():
     server.connectionOpened(server.buildProtocol(None), "a")
     assert server.buildProtocol(None) is None
     assert server.counters["turned_away:connections"] == 1
+
+
+def test_a_limit_that_is_met_is_said_once_a_minute_with_its_option__NB_08():
+    server = factory(connections=1)
+    server.connectionOpened(server.buildProtocol(None), "a")
+    with capturedLogs() as lines:
+        for _ in range(313):
+            assert server.buildProtocol(None) is None
+        server.clock.advance(60)
+    assert [formatEvent(line) for line in lines] == [
+        "test: a connection was refused: connections is 1 (--limit connections=NUMBER changes it)",
+        "test: limit connections: … and 312 more like it within 60 s (312 refused)",
+    ]
+    assert server.counters["turned_away:connections"] == 313
 
 
 def test_connections_of_one_address_are_bounded_by_option():
@@ -98,3 +113,17 @@ def test_session_names_are_unique_and_public():
 )
 def test_a_peers_address_is_text(address, name):
     assert peer_name(address) == name.replace("h:1", peer_name(HostnameAddress(b"h", 1)))
+
+
+@pytest.mark.parametrize(
+    ("description", "name"),
+    [
+        ("mtls:0:privateKey=k", "mtls:192.0.2.1:80"),
+        ("ssl:0", "ssl:192.0.2.1:80"),
+        ("haproxy:ssl:0", "ssl:192.0.2.1:80"),
+        ("tcp:0", "tcp:192.0.2.1:80"),
+        ("", "tcp:192.0.2.1:80"),
+    ],
+)
+def test_an_endpoint_of_tls_is_announced_by_its_own_name__NB_13(description, name):
+    assert address_name(IPv4Address("TCP", "192.0.2.1", 80), description) == name

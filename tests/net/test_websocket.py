@@ -11,6 +11,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
@@ -656,6 +657,14 @@ class Letting(TestCase):
         self.assertEqual(self.status(b"Origin: http://localhost\r\n"), b"403")
         self.assertEqual(self.status(b"Origin: http://any\r\n", origins=["*"]), b"101")
         self.assertEqual(self.status(b"Origin: null\r\n", origins=["null"]), b"101")
+
+    def test_a_refused_origin_is_a_line_with_the_option_that_allows_it__NB_13(self):
+        with capturedLogs() as lines:
+            connection, _, _ = server(b"Origin: http://evil\r\n")
+        told = [formatEvent(line) for line in lines if line["log_level"] is LogLevel.warn]
+        self.assertEqual(len(told), 1)
+        self.assertIn("a web page from http://evil may not connect (--origin allows it)", told[0])
+        lose(connection)
 
     def test_refusals_are_counted(self):
         connection, _, _ = server(b"Origin: http://evil\r\n")

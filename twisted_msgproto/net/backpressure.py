@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, Final
 
 from .ledger import Clock, Ledger
+from .peerlog import PeerLog
 
 _NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 octets
 
@@ -65,12 +66,14 @@ class OctetBudget:
         waiting: octets that wait now.
         senders: connections of which something waits now; each one's share is limit / senders.
         held: what peers make the process hold, and what cannot wait for the sink.
+        peer_log: what peers do is logged through it, whichever server they came to.
     """
 
     def __init__(self, limit: float = inf, reason: str = "process-octets") -> None:
         """``reason`` is what connections are paused for; two budgets have two reasons."""
         self.limit = limit
         self.held = Ledger()
+        self.peer_log = PeerLog()
         self._reason = reason
         self.waiting = 0
         self.senders = 0

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast, runtime_checkable
+from typing import Protocol as Shape
 
 from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError, ZeroReturnError
@@ -23,9 +24,11 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
+from .addresses import network_of
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
+from .peerlog import FAULTS, LIMITS, PeerLog, Topic
 from .sink import IMessageSink
 
 T = TypeVar("T")
@@ -67,6 +70,31 @@ COMMON_LIMITS: Final = (
     Limit("drain", 4.0, "s", "to make safe and acknowledge what arrived, when the server stops"),
 )
 """Every server has these limits."""
+
+
+CROWDED: Final = 0.9
+"""From this share of ``connections`` on, silent connections make room for newcomers."""
+
+SILENT_SECONDS: Final = 60.0
+"""A connection whose peer said nothing for so long may be closed for a newcomer."""
+
+ROOM_SEARCH_SECONDS: Final = 1.0
+"""After a search in vain, silent connections are not looked for in this time."""
+
+
+@runtime_checkable
+class Displaceable(Shape):
+    """Describes what is needed of a connection that may be closed for a newcomer."""
+
+    heard: float
+    peer: str
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything is owed to the peer."""
+
+    def displace(self) -> None:
+        """Close the connection at once."""
 
 
 class SessionNames:
@@ -197,6 +225,26 @@ class SessionFactory:
     def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
         """A protocol says that its connection is lost, and what its ``connectionLost`` was told."""
 
+    @property
+    def peerLog(self) -> PeerLog:
+        """Return the front of the log for what peers do; all servers of a process share it."""
+        return self.budget.peer_log
+
+    def writeOf(
+        self,
+        log: Logger,
+        host: str,
+        text: str,
+        /,
+        *,
+        reason: str,
+        topic: Topic = FAULTS,
+        **fields: Any,
+    ) -> None:
+        """Log what the peer at ``host`` did; lines of one address are summed up (NB-09)."""
+        now = self.clock.seconds()
+        self.peerLog.write(topic, log, host, now, text, reason=reason, **fields)
+
     def countFault(self, reason: str) -> None:
         """A peer broke the protocol."""
         self.counters["faults"] += 1
@@ -229,9 +277,11 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """Make a factory as :class:`SessionFactory` does."""
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
         self.outputLedger = self.budget.held
+        self.peerLog.clock = self.clock
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
+        self._roomless = 0.0  # until then nobody who is silent is looked for
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
@@ -240,7 +290,10 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """Return a protocol for a new connection; None (the connection is closed) above a limit."""
         host = host_of(addr)
         per_address = self.limits.integer("connections-per-address")
-        if self.draining or self._taken >= self.limits.integer("connections"):
+        most = self.limits.integer("connections")
+        if self.draining or (
+            self._taken >= most * CROWDED and not self._makesRoom(host) and self._taken >= most
+        ):
             self._turnedAway("connections")
             return None
         if per_address and host and self._perAddress[host] >= per_address:
@@ -248,9 +301,67 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             return None
         return cast(Protocol | None, super().buildProtocol(addr))
 
+    def _makesRoom(self, host: str) -> bool:
+        """Whether a silent connection of the largest address group was closed for a newcomer.
+
+        The newcomer's group is smaller than that one, with it as well.  A search in vain is not
+        repeated for a second: it looks at every connection.
+        """
+        now = self.clock.seconds()
+        if now < self._roomless:
+            return False
+        groups: dict[str, list[Any]] = {}
+        networks = {address: network_of(address) for address in set(self.liveConnections.values())}
+        for protocol, address in self.liveConnections.items():
+            network = networks[address]
+            if network is not None:
+                groups.setdefault(network, []).append(protocol)
+        largest = max(groups.values(), key=len, default=[])
+        own = len(groups.get(network_of(host) or "", ()))
+        silent = [
+            protocol
+            for protocol in largest
+            if isinstance(protocol, Displaceable)
+            and protocol.heard + SILENT_SECONDS <= now
+            and not protocol.owes
+        ]
+        if not silent:
+            self._roomless = now + ROOM_SEARCH_SECONDS
+            return False
+        if own + 1 >= len(largest):
+            return False
+        longest = min(silent, key=lambda protocol: protocol.heard)
+        self.counters["displaced"] += 1
+        self.writeOf(
+            self.log,
+            f"{self.protocolName}: displaced",
+            "{protocol}: {peer} was closed for a newcomer: it was silent and its address has the"
+            " most connections; connections is {most} (--limit connections=NUMBER changes it)",
+            reason="displaced",
+            topic=LIMITS,
+            protocol=self.protocolName,
+            peer=longest.peer,
+            most=self.limits.integer("connections"),
+        )
+        longest.displace()
+        return True
+
     def _turnedAway(self, limit: str) -> None:
         self.counters["turned_away"] += 1
         self.counters[f"turned_away:{limit}"] += 1
+        if self.draining:
+            return
+        self.writeOf(
+            self.log,
+            f"{self.protocolName}: limit {limit}",
+            "{protocol}: a connection was refused: {limit} is {most}"
+            " (--limit {limit}=NUMBER changes it)",
+            reason="refused",
+            topic=LIMITS,
+            protocol=self.protocolName,
+            limit=limit,
+            most=self.limits.integer(limit),
+        )
 
     def connectionOpened(self, protocol: Any, host: str) -> None:
         """Note that a connection is made; its protocol calls this.
@@ -299,7 +410,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             self.countFault("tls")
             peer = peer_name(transport.getPeer())
             text = shown(tls_text(reason.value))[1:-1]
-            self.log.warn("{peer}: closed: TLS: {text}", peer=peer, text=text, reason="tls")
+            line = "{peer}: closed: TLS: {text}"
+            host = host_of(transport.getPeer())
+            self.writeOf(self.log, host, line, peer=peer, text=text, reason="tls")
 
     # ── sessions ────────────────────────────────────────────────────────────────────────────────
 
@@ -337,6 +450,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """
         if self._drained is None:
             self.draining = True
+            self.peerLog.sum_up()
             self._drained = Deferred()
             deadline = self.clock.callLater(self.limits["drain"], self._cutOff)
             self._drained.addBoth(lambda result: deadline.active() and deadline.cancel())
@@ -355,4 +469,5 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     def _lookDrained(self) -> None:
         drained = self._drained
         if drained is not None and not drained.called and not self.liveConnections:
+            self.peerLog.sum_up()
             drained.callback(None)

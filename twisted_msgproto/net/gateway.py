@@ -189,12 +189,20 @@ def announce(name: str, address: str) -> None:
     print(f"{name} listening on {address}", file=sys.stdout, flush=True)
 
 
-def address_name(address: Any) -> str:
+_TLS_ENDPOINTS: Final = frozenset(("mtls", "ssl", "tls"))
+
+
+def address_name(address: Any, description: str = "") -> str:
     """Return a listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``,
     ``unix:/run/x``.
+
+    ``description`` is the endpoint string that was listened on: those that speak TLS are named as
+    there, ``mtls:127.0.0.1:5044`` (NB-13).
     """
     if getattr(address, "host", None) is not None:
-        return f"{str(address.type).lower()}:{peer_name(address)}"
+        kind = description.removeprefix("haproxy:").partition(":")[0]
+        kind = kind if kind in _TLS_ENDPOINTS else str(address.type).lower()
+        return f"{kind}:{peer_name(address)}"
     return f"unix:{peer_name(address)}"
 
 
@@ -225,16 +233,19 @@ class ListeningService(Service):
         for description in self._descriptions:
             endpoint = endpoints.serverFromString(self._reactor, description)
             endpoint.listen(self.factory).addCallbacks(
-                self._listening, self._refused, errbackArgs=(description,)
+                self._listening,
+                self._refused,
+                callbackArgs=(description,),
+                errbackArgs=(description,),
             )
             if self._refusal and not self._reactor.running:
                 raise CannotStart(self._refusal)
 
-    def _listening(self, port: IListeningPort) -> None:
+    def _listening(self, port: IListeningPort, description: str) -> None:
         self.ports.append(port)
         # Once the reactor runs: from then on a signal ends the process in peace, too.
         self._reactor.callWhenRunning(
-            self._announced, self.factory.protocolName, address_name(port.getHost())
+            self._announced, self.factory.protocolName, address_name(port.getHost(), description)
         )
 
     def _refused(self, failure: Any, description: str) -> None:

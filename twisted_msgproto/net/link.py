@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import Protocol, connectionDone
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -36,6 +36,7 @@ from .backpressure import ReadControl
 from .delivery import Delivery, tell_not_stored
 from .factory import SessionFactory, peer_name, tls_refusal
 from .hooks import run_on
+from .peerlog import NEWS
 from .timer import MachineTimer
 from .wires import Wire
 from .wires.stream import StreamWire
@@ -64,6 +65,7 @@ class Link(Protocol):
         peer: the peer's transport address as text.
         address: the peer's host alone; empty where there is none.
         loss: what the transport said when the connection was lost; None while it lives.
+        heard: when the peer was heard last, in seconds of the clock.
         ending: why the connection has ended, or is being ended by this side; None while it lives.
             Those hear it who wait for something of this connection.
     """
@@ -99,6 +101,7 @@ class Link(Protocol):
     session: str
     peer: str
     address: str
+    heard: float
     loss: Failure | None = None
     ending: Exception | None = None
 
@@ -182,6 +185,7 @@ class Link(Protocol):
         self.address = str(getattr(address, "host", ""))
         self.session = factory.sessionNames.next()
         self._now = clock.seconds
+        self.heard = self._now()
         self._tally = factory.counters.settled
         self._deaf = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
@@ -241,12 +245,14 @@ class Link(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Octets came from a byte stream."""
         if not self._ended:
-            self._follow(self.machine.receive(data, self._now()))
+            self.heard = now = self._now()
+            self._follow(self.machine.receive(data, now))
 
     def received(self, inputs: Any) -> None:
         """Inputs of one read came from a wire."""
         if not self._ended:
-            self._follow(self.machine.receive(inputs, self._now()))
+            self.heard = now = self._now()
+            self._follow(self.machine.receive(inputs, now))
 
     def readConnectionLost(self) -> None:
         """The peer has shut its sending side: answer what came, then close (HO-06)."""
@@ -415,12 +421,27 @@ class Link(Protocol):
 
     def _tell(self, fault: Fault, end: str = "closed") -> None:
         self.factory.countFault(fault.reason)
-        self.log.warn(
+        self.factory.writeOf(
+            self.log,
+            self.address,
             f"{{peer}}: {end}: {{text}} (starts with {{octets}})",
             peer=self.peer,
             text=shown(fault.text)[1:-1],
             octets=fault.octets.hex(" ") or "nothing",
             reason=fault.reason,
+        )
+
+    def tellOf(self, line: str, reason: str, **fields: Any) -> None:
+        """Log what the peer did, though it was no fault; ``reason`` is what a sum calls it."""
+        self.factory.writeOf(
+            self.log,
+            self.address,
+            line,
+            reason=reason,
+            topic=NEWS,
+            level=LogLevel.info,
+            peer=self.peer,
+            **fields,
         )
 
     def unread(self) -> None:
@@ -430,7 +451,7 @@ class Link(Protocol):
             self.because(TimedOut(f"the peer took no octets for {seconds:g} s"))
             self.factory.countFault("unread")
             text = "{peer}: closed: it does not read what it is sent"
-            self.log.warn(text, peer=self.peer, reason="unread")
+            self.factory.writeOf(self.log, self.address, text, peer=self.peer, reason="unread")
         self._abort()
 
     # ── as the ledger's holder ──────────────────────────────────────────────────────────────────
@@ -457,6 +478,22 @@ class Link(Protocol):
             self.because(ConnectionClosed(f"cut off: {text}"))
             self._tell(Fault("process-held-octets", text), "cut off")
             self._abort()
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything is owed to the peer, or unfinished, so that its place is not free."""
+        return bool(
+            self._ended
+            or self._held
+            or self._delivery.unsafe_batches
+            or self.wire.full
+            or not self.machine.whole
+        )
+
+    def displace(self) -> None:
+        """Give up the place of this connection, which is silent, to a newcomer (NB-08)."""
+        self.because(ConnectionClosed("silent while connections were short"))
+        self._abort()
 
     def _hold(self, octets: int) -> None:
         """Note how many octets of unfinished messages are held."""

@@ -93,7 +93,7 @@ class MicroMsg2Protocol(Sending):
 
     def errorReceived(self, code: str, text: str) -> None:
         """The peer sent an ERROR; it closes nothing by itself (``MM-33``).  Logged by default."""
-        self.log.info("{peer}: said {text}", peer=self.peer, text=shown(text))
+        self.tellOf("{peer}: said {text}", "error", text=shown(text))
 
     def commandReceived(self, name: str, parameters: Mapping[str, str]) -> None:
         """Called when a command of one of the agreed extensions came (``MM-15``)."""

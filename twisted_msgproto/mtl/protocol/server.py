@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from math import inf
 from typing import Any, ClassVar, Final
 
 from twisted.cred.portal import Portal
@@ -31,6 +30,7 @@ from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
+from ...net.peerlog import Topic
 from ...net.session import SessionHooks
 from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
@@ -58,11 +58,8 @@ CONTROL_OCTETS_OVER_JSON: Final = 1024
 CONTROL_MESSAGES: Final = 16
 """What libzmq holds of one client's requests, of which one is out at a time, and of its replies."""
 
-REFUSED_LINE_SECONDS: Final = 60.0
-"""An address whose keys are wrong gets at most one line in this time for each reason."""
-
-REFUSED_LINES_MAX: Final = 1000
-"""Addresses and reasons that are remembered for that."""
+KEYS: Final = Topic("more like it", 1)
+"""Clients that libzmq turned away for their keys: they try for ever."""
 
 log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
@@ -201,7 +198,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._data: Any = None
         self._door: Door | None = None
         self._link: BrokerLink | None = None
-        self._told: dict[tuple[str, str], float] = {}  # whose keys were told to be wrong, and when
         self._start(protected=True)
 
     def _start(self, protected: bool) -> None:
@@ -213,6 +209,7 @@ class MtlServerFactory(MsgprotoServerFactory):
                 clock,
                 limits,
                 counters=self.counters,
+                peerLog=self.peerLog,
                 handShake=limits["authentication"],
             )
         self.authenticator = sasl.Authenticator(
@@ -323,17 +320,10 @@ class MtlServerFactory(MsgprotoServerFactory):
         return link
 
     def _refused(self, address: str, text: str) -> None:
-        """libzmq turns a client away for its keys: it tries for ever, so one line a minute."""
+        """libzmq turns a client away for its keys: it tries for ever."""
         self.countFault("hand-shake")
-        now, told = self.clock.seconds(), self._told
-        if told.get((address, text), -inf) + REFUSED_LINE_SECONDS > now:
-            return
-        if len(told) >= REFUSED_LINES_MAX:
-            del told[next(iter(told))]
-        told.pop((address, text), None)
-        told[address, text] = now
-        who = address or "a client"
-        log.warn("{who}: not let in: {text}", who=who, text=text, reason="hand-shake")
+        told = f"{address or 'a client'}: not let in: {text}"
+        self.writeOf(log, told, "{text}", text=told, reason="hand-shake", topic=KEYS)
 
     def keyName(self, key: bytes) -> str | None:
         """Return the name of a client's CURVE key; None without CURVE."""
@@ -369,6 +359,7 @@ class MtlServerFactory(MsgprotoServerFactory):
                 self._deadline.cancel()
             link.connectionLost()
             self._control = self._data = None
+            self.peerLog.sum_up()
             self._drained.callback(None)
 
     def connectionOpened(self, protocol: Any, host: str) -> None:

@@ -17,7 +17,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.limits import Limits
-from .audit import NOT_TRIED, UNFINISHED, WRONG, Audit
+from ..peerlog import PeerLog
+from .audit import NOT_TRIED, UNFINISHED, WRONG, write_refused
 from .identities import IIdentity, LoggedIn, Passcode, name_in
 from .throttle import Attempt, Throttle
 
@@ -60,12 +61,14 @@ class Authentication:
         handShake: float = inf,
         interface: Any = IIdentity,
         nameOf: Callable[[Any], str | None] = attrgetter("name"),
+        peerLog: PeerLog | None = None,
     ) -> None:
         """Make the authentication of one server.  ``limits`` contain :data:`.LOGIN_LIMITS`;
         ``clock`` has ``seconds`` and ``callLater``.
 
         ``handShake``: the seconds within which a client has to be answered; no login waits longer.
         ``interface``: the kind of avatar that the portal returns.  ``nameOf``: an avatar's name.
+        ``peerLog``: who was refused is logged through it.
         """
         self.portal = portal
         self._clock = clock
@@ -73,7 +76,7 @@ class Authentication:
         self._interface = interface
         self._name_of = nameOf
         self._throttle = Throttle(limits, handShake)
-        self._audit = Audit()
+        self._peer_log = PeerLog() if peerLog is None else peerLog
         self._waiting: dict[Attempt, _Visit] = {}
         self._deciding = False
         self._timer: Any = None
@@ -125,7 +128,6 @@ class Authentication:
         answer: Deferred[LoggedIn] = Deferred(partial(self._gone, visit))
         visit.answer = answer
         now = self._clock.seconds()
-        self._audit.sum_up(now)
         if IAnonymous.providedBy(credentials):
             self._check(visit)
         else:
@@ -228,7 +230,7 @@ class Authentication:
 
     def _tell(self, visit: _Visit, why: str) -> None:
         self._count("login_failures")
-        self._audit.refused(visit.address, visit.name, why, self._clock.seconds())
+        write_refused(self._peer_log, visit.address, visit.name, why, self._clock.seconds())
 
     def _fail(self, visit: _Visit) -> None:
         visit.call = None

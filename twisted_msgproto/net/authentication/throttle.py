@@ -29,11 +29,11 @@ import unicodedata
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from ipaddress import IPv6Address, ip_address
 from math import inf
 from typing import Final
 
 from ...core.limits import Limit, Limits
+from ..addresses import network_of
 
 LOGIN_LIMITS: Final = (
     Limit("login-delay", 1.0, "s", "from the check of a login to the answer that it failed"),
@@ -89,23 +89,6 @@ WAIT_MIN: Final = 1.0
 
 So at most ``login-line`` such checks are made each second, whatever the hand-shake leaves.
 """
-
-
-def network_of(address: str) -> str | None:
-    """Return whose address it is; None for addresses that stand for many (this machine's, no
-    address).
-    """
-    try:
-        ip = ip_address(address.partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped
-    if ip.is_loopback:
-        return None
-    if isinstance(ip, IPv6Address):
-        return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
-    return str(ip)
 
 
 def key_of(name: str) -> str:

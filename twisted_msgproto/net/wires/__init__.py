@@ -26,6 +26,9 @@ class Wire(ABC):
     write: Callable[[Any], None]
     """Write octets on a byte stream; a list of frames on WebSocket."""
 
+    full: bool = False
+    """Return whether enough waits for the peer: what is written now waits, too."""
+
     held: int = 0
     """Return how many octets of an incomplete input are held; ``received`` with nothing in it
     says that the number has changed.

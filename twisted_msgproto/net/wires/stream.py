@@ -79,6 +79,11 @@ class StreamWire(Wire):
         """Read again."""
         self._transport.resumeProducing()
 
+    @property
+    def full(self) -> bool:  # type: ignore[override]
+        """The transport has enough: what is written now waits."""
+        return self.output.full
+
     def getPeer(self) -> IAddress:
         """Return the peer's address."""
         address: IAddress = self._transport.getPeer()

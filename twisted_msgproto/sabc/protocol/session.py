@@ -171,12 +171,8 @@ class SabcSession(Verbs):
         self._guarded(self.errorReceived, event)
 
     def _frameRefused(self, event: FrameRefused) -> None:
-        log.info(
-            "{peer}: a frame was refused: {text} ({code})",
-            peer=self.peer,
-            text=event.text,
-            code=event.code,
-        )
+        line = "{peer}: a frame was refused: {text} ({code})"
+        self.tellOf(line, "frame refused", text=event.text, code=event.code)
 
     def _frameDiscarded(self, event: FrameDiscarded) -> None:
         self._tellLost("a frame without end was discarded", event.id)
@@ -185,7 +181,7 @@ class SabcSession(Verbs):
         self._tellLost("an unfinished message was given up", event.id)
 
     def _tellLost(self, what: str, id: str | None) -> None:
-        log.info("{peer}: {what}: {id}", peer=self.peer, what=what, id=shown(id or ""))
+        self.tellOf("{peer}: {what}: {id}", "unfinished", what=what, id=shown(id or ""))
 
     def _clientLeaves(self, event: object) -> None:
         """The client wants no more than its answers: the machine sees to it."""

@@ -197,6 +197,7 @@ class SabcServerFactory(MsgprotoServerFactory):
                 self.clock,
                 self.limits,
                 counters=self.counters,
+                peerLog=self.peerLog,
                 handShake=self.limits["connect-seconds"],
             )
         self.lenient = lenient

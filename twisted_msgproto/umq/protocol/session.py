@@ -293,8 +293,8 @@ class UmqSession(Answering):
     def _onFatal(self, event: FatalReceived) -> None:
         self._tally["fatals"] += 1
         code = "no code" if event.code is None else event.code
-        text = "{peer}: ended by the peer: {code} {text}"
-        self.log.info(text, peer=self.peer, code=code, text=shown(event.text))
+        line = "{peer}: ended by the peer: {code} {text}"
+        self.tellOf(line, "fatal", code=code, text=shown(event.text))
         refused = SessionRefused(f"{code} {shown(event.text)[1:-1]}", event.code)
         self._leave(refused)
 

@@ -248,6 +248,7 @@ class UmqServerFactory(MsgprotoServerFactory):
                 self.clock,
                 self.limits,
                 counters=self.counters,
+                peerLog=self.peerLog,
                 handShake=self.limits["hello-seconds"],
                 interface=IUmqIdentity,
                 nameOf=lambda avatar: str(avatar) or None,

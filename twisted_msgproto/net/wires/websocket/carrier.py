@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from twisted_msgproto.core.errors import ConnectionClosed, shown
 
 from ...comeback import tls_refusal
+from ...factory import host_of
 from ...prompt import prompt_write
 from ..output import Output
 from .frames import BINARY, TEXT, close_reason, xored
@@ -199,8 +200,11 @@ class Carrier(_Mixin):
                 self._handOn()
         except Exception:
             # autobahn did not expect this input.  The peer is the cause, so no more than a line.
-            log.info(
+            self.factory.sessions.writeOf(
+                log,
+                host_of(self.transport.getPeer()),
                 "{peer}: dropped, autobahn failed: {error}",
+                reason="websocket",
                 peer=self.peer,
                 error=shown(Failure().getErrorMessage()),
             )
@@ -512,7 +516,7 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
         if self.factory.sessions.draining:
             raise ConnectionDeny(ConnectionDeny.SERVICE_UNAVAILABLE, "the server stops")
         if request.origin and not self.factory.origin_allowed(request.origin):
-            self.factory.refused_origins += 1
+            self.factory.refusedOrigin(self.transport.getPeer(), request.origin)
             raise ConnectionDeny(ConnectionDeny.FORBIDDEN, "origin not allowed")
         for name in request.protocols:
             if name in self.factory.protocols:

@@ -9,13 +9,14 @@ from autobahn.twisted import websocket as autobahn
 from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.python.failure import Failure
 
+from twisted_msgproto.core.errors import shown
 from twisted_msgproto.core.limits import Limits
 
-from ...factory import MsgprotoServerFactory, SessionFactory
+from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
 from ..origins import origin_of, parse_address, parse_origins
 from .carrier import Carrier, ClientCarrier, ServerCarrier
 from .limits import CLOSE_LEAVING, CLOSE_NORMAL
-from .quiet import PlainTimer
+from .quiet import PlainTimer, log
 from .wire import FramedSession, WebSocketWire
 
 Build = Callable[[IAddress | None], Any]
@@ -133,6 +134,18 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
             return origin_of(origin) in self.origins
         except ValueError:
             return False
+
+    def refusedOrigin(self, address: IAddress, origin: str) -> None:
+        """A web page's origin is not among those that may connect: say so, and what allows it."""
+        self.refused_origins += 1
+        self.sessions.writeOf(
+            log,
+            host_of(address),
+            "{peer}: refused: a web page from {origin} may not connect (--origin allows it)",
+            reason="origin",
+            peer=peer_name(address),
+            origin=shown(origin)[1:-1],
+        )
 
     def buildProtocol(self, address: Any) -> Any:
         """Return a connection with a session in it, or None (which closes it) above a limit."""

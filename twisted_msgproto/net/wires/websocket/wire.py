@@ -130,6 +130,11 @@ class WebSocketWire(Wire):
         return self._carrier.output.full
 
     @property
+    def full(self) -> bool:  # type: ignore[override]
+        """The transport has enough: what is written now waits."""
+        return self._carrier.output.full
+
+    @property
     def moved_at(self) -> float:
         """Return when the peer last read something of what waited, as :class:`..output.Output`
         does.
