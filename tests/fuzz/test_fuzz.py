@@ -72,13 +72,13 @@ def forgets_a_started_frame():
 
 def inflates_without_bound():
     """Lumberjack: what a compressed frame inflates to is not counted."""
-    inflate = lumberjack.Decoder._inflate
+    refill = lumberjack.Decoder._refill
 
-    def uncounted(self, inflation):
-        self._inflated_octets = 0
-        return inflate(self, inflation)
+    def uncounted(self, level):
+        self._inflated_octets = self._nested_inflated_octets = 0
+        return refill(self, level)
 
-    return mock.patch.object(lumberjack.Decoder, "_inflate", uncounted)
+    return mock.patch.object(lumberjack.Decoder, "_refill", uncounted)
 
 
 def waits_for_one_octet_more():

@@ -66,7 +66,7 @@ STREAMS = {
     "a document of 2 GB": (frame(b"J", 1, 1 << 31), "json-limit", 0),
     "a document of 4 GB": (frame(b"J", 1, (1 << 32) - 1), "json-limit", 0),
     "a document just above the limit": (frame(b"J", 1, 16 * MEBI + 1), "json-limit", 0),
-    "a window above the limit": (encode_window(16_385), "window-limit", 0),
+    "a window above the limit": (encode_window(65_537), "window-limit", 0),
     "a window of all there is": (encode_window((1 << 32) - 1), "window-limit", 0),
     "pairs without end": (frame(b"D", 1, (1 << 32) - 1), "pairs-limit", 0),
     "a key of 2 GB": (frame(b"D", 1, 1, 1 << 31), "key-limit", 0),
