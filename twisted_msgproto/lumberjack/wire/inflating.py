@@ -33,30 +33,27 @@ class Inflation:
         start: the first octets of the C frame, for the log.
         payload: its octets, which are not copied.
         ended: whether the zlib stream has been read to its end.
+        trailing_octets: how many octets stand behind that end.
     """
 
-    __slots__ = ("_given", "_inflater", "_tail", "ended", "payload", "start", "version")
+    __slots__ = (
+        *("_given", "_inflater", "_tail"),
+        *("ended", "payload", "start", "trailing_octets", "version"),
+    )
 
     def __init__(self, version: int, payload: memoryview, start: bytes) -> None:
         self.version = version
         self.payload = payload
         self.start = start
-        self._begin()
-
-    def _begin(self) -> None:
         self.ended = False
-        self._inflater = _inflating.decompressobj()
+        self.trailing_octets = 0
+        self._inflater: Any = _inflating.decompressobj()
         self._tail: bytes | memoryview = b""
         self._given = 0  # octets of the payload
 
     def rewound(self) -> Inflation:
         """Return an inflation of the same payload that stands at its start."""
         return Inflation(self.version, self.payload, self.start)
-
-    @property
-    def trailing_octets(self) -> int:
-        """Return how many octets stand behind the end of the zlib stream; it must have ended."""
-        return len(self._inflater.unused_data) + len(self.payload) - self._given
 
     def more(self, octets_max: int) -> bytes:
         """Return the next octets, at most ``octets_max``; none only at the end.
@@ -76,7 +73,10 @@ class Inflation:
             except _ERRORS as error:
                 raise BrokenStream(f"a compressed frame is not zlib: {error}") from None
             self._tail = inflater.unconsumed_tail
-            self.ended = inflater.eof
+            if inflater.eof:
+                self.ended = True
+                self.trailing_octets = len(inflater.unused_data) + len(payload) - self._given
+                self._inflater = None  # its memory is needed for the next one
             if chunk:
                 chunks.append(chunk)
                 room -= len(chunk)
