@@ -386,7 +386,9 @@ class Decoder:
             version = octets[start]
             self._frames.append(Json(version, sequences, bodies, size, compressed, windows))
         else:
-            self._frames += [Window(octets[start], size, compressed) for _, size in windows]
+            # Where nothing is handed on, the last of windows without events stands for all.
+            told = windows[-1:] if self._reading is _Reading.CHECKED else windows
+            self._frames += [Window(octets[start], size, compressed) for _, size in told]
         if windows:
             self._budget -= (STEP_WEIGHT_OCTETS + SHORT.size) * len(windows)
         if too_long:
