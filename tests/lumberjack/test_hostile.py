@@ -90,7 +90,7 @@ STREAMS = {
     "a bomb of documents": (compressed(ZEROS), "inflated-limit", SLICES_MAX),
     "a bomb of windows": (
         compressed(WINDOWS),
-        "inflated-limit",
+        "compressed-windows-limit",
         SLICES_MAX,
     ),
     "a bomb in a bomb": (

@@ -164,6 +164,9 @@ def test_more_windows_than_may_end_in_one_frame_are_refused_with_nothing_of_them
     session = Session(**changes)
     session.receive(encode_compressed(encode_window(0) * 41))
     assert [event.reason for event in session.events] == ["compressed-windows-limit"]
+    session = Session(**changes)
+    session.receive(encode_compressed(encode_window(5) * 41))
+    assert [event.reason for event in session.events] == ["compressed-windows-limit"]
 
 
 def test_nested_frames_have_bounds_of_their_own():

@@ -79,6 +79,7 @@ class _Inspected:
     size: int  # of the window in force
     count: int  # data frames of the current window
     completed: int = 0  # windows, whose acks will wait for the end of the C frame
+    announced: int = 0  # W frames
     version: int = VERSION_2  # of the last data frame
 
     def arrive(self, total: int) -> None:
@@ -88,6 +89,7 @@ class _Inspected:
 
     def announce(self, size: int) -> None:
         """Note a W frame: it ends a short window, and 0 is answered by itself."""
+        self.announced += 1
         if size:
             self.completed += self.count > 0
             self.size, self.count = size, 0
@@ -243,9 +245,9 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
                 seen.arrive(len(frame.sequences) - start)
             elif isinstance(frame, Window):
                 seen.announce(frame.size)
-        if seen.completed > self._windows_max:
+        if max(seen.completed, seen.announced) > self._windows_max:
             name = "compressed-windows"
-            text = f"more windows end in one compressed frame; {name} is {self._windows_max}"
+            text = f"too many windows in one compressed frame; {name} is {self._windows_max}"
             return "compressed-windows-limit", text
         return None
 

@@ -386,9 +386,7 @@ class Decoder:
             version = octets[start]
             self._frames.append(Json(version, sequences, bodies, size, compressed, windows))
         else:
-            # Where nothing is handed on, the last of windows without events stands for all.
-            told = windows[-1:] if self._reading is _Reading.CHECKED else windows
-            self._frames += [Window(octets[start], size, compressed) for _, size in told]
+            self._frames += [Window(octets[start], size, compressed) for _, size in windows]
         if windows:
             self._budget -= (STEP_WEIGHT_OCTETS + SHORT.size) * len(windows)
         if too_long:

@@ -113,7 +113,7 @@ LIMITS: Final = (
         "compressed-windows",
         65_536,
         "windows",
-        "that end within one C frame: their acks wait for its end",
+        "that are announced or end within one C frame: their acks wait for its end",
         1,
     ),
     Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1, OCTETS_MAX),
