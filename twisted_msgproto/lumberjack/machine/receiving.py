@@ -219,7 +219,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             events.append(self._give_out(runs))
         if self.fault is not None:
             events.append(self.fault)
-        if self._waiting_since is None and self._compressed_by_version_2:
+        if not self.decoder.clean and self._waiting_since is None and self._compressed_by_version_2:
             self._waiting_since = now
         waiting = self._window.waiting
         if waiting and waiting[0][0] <= self._window.safe:  # of what had come before this read
@@ -416,7 +416,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._out += acks
         self.counters.acks += sum(map(len, acks)) // ACK_OCTETS
         self._waiting_since = None
-        if self._window.waiting or self._compressed_by_version_2:
+        if self._window.waiting or (not self.decoder.clean and self._compressed_by_version_2):
             self._waiting_since = self._now
             self._look_soon(self._now)
 
@@ -496,8 +496,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         """A version 2 writer is sending a C frame, or waits until all of it was read (NB-10)."""
         decoder = self.decoder
         return (
-            not decoder.clean
-            and decoder.compressed_version == VERSION_2
+            decoder.compressed_version == VERSION_2
             and self.state in _OPEN
             and (self._inspected is None or self._inspected.version == VERSION_2)
         )
