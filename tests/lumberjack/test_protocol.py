@@ -428,6 +428,25 @@ class Unfinished(Case):
         self.lose(server)
 
 
+class Refused(Case):
+    def test_a_batch_which_comes_again_is_told_with_how_often_it_was_refused(self):
+        """NB-10: a refused batch comes again for ever; the line names the option and the count."""
+        server, _ = self.connect(json_octets=100)
+        frame = encode_json([1], [b"x" * 200])
+        server.dataReceived(frame)
+        self.assertIn("a document of 200 octets; json-octets is 100 (", self.lines[-1])
+        self.lose(server)
+        for times in (2, 3):
+            server, _ = self.another()
+            server.dataReceived(frame)
+            self.assertIn(f"is 100; refused {times} times, it comes again (", self.lines[-1])
+            server.connectionLost(Failure(ConnectionDone()))
+        server, _ = self.another()
+        server.dataReceived(encode_json([2], [b"x" * 200]))  # another one
+        self.assertIn("json-octets is 100 (", self.lines[-1])
+        server.connectionLost(Failure(ConnectionDone()))
+
+
 class TheEnd(Case):
     def test_the_protocol_takes_half_closes(self):
         self.assertTrue(IHalfCloseableProtocol.implementedBy(LumberjackServer))

@@ -563,7 +563,7 @@ def test_a_parcel_has_at_least_one_event(version):
     [
         {"version": 3},
         {"window": 0},
-        {"window": 16385},
+        {"window": 65_537},
         {"compress": -1},
         {"compress": 10},
         {"pipelining": 0},

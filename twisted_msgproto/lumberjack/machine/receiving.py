@@ -17,6 +17,8 @@ A C frame may take several calls to decode: finish what is ``unfinished`` before
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, Final, cast
 
@@ -49,6 +51,7 @@ from ..wire import (
     Compressed,
     Data,
     Decoder,
+    Frame,
     Json,
     Window,
     encode_ack,
@@ -67,6 +70,31 @@ def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
     assert type(frame) is Ack
     octets = encode_ack(frame.sequence, frame.version)
     return Fault("wrong-role", f"a frame 'A' from a writer ({refusal})", octets)
+
+
+@dataclass(slots=True)
+class _Inspected:
+    """Counts the windows that end in a C frame before its frames are handed on (NB-10)."""
+
+    size: int  # of the window in force
+    count: int  # data frames of the current window
+    completed: int = 0  # windows, whose acks will wait for the end of the C frame
+    announced: int = 0  # W frames
+    version: int = VERSION_2  # of the last data frame
+
+    def arrive(self, total: int) -> None:
+        """Note ``total`` more data frames."""
+        full, self.count = divmod(self.count + total, self.size)
+        self.completed += full
+
+    def announce(self, size: int) -> None:
+        """Note a W frame: it ends a short window, and 0 is answered by itself."""
+        self.announced += 1
+        if size:
+            self.completed += self.count > 0
+            self.size, self.count = size, 0
+        else:
+            self.completed += 1
 
 
 class Reader(Connection[bytes, bytes, ReaderEvent]):
@@ -99,7 +127,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self.deadlines = Deadlines()
 
         self.counters = ReaderCounters()
-        self.decoder = Decoder(limits)
+        self.decoder = Decoder(limits, self._inspect)
         self.fault: Fault | None = None
 
         self._machine = Machine(READER, Reading.EMPTY)
@@ -111,6 +139,8 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         # What would acknowledge all data frames so far, in the last one's version (LJ-02).
         self._last = encode_ack(0, VERSION_2)
         self._held: list[tuple[int, bytearray]] = []  # acks within a C frame that has not ended
+        self._windows_max = limits.integer("compressed-windows")
+        self._inspected: _Inspected | None = None  # a large C frame, before it is handed on
         self._out: list[bytes | bytearray] = []
         self._paused = False
         self._now = 0.0  # when the last call began
@@ -189,6 +219,8 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             events.append(self._give_out(runs))
         if self.fault is not None:
             events.append(self.fault)
+        if not self.decoder.clean and self._waiting_since is None and self._compressed_by_version_2:
+            self._waiting_since = now
         waiting = self._window.waiting
         if waiting and waiting[0][0] <= self._window.safe:  # of what had come before this read
             self._give_acks(self._window.due())
@@ -196,6 +228,28 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         if due is None or due > now + self._shortest:  # once in a while, and not for each message
             self._look_soon(now)
         return events
+
+    def _inspect(self, frames: Sequence[Frame]) -> tuple[str, str] | None:
+        """Look at frames of a C frame that is checked before it is handed on (``LJ-17``)."""
+        seen = self._inspected
+        if seen is None:
+            seen = self._inspected = _Inspected(self._size, self._count)
+        for frame in frames:
+            if isinstance(frame, Json | Data):
+                seen.version = frame.version
+                start = 0
+                for end, announced in frame.windows:
+                    seen.arrive(end - start)
+                    seen.announce(announced)
+                    start = end
+                seen.arrive(len(frame.sequences) - start)
+            elif isinstance(frame, Window):
+                seen.announce(frame.size)
+        if max(seen.completed, seen.announced) > self._windows_max:
+            name = "compressed-windows"
+            text = f"too many windows in one compressed frame; {name} is {self._windows_max}"
+            return "compressed-windows-limit", text
+        return None
 
     def _follow(self, frame: _OtherFrame) -> bool:
         """Do what a frame without data asks for; False for a fault."""
@@ -282,6 +336,9 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         for place, acks in self._held:
             self._mark(acks, place, held=False)
         self._held.clear()
+        self._inspected = None
+        if not self._window.waiting:
+            self._waiting_since = None
 
     @property
     def _covered(self) -> int:
@@ -359,7 +416,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._out += acks
         self.counters.acks += sum(map(len, acks)) // ACK_OCTETS
         self._waiting_since = None
-        if self._window.waiting:
+        if self._window.waiting or (not self.decoder.clean and self._compressed_by_version_2):
             self._waiting_since = self._now
             self._look_soon(self._now)
 
@@ -422,15 +479,27 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             self._give_acks(self._window.due())
 
     def _keepalive_deadline(self) -> float | None:
-        if not self._keepalive or not self._window.waiting or self._waiting_since is None:
+        if not self._keepalive or self._waiting_since is None or self.state in _SILENT:
             return None
-        if self.state in _SILENT:
-            return None
-        _, waiting = self._window.waiting[0]
         # A v1 writer would take a keep-alive for the ack of its batch (LJ-14).
-        if VERSION_1 in (waiting[0], self._last[0]):
+        if self._last[0] == VERSION_1:
+            return None
+        if self._window.waiting:
+            if self._window.waiting[0][1][0] == VERSION_1:
+                return None
+        elif not self._compressed_by_version_2:
             return None
         return self._waiting_since + self._keepalive
+
+    @property
+    def _compressed_by_version_2(self) -> bool:
+        """A version 2 writer is sending a C frame, or waits until all of it was read (NB-10)."""
+        decoder = self.decoder
+        return (
+            decoder.compressed_version == VERSION_2
+            and self.state in _OPEN
+            and (self._inspected is None or self._inspected.version == VERSION_2)
+        )
 
     def _look_at_waiting(self, now: float) -> None:
         deadline = self._keepalive_deadline()

@@ -13,7 +13,9 @@ Subclass :class:`LumberjackServer` and override its hooks::
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from twisted.logger import Logger
@@ -33,6 +35,10 @@ READ_OCTETS: Final = 1 << 20
 and makes a batch for the queue; ``docs/benchmarks.md`` compares sizes.  The buffer lives for one
 read.
 """
+
+
+REFUSED_MAX: Final = 1000
+"""A factory remembers this many refused batches; it forgets the least recent first."""
 
 
 class LumberjackServer(Session):
@@ -101,7 +107,18 @@ class LumberjackServer(Session):
         )
         self.deliver(batch, event.place)
 
-    actions: ClassVar = {Fault: Session.peerFaulted, JsonReceived: _deliver, DataReceived: _deliver}
+    def peerFaulted(self, fault: Fault) -> None:
+        """End the connection; say how often the same batch was above a limit (NB-10)."""
+        if fault.reason.endswith("-limit"):
+            times = self.factory.refused(self.address, fault)
+            if times > 1:
+                fault = replace(fault, text=f"{fault.text}; refused {times} times, it comes again")
+        super().peerFaulted(fault)
+
+    def _faulted(self, fault: Fault) -> None:
+        self.peerFaulted(fault)
+
+    actions: ClassVar = {Fault: _faulted, JsonReceived: _deliver, DataReceived: _deliver}
 
 
 class LumberjackServerFactory(MsgprotoServerFactory):
@@ -110,6 +127,22 @@ class LumberjackServerFactory(MsgprotoServerFactory):
     protocolName = PROTOCOL
     LIMITS = READER_LIMITS
     protocol = LumberjackServer  # type: ignore[assignment]
+
+    _refused: OrderedDict[tuple[str, str, str, bytes], int] | None = None
+
+    def refused(self, address: str, fault: Fault) -> int:
+        """Note that a batch of this host was above a limit; return how often the same one was.
+
+        A shipper sends a refused batch again for ever, so its owner should hear that (NB-10).
+        """
+        if self._refused is None:
+            self._refused = OrderedDict()
+        batch = (address, fault.reason, fault.text, fault.octets)
+        times = self._refused.pop(batch, 0) + 1
+        self._refused[batch] = times
+        if len(self._refused) > REFUSED_MAX:
+            self._refused.popitem(last=False)
+        return times
 
 
 def _subject(certificate: Any) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Final
 
 from ...core.errors import Fault
 from ...core.limits import Limits
@@ -34,26 +34,7 @@ from .frames import (
     Json,
     Window,
 )
-
-_inflating: Any = zlib
-_INFLATE_ERRORS: tuple[type[Exception], ...] = (zlib.error,)
-try:
-    # isal inflates two to three times faster; zlib does the same work where it is not installed.
-    from isal import isal_zlib
-
-    _inflating = isal_zlib
-    _INFLATE_ERRORS = (zlib.error, cast(type[Exception], isal_zlib.error))
-except ImportError:  # pragma: no cover - the tests run with the extra
-    pass
-
-
-@dataclass(slots=True)
-class _Level:
-    """Is one stream of frames: the connection's own (index 0), or what a C frame inflated to."""
-
-    octets: bytes = b""
-    position: int = 0
-    version: int = 0  # of the C frame around it
+from .inflating import BrokenStream, Inflation, Level
 
 
 @dataclass(slots=True)
@@ -69,24 +50,36 @@ class _PartialData:
     key: str | None = None  # read, its value is not
 
 
-@dataclass(slots=True)
-class _Inflation:
-    """A C frame on its way to be a level: inflated in steps, none larger than a slice."""
+class _Reading(Enum):
+    """How the outermost C frame is read (``LJ-08``, ``LJ-17``, NB-10).
 
-    version: int
-    inflater: Any
-    tail: bytes
-    start: bytes  # its first octets, for the log
-    chunks: list[bytes] = field(default_factory=list)
+    Nothing of a C frame is handed on before it is known to be good to its end.  Frames of a small
+    one are kept until then; a large one is read twice, so that nothing of it needs to be kept.
+    """
+
+    NONE = auto()  # no C frame is being read
+    KEPT = auto()  # its frames are kept until its end; this way every C frame begins
+    CHECKED = auto()  # it is large: its frames are checked and forgotten
+    HANDED_ON = auto()  # it was checked to its end and is read again
+
+
+_KEPT_TURNS: Final = 4
+"""A C frame that takes longer to read than this many turns is read twice: what its frames become
+in memory is bounded by what a turn may decode.
+"""
+
+Inspect = Callable[[Sequence[Frame]], "tuple[str, str] | None"]
 
 
 class Decoder:
     """Turns octets into frames.
 
     ``feed(octets)`` returns the complete frames; call ``feed(b"")`` again as long as ``unfinished``
-    is
-    true: a compressed frame may hold more than one turn should decode.  After a :class:`Fault`
+    is true: a compressed frame may hold more than one turn should decode.  After a :class:`Fault`
     nothing is decoded any more.
+
+    No frame within a C frame is returned before the whole of that C frame was found to be good
+    (``LJ-08``, ``LJ-17``).
 
     Attributes:
         clean: nothing waits for more octets or another call: the stream stands between two frames.
@@ -95,11 +88,22 @@ class Decoder:
         invalid_texts: keys and values that were not UTF-8, kept (``LJ-03``).
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        """``limits`` holds at least :data:`LIMITS`; their defaults where it is None."""
+    def __init__(self, limits: Limits | None = None, inspect: Inspect | None = None) -> None:
+        """``limits`` holds at least :data:`LIMITS`; their defaults where it is None.
+
+        ``inspect`` is called with frames of a large C frame while it is checked, in order, after
+        all frames before it were returned.  It returns the reason and the text of a fault, or None.
+        It sees each frame once, and all of them are returned later.
+        """
         limits = Limits.of(LIMITS) if limits is None else limits
+        self._limits = limits
+        self._inspect: Inspect = inspect or (lambda frames: None)
         self._compressed_octets_max = limits.integer("compressed-octets")
         self._inflated_octets_max = limits.integer("inflated-octets")
+        self._inflated_ratio_max = limits.integer("inflated-ratio")
+        self._nested_compressed_octets_max = limits.integer("nested-compressed-octets")
+        self._nested_inflated_octets_max = limits.integer("nested-inflated-octets")
+        self._compressed_windows_max = limits.integer("compressed-windows")
         self._json_octets_max = limits.integer("json-octets")
         self._data_limits = scan.DataLimits(
             limits.integer("pairs"),
@@ -121,14 +125,24 @@ class Decoder:
         self.trailing_octets = 0
         self.invalid_texts = 0
 
-        self._levels = [_Level()]  # the innermost stream of frames is the last
-        self._inflation: _Inflation | None = None
-        self._inflated_octets = 0  # of the outermost C frame that is being read
+        self._levels = [Level()]  # the innermost stream of frames is the last
+
+        # Of the outermost C frame that is being read:
+        self._reading = _Reading.NONE
+        self._turns = 0  # since it began
+        self._kept: list[Frame] = []  # its frames that are not handed on (yet)
+        self._oddities = (0, 0)  # the two counters when it began
+        self._inflated_octets = 0  # with all nested ones
+        self._inflated_max = 0
+        self._nested_compressed_octets = 0
+        self._nested_inflated_octets = 0
+
         self._partial: _PartialData | None = None
         self._keys: list[scan.KnownKey] = []  # of the last D frame, as they stood there
         self._gathered = bytearray()  # the start of a frame that is known to be longer
         self._needed = 0  # octets; nothing can be decoded before this many were gathered
-        self._frames: list[Frame | Fault] = []
+        self._found: list[Frame | Fault] = []  # what this call returns
+        self._frames: list[Any] = self._found  # where frames are put: there, or among the kept
         self._budget = 0  # octets that this call may still decode
         self._failed = False
 
@@ -138,7 +152,6 @@ class Decoder:
         return (
             bool(self._gathered)
             or self._partial is not None
-            or self._inflation is not None
             or len(self._levels) > 1
             or self._levels[0].position < len(self._levels[0].octets)
         )
@@ -146,23 +159,40 @@ class Decoder:
     @property
     def first_octets(self) -> bytes:
         """How the frame starts that is read now or has begun; empty between frames."""
-        if self._inflation is not None:
-            return self._inflation.start
         if self._partial is not None:
             return self._partial.start
         level = self._levels[-1]
         octets = level.octets[level.position : level.position + FAULT_OCTETS]
+        if not octets and level.inflation is not None:
+            return level.inflation.start
         return octets or bytes(self._gathered[:FAULT_OCTETS])
 
     @property
     def held_octets(self) -> int:
         """Return how many octets the decoder holds."""
-        held = len(self._gathered) + sum(len(level.octets) for level in self._levels)
-        if self._inflation is not None:
-            held += len(self._inflation.tail) + sum(map(len, self._inflation.chunks))
+        held = len(self._gathered) + sum([level.held_octets for level in self._levels])
+        if len(self._levels) > 1:
+            outermost = self._levels[1].inflation
+            assert outermost is not None
+            held += len(outermost.payload)
+            held += sum([getattr(frame, "octets", SHORT.size) for frame in self._kept])
         if self._partial is not None:
             held += self._partial.octets
         return held
+
+    @property
+    def compressed_version(self) -> int:
+        """Return the version octet of the C frame that is read now, or that has begun to arrive;
+        0 if there is none.
+        """
+        if self.clean:
+            return 0
+        if len(self._levels) > 1:
+            outermost = self._levels[1].inflation
+            assert outermost is not None
+            return outermost.version
+        start = self.first_octets
+        return start[0] if start[1:2] == b"C" and self._partial is None else 0
 
     def feed(self, octets: bytes) -> list[Frame | Fault]:
         """Whole frames among what has arrived so far, perhaps with a Fault as the last item."""
@@ -170,11 +200,18 @@ class Decoder:
             usual = self._usual_read(octets)
             if usual is not None:
                 return [usual]
-        if self._failed or not self._take_in(octets):
+        if self._failed:
             return []
-        frames: list[Frame | Fault] = []
-        self._frames = frames
+        found: list[Frame | Fault] = []
+        self._found = found
+        if self._reading is _Reading.NONE or self._reading is _Reading.HANDED_ON:
+            self._frames = found
         self._budget = self._slice_octets
+        if not self._take_in(octets):
+            return []
+        self._turns += 1
+        if self._reading is _Reading.KEPT and (self._turns > _KEPT_TURNS or self._kept_many()):
+            self._reading = _Reading.CHECKED
         # Each step either moves on and returns True, or can do no more and returns False.
         more = True
         while more and self._budget > 0:
@@ -184,11 +221,14 @@ class Decoder:
         if outer.position == len(outer.octets):
             outer.octets, outer.position = b"", 0
         # Not when the last step could do no more: then only further octets help.
+        # What stands before the C frame must have been dealt with when that is inspected.
+        if self._reading is _Reading.CHECKED and not found:
+            self._inspect_kept()
         incomplete = self.incomplete
-        self.unfinished = more and incomplete
+        self.unfinished = more and incomplete and not self._failed
         self.clean = not incomplete and not self._failed
-        self._frames = []
-        return frames
+        self._found = []
+        return found
 
     def _usual_read(self, octets: bytes) -> Json | None:
         """A read that is nothing but one run of J frames, as a small window mostly is, or None.
@@ -214,6 +254,11 @@ class Decoder:
             if len(self._gathered) + len(octets) < self._needed:
                 self._gathered += octets
                 return False
+            # Above the octets of its header the type of a frame is known.
+            known = self._needed > SHORT.size and self._partial is None
+            if known and self._gathered[1] == TYPE_COMPRESSED:
+                self._take_compressed(octets)
+                return True
             outer.octets, outer.position = b"".join((self._gathered, octets)), 0
             self._gathered = bytearray()
         elif octets:
@@ -221,24 +266,37 @@ class Decoder:
             outer.octets, outer.position = (rest + octets if rest else octets), 0
         return True
 
+    def _take_compressed(self, octets: bytes) -> None:
+        """Read the rest of the outermost C frame that has been gathered: it is not copied."""
+        gathered, self._gathered = self._gathered, bytearray()
+        missing = self._needed - len(gathered)
+        gathered += octets[:missing]
+        self._levels[0].octets, self._levels[0].position = octets[missing:], 0
+        start = bytes(gathered[:FAULT_OCTETS])
+        self._enter(Inflation(gathered[0], memoryview(gathered)[SHORT.size :], start))
+
     def _fail(self) -> None:
         """Let go of everything: after a fault nothing is read."""
         self._failed = True
         self.unfinished = False
-        self._levels = [_Level()]
-        self._inflation = self._partial = None
+        self._levels = [Level()]
+        self._partial = None
         self._gathered = bytearray()
+        self._kept = []
+        self._reading = _Reading.NONE
 
     def _step(self) -> bool:
-        if self._inflation is not None:
-            return self._inflate(self._inflation)
         level = self._levels[-1]
+        if level.wanted:
+            return self._refill(level)
         if self._partial is not None:
             return self._scan_pairs(level, self._partial)
         octets, position = level.octets, level.position
         available = len(octets) - position
         if not available:
-            return len(self._levels) > 1 and self._leave_level()
+            if level.inflation is None:
+                return False
+            return self._leave(level) if level.inflation.ended else self._incomplete(level, 1)
         if octets[position] not in VERSIONS:
             return self._fault("version", f"version octet {octets[position]:#04x}, not '1' or '2'")
         if available < 2:
@@ -251,15 +309,23 @@ class Decoder:
             return self._incomplete(level, needed)
         return scan_frames(self, level)
 
-    def _fault(self, reason: str, text: str) -> bool:
-        self._frames.append(Fault(reason, text, self.first_octets))
+    def _fault(self, reason: str, text: str, octets: bytes = b"") -> bool:
+        """End with a fault; ``octets`` are how its frame starts, if that is not the present one."""
+        self._found.append(Fault(reason, text, octets or self.first_octets))
         self._fail()
         return False
 
-    def _incomplete(self, level: _Level, needed: int) -> bool:
+    def _above(self, reason: str, text: str, name: str, octets: bytes = b"") -> bool:
+        """End because something is above the limit ``name``, which the text tells."""
+        return self._fault(reason, f"{text}; {name} is {self._limits.integer(name)}", octets)
+
+    def _incomplete(self, level: Level, needed: int) -> bool:
         """What begins at this position wants ``needed`` octets, and they are not here."""
-        if len(self._levels) > 1:
-            return self._fault("partial-frame", "a compressed frame ends with a partial frame")
+        if level.inflation is not None:
+            if level.inflation.ended:
+                return self._fault("partial-frame", "a compressed frame ends with a partial frame")
+            level.want(needed)
+            return True
         # On the connection the rest will come.  What is here is gathered in a growing buffer and
         # looked at again when there is enough: a frame in many pieces costs linear time.
         self._gathered = bytearray(memoryview(level.octets)[level.position :])
@@ -269,23 +335,25 @@ class Decoder:
 
     # Each scan begins where a whole header stands, and leaves level.position behind what it read.
 
-    def _scan_window(self, level: _Level) -> bool:
+    def _scan_window(self, level: Level) -> bool:
         version, _, size = SHORT.unpack_from(level.octets, level.position)
         if size > self._window_max:
-            return self._fault("window-limit", f"a window of {size}, at most {self._window_max}")
+            return self._above("window-limit", f"a window of {size}", "window")
         level.position += SHORT.size
         self._budget -= SHORT.size
         self._frames.append(Window(version, size, len(self._levels) > 1))
         return True
 
-    def _scan_ack(self, level: _Level) -> bool:
+    def _scan_ack(self, level: Level) -> bool:
         version, _, sequence = SHORT.unpack_from(level.octets, level.position)
+        if len(self._levels) > 1:
+            return self._fault("wrong-role", "a frame 'A' from a writer, in a compressed frame")
         level.position += SHORT.size
         self._budget -= SHORT.size
         self._frames.append(Ack(version, sequence))
         return True
 
-    def _scan_json(self, level: _Level) -> bool:
+    def _scan_json(self, level: Level) -> bool:
         """Return a run of J frames, with the W frames among them.
 
         What can be checked for a whole run is not checked for each frame: a document that is here
@@ -322,8 +390,7 @@ class Decoder:
         if windows:
             self._budget -= (STEP_WEIGHT_OCTETS + SHORT.size) * len(windows)
         if too_long:
-            text = f"a document of {too_long} octets, at most {self._json_octets_max}"
-            return self._fault("json-limit", text)
+            return self._above("json-limit", f"a document of {too_long} octets", "json-octets")
         if needed:
             return self._incomplete(level, needed)
         return position < end or compressed  # with nothing left a further step is spared
@@ -347,7 +414,7 @@ class Decoder:
         too_long = needed - LONG.size
         return run, too_long if too_long > self._json_octets_max else 0
 
-    def _scan_data(self, level: _Level) -> bool:
+    def _scan_data(self, level: Level) -> bool:
         """Return a run of D frames that are all here and keep every limit: the usual case, and
         quick.
 
@@ -364,24 +431,23 @@ class Decoder:
             self._add_data(level.octets[start], run.sequences, run.pairs, size)
         return not run.unusual or self._begin_data(level)
 
-    def _begin_data(self, level: _Level) -> bool:
+    def _begin_data(self, level: Level) -> bool:
         head, sequence, count = LONG.unpack_from(level.octets, level.position)
-        pairs_max = self._data_limits.pairs
-        if count > pairs_max:
-            return self._fault("pairs-limit", f"{count} pairs, at most {pairs_max}")
+        if count > self._data_limits.pairs:
+            return self._above("pairs-limit", f"{count} pairs", "pairs")
         start = level.octets[level.position : level.position + FAULT_OCTETS]
         level.position += LONG.size
         self._partial = _PartialData(head >> 8, sequence, count, start)
         return True
 
-    def _scan_pairs(self, level: _Level, partial: _PartialData) -> bool:
+    def _scan_pairs(self, level: Level, partial: _PartialData) -> bool:
         """Continue the D frame that has begun, as far as the octets reach."""
         octets, position, end = level.octets, level.position, len(level.octets)
         unpack = LENGTH.unpack_from
         limits = self._data_limits.key_octets, self._data_limits.value_octets
         pairs, key, missing = partial.pairs, partial.key, partial.missing
         needed = 0
-        fault: tuple[str, str] | None = None
+        above: tuple[str, str, str] | None = None
         while missing:
             text_start = position + 4
             if text_start > end:
@@ -390,8 +456,7 @@ class Decoder:
             (length,) = unpack(octets, position)
             if length > limits[key is not None]:
                 what = "key" if key is None else "value"
-                limit = limits[key is not None]
-                fault = (f"{what}-limit", f"a {what} of {length} octets, at most {limit}")
+                above = (f"{what}-limit", f"a {what} of {length} octets", f"{what}-octets")
                 break
             text_end = text_start + length
             if text_end > end:
@@ -413,11 +478,10 @@ class Decoder:
         partial.octets += position - level.position
         partial.key, partial.missing = key, missing
         level.position = position
-        octets_max = self._data_limits.octets
-        if partial.octets > octets_max:
-            fault = ("data-limit", f"a data frame of more than {octets_max} octets")
-        if fault:
-            return self._fault(*fault)
+        if partial.octets > self._data_limits.octets:
+            above = ("data-limit", "a data frame is too large", "data-octets")
+        if above:
+            return self._above(*above)
         if needed:
             return self._incomplete(level, needed)
         self._partial = None
@@ -447,57 +511,153 @@ class Decoder:
         else:
             self._frames.append(Data(version, sequences, pairs, size, compressed))
 
-    def _begin_compressed(self, level: _Level) -> bool:
+    # ── C frames ────────────────────────────────────────────────────────────────────────────────
+
+    def _begin_compressed(self, level: Level) -> bool:
         version, _, length = SHORT.unpack_from(level.octets, level.position)
-        if not 0 < length <= self._compressed_octets_max:
-            limit = self._compressed_octets_max
-            return self._fault(
-                "compressed-limit", f"a compressed frame of {length} octets, 1 to {limit}"
-            )
+        nested = len(self._levels) > 1
+        if not length:
+            return self._fault("compressed-limit", "a compressed frame of no octets")
+        if length > self._compressed_octets_max:
+            text = f"a compressed frame of {length} octets"
+            return self._above("compressed-limit", text, "compressed-octets")
         if len(self._levels) > COMPRESSION_DEPTH_MAX:
             depth = COMPRESSION_DEPTH_MAX
             return self._fault("compressed-depth", f"compressed frames deeper than {depth}")
+        if nested and self._nested_compressed_octets + length > self._nested_compressed_octets_max:
+            text = f"{self._nested_compressed_octets + length} octets of nested compressed frames"
+            return self._above("compressed-limit", text, "nested-compressed-octets")
         if len(level.octets) - level.position < SHORT.size + length:
             return self._incomplete(level, SHORT.size + length)
-        if len(self._levels) == 1:
-            self._inflated_octets = 0
+        if nested:
+            self._nested_compressed_octets += length
         start = level.octets[level.position : level.position + FAULT_OCTETS]
         begin = level.position + SHORT.size
         level.position = begin + length
-        payload = level.octets[begin : level.position]
-        self._inflation = _Inflation(version, _inflating.decompressobj(), payload, start)
+        payload = memoryview(level.octets)[begin : level.position]
+        return self._enter(Inflation(version, payload, start))
+
+    def _enter(self, inflation: Inflation) -> bool:
+        """Read on in what ``inflation`` brings."""
+        if len(self._levels) == 1:
+            self._turns = 0
+            self._oddities = (self.trailing_octets, self.invalid_texts)
+            self._inflated_max = max(
+                self._inflated_octets_max, self._inflated_ratio_max * len(inflation.payload)
+            )
+            self._count_anew()
+            self._reading = _Reading.KEPT
+            self._frames = self._kept = []
+        self._descend(inflation)
         return True
 
-    def _inflate(self, inflation: _Inflation) -> bool:
+    def _descend(self, inflation: Inflation) -> None:
+        level = Level(inflation=inflation)
+        level.want(1)
+        self._levels.append(level)
+
+    def _count_anew(self) -> None:
+        self._inflated_octets = 0
+        self._nested_inflated_octets = self._nested_compressed_octets = 0
+
+    def _refill(self, level: Level) -> bool:
         """Inflate one slice more; a C frame and all nested in it share one bound (``LJ-08``)."""
-        room = self._inflated_octets_max - self._inflated_octets
-        inflater = inflation.inflater
+        inflation = level.inflation
+        assert inflation is not None
+        if self._reading is _Reading.KEPT and self._inflated_octets >= self._slice_octets:
+            self._check()
+            return True
+        nested = len(self._levels) > 2
+        room, bound = self._inflated_max - self._inflated_octets, self._inflated_bound
+        if nested:
+            nested_room = self._nested_inflated_octets_max - self._nested_inflated_octets
+            room, bound = min((room, bound), (nested_room, "nested-inflated-octets"))
         try:
             # One octet above the room tells "too much" from "just enough".
-            chunk = inflater.decompress(inflation.tail, min(room + 1, self._slice_octets))
-        except _INFLATE_ERRORS as error:
-            return self._fault("zlib", f"a compressed frame is not zlib: {error}")
-        self._inflated_octets += len(chunk)
-        self._budget -= len(chunk)
-        if len(chunk) > room:
-            limit = self._inflated_octets_max
-            return self._fault("inflated-limit", f"inflates to more than {limit} octets")
-        inflation.chunks.append(chunk)
-        inflation.tail = inflater.unconsumed_tail
-        if not inflater.eof:
-            if chunk or inflation.tail:
-                return True
-            return self._fault("zlib", "the zlib stream of a compressed frame is unfinished")
-        self.trailing_octets += len(inflater.unused_data)
-        self._levels.append(_Level(b"".join(inflation.chunks), 0, inflation.version))
-        self._inflation = None
+            chunk = inflation.more(min(room + 1, self._slice_octets))
+        except BrokenStream as error:
+            return self._fault("zlib", str(error), inflation.start)
+        size = len(chunk)
+        if size > room:
+            text = f"inflates to more than {self._inflated_octets + room} octets"
+            return self._above("inflated-limit", text, bound, inflation.start)
+        self._budget -= size
+        self._inflated_octets += size
+        if nested:
+            self._nested_inflated_octets += size
+        level.add(chunk, inflation.ended)
         return True
 
-    def _leave_level(self) -> bool:
-        level = self._levels.pop()
-        if len(self._levels) == 1:
-            self._frames.append(Compressed(level.version))
+    @property
+    def _inflated_bound(self) -> str:
+        """Return the name of the limit that bounds what the C frame inflates to."""
+        usual = self._inflated_max == self._inflated_octets_max
+        return "inflated-octets" if usual else "inflated-ratio"
+
+    def _check(self) -> None:
+        """The C frame is large: check it to its end before anything of it is handed on."""
+        self._reading = _Reading.CHECKED
+        # The frames in front of it are handed on first.
+        self._budget = 0
+
+    def _inspect_kept(self) -> bool:
+        """Have the frames inspected that were found in this turn, and forget them."""
+        why = self._inspect(self._kept)
+        if why is not None:
+            outermost = self._levels[1].inflation if len(self._levels) > 1 else None
+            return self._fault(*why, b"" if outermost is None else outermost.start)
+        self._kept.clear()
         return True
+
+    def _leave(self, level: Level) -> bool:
+        """All of a C frame was read."""
+        inflation = level.inflation
+        assert inflation is not None
+        if self._reading is _Reading.KEPT and len(self._levels) == 2 and self._kept_many():
+            self._check()
+            return True
+        self.trailing_octets += inflation.trailing_octets
+        if len(self._levels) > 2:
+            self._levels.pop()
+        elif self._reading is _Reading.CHECKED:
+            return self._inspect_kept() and self._rewind(inflation)
+        else:
+            self._ended(inflation)
+        return True
+
+    def _kept_many(self) -> bool:
+        """Whether the frames that are kept are more than may be handed on in one turn, or may have
+        completed more windows than allowed: this must be counted then.
+        """
+        if len(self._kept) * STEP_WEIGHT_OCTETS > max(self._slice_octets, STEP_WEIGHT_OCTETS):
+            return True
+        windows = sum(
+            [
+                len(frame.sequences) + len(frame.windows) if isinstance(frame, Json | Data) else 1
+                for frame in self._kept
+            ]
+        )
+        return windows > self._compressed_windows_max
+
+    def _rewind(self, inflation: Inflation) -> bool:
+        """The C frame is good to its end: read it again, and hand its frames on."""
+        self.trailing_octets, self.invalid_texts = self._oddities
+        self._count_anew()
+        self._reading = _Reading.HANDED_ON
+        self._frames = self._found
+        self._levels.pop()
+        self._descend(inflation.rewound())
+        return True
+
+    def _ended(self, inflation: Inflation) -> None:
+        """Note the good end of the outermost C frame."""
+        self._levels.pop()
+        found = self._frames = self._found
+        if self._kept:
+            found += self._kept
+            self._kept = []
+        self._reading = _Reading.NONE
+        found.append(Compressed(inflation.version))
 
     _SCANS = {  # noqa: RUF012 - a table of the class, never changed
         TYPE_WINDOW: (SHORT.size, _scan_json),

@@ -73,17 +73,48 @@ OCTETS_MAX: Final = 1 << 30
 """What limits of octets may be raised to: places in octets are 31-bit integers."""
 
 LIMITS: Final = (
-    Limit("window", 16_384, "events", "what a W frame may announce (LJ-07)", 1),
+    Limit("window", 65_536, "events", "what a W frame may announce (LJ-07)", 1),
     Limit(
-        "compressed-octets", 16 << 20, "octets", "the payload of one C frame (LJ-17)", 1, OCTETS_MAX
+        "compressed-octets", 64 << 20, "octets", "the payload of one C frame (LJ-17)", 1, OCTETS_MAX
     ),
     Limit(
         "inflated-octets",
         64 << 20,
         "octets",
-        "what one C frame inflates to, nesting summed",
+        "what one C frame may inflate to whatever its ratio, nesting summed",
         1,
         OCTETS_MAX,
+    ),
+    Limit(
+        "inflated-ratio",
+        500,
+        "octets",
+        "what each octet of a C frame may inflate to, where that is more than inflated-octets",
+        1,
+        2000,
+    ),
+    Limit(
+        "nested-compressed-octets",
+        16 << 20,
+        "octets",
+        "the payloads of all C frames within one C frame",
+        1,
+        OCTETS_MAX,
+    ),
+    Limit(
+        "nested-inflated-octets",
+        64 << 20,
+        "octets",
+        "what all C frames within one C frame inflate to",
+        1,
+        OCTETS_MAX,
+    ),
+    Limit(
+        "compressed-windows",
+        65_536,
+        "windows",
+        "that are announced or end within one C frame: their acks wait for its end",
+        1,
     ),
     Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1, OCTETS_MAX),
     Limit("pairs", 1024, "pairs", "the pairs of one D frame (LJ-17)", 0, OCTETS_MAX),

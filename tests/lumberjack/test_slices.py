@@ -1,0 +1,307 @@
+"""NB-10: large compressed frames are checked to their end first, and handed on in slices second."""
+
+import functools
+import struct
+import tracemalloc
+import zlib
+from random import Random
+
+import pytest
+
+from tests.fuzz.targets import LUMBERJACK_LIMITS, lumberjack_flat, lumberjack_stream
+from tests.lumberjack.test_machine import Session, events_of
+from tests.tools.events import splits
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.lumberjack.terms import READER_LIMITS
+from twisted_msgproto.lumberjack.wire import (
+    VERSION_1,
+    Decoder,
+    encode_ack,
+    encode_compressed,
+    encode_data,
+    encode_json,
+    encode_window,
+)
+
+pytestmark = pytest.mark.usefixtures("form")
+
+MEBI = 1 << 20
+SLICE = 4 * MEBI
+
+
+def varied(octets, source, vocabulary=6000):
+    """A line of words, which compresses about 3 : 1."""
+    words = [b"%x" % source.getrandbits(28) for _ in range(vocabulary)]
+    line = b" ".join(source.choices(words, k=octets // 7))
+    return b'{"message":"' + line[: octets - 14] + b'"}'
+
+
+def alike(octets):
+    return b'{"message":"' + (b"the very same words " * (octets // 20))[: octets - 14] + b'"}'
+
+
+def batch(bodies):
+    """One window in one C frame, as filebeat sends it."""
+    return encode_window(len(bodies)) + encode_compressed(
+        encode_json(range(1, len(bodies) + 1), bodies)
+    )
+
+
+def read_in_turns(reader, octets, piece=MEBI):
+    """What each turn brings, as a server reads: a turn of decoding between others."""
+    for start in range(0, len(octets), piece):
+        yield reader.receive(octets[start : start + piece], 0.0)
+        while reader.unfinished:
+            yield reader.receive(b"", 0.0)
+
+
+BATCHES = {
+    "2048 varied lines of 40 KB": lambda: [
+        line for source in [Random(1)] for line in [varied(40_000, source) for _ in range(64)] * 32
+    ],
+    "2048 alike lines of 40 KB": lambda: [alike(40_000)] * 2048,
+    "lines of 3 MB": lambda: [varied(3_000_000, Random(2), 500)] * 20,
+}
+
+
+@functools.cache
+def made(name):
+    """The octets of a batch, how many lines they are, the lines' octets, and the first line."""
+    bodies = BATCHES[name]()
+    return batch(bodies), len(bodies), sum(map(len, bodies)), bodies[0]
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_large_batches_land_whole_with_the_memory_of_the_compressed_octets_and_slices(name):
+    """NB-10, LJ-17: what filebeat sends at its defaults is acknowledged; nothing else is held."""
+    octets, count, total, first = made(name)
+    session = Session()
+    reader = session.reader
+    landed = landed_octets = held = 0
+    tracemalloc.start()
+    try:
+        for events in read_in_turns(reader, octets):
+            for event in events:
+                assert not isinstance(event, Fault), event
+                assert landed or event.bodies[0] == first
+                landed += len(event.bodies)
+                landed_octets += sum(map(len, event.bodies))
+                reader.made_safe(event.place, 0.0)
+            held = max(held, reader.held)
+            events = event = None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (landed, landed_octets) == (count, total)
+    assert session.acks() == [(2, count)]
+    assert held <= len(octets) + 2 * SLICE + len(first)
+    assert peak <= 1.25 * len(octets) + 6 * SLICE + 2 * len(first)
+    assert total > 50 * MEBI > 0
+
+
+def test_nothing_of_a_large_frame_with_a_bad_end_is_handed_on():
+    """NB-10: it is checked to its end before its first event is seen."""
+    good = encode_json(range(1, 3001), [b"x" * 3000] * 3000)
+    for end in (b"2J\0", b"2X\0\0\0\1", encode_ack(1), encode_compressed(b"2W")):
+        session = Session()
+        session.receive(encode_window(3000) + encode_compressed(good + end))
+        assert [type(event) for event in session.events] == [Fault]
+    session = Session()
+    spoiled = bytearray(encode_compressed(good))
+    spoiled[-1] ^= 1
+    session.receive(bytes(spoiled))
+    assert [event.reason for event in session.events] == ["zlib"]
+
+
+@functools.cache
+def bomb():
+    deflating = zlib.compressobj(9)
+    run = encode_json([1], [bytes(MEBI)])
+    return b"".join([deflating.compress(run) for _ in range(400)]) + deflating.flush()
+
+
+def test_a_bomb_is_refused_early_and_nothing_of_it_is_stored():
+    """NB-10: 398 KB which would inflate to 400 MB of whole frames, at more than 500 : 1."""
+    payload = bomb()
+    assert 350_000 < len(payload) < 450_000
+    session = Session()
+    session.receive(b"2C" + struct.pack(">I", len(payload)) + payload)
+    (fault,) = session.events
+    assert fault.reason == "inflated-limit"
+    assert fault.text.endswith("; inflated-ratio is 500")
+    assert f"more than {500 * len(payload)} octets" in fault.text
+
+
+def test_beyond_64_mib_a_frame_may_inflate_to_500_times_its_octets():
+    """LJ-17: alike lines are 146 : 1 and land; the ratio is an option."""
+    octets = batch([alike(400_000)] * 200)
+    session = Session()
+    assert session.receive(octets) == [(2, 200)]
+    strict = Session(inflated_ratio=1)
+    strict.receive(octets)
+    assert strict.events[-1].text.endswith("; inflated-octets is 67108864")
+
+
+@pytest.mark.parametrize("slice_octets", [300, SLICE])
+def test_more_windows_than_may_end_in_one_frame_are_refused_with_nothing_of_them(slice_octets):
+    """LJ-17: the acks which wait for the end of a C frame are bounded; the text says by what."""
+    changes = {"slice_octets": slice_octets, "compressed_windows": 40}
+    session = Session(**changes)
+    assert session.receive(encode_compressed(events_of(*range(40)))) == [
+        (2, number) for number in range(40)
+    ]
+    session = Session(**changes)
+    session.receive(encode_compressed(events_of(*range(41))))
+    (fault,) = session.events
+    assert fault.reason == "compressed-windows-limit"
+    assert fault.text.endswith("; compressed-windows is 40")
+    # What stands before the frame counts: the window in force, and how much of it is here.
+    session = Session(**changes)
+    before = encode_window(50) + events_of(1)
+    session.receive(before + encode_compressed(events_of(*range(2, 80))))
+    assert len(session.flat) == 79
+    session = Session(**changes)
+    session.receive(encode_compressed(encode_window(0) * 41))
+    assert [event.reason for event in session.events] == ["compressed-windows-limit"]
+    session = Session(**changes)
+    session.receive(encode_compressed(encode_window(5) * 41))
+    assert [event.reason for event in session.events] == ["compressed-windows-limit"]
+
+
+def test_nested_frames_have_bounds_of_their_own():
+    """LJ-17: 16 MiB compressed and 64 MiB inflated in all within one C frame, by default."""
+    inner = encode_compressed(encode_json([1], [b"a" * 5000]))
+    for name, value in (("nested-compressed-octets", 120), ("nested-inflated-octets", 14_000)):
+        changes = {name.replace("-", "_"): value}
+        session = Session(**changes)
+        session.receive(encode_compressed(inner * 2))
+        assert len(session.flat) == 2, session.events
+        session = Session(**changes)
+        session.receive(encode_compressed(inner * 3))
+        (fault,) = session.events
+        assert fault.text.endswith(f"; {name} is {value}")
+
+
+def test_acks_wait_for_the_good_end_of_a_large_frame():
+    """LJ-08, NB-10: also those of windows which are complete and safe in the middle of it."""
+    session = Session(slice_octets=10_000)
+    frames = encode_window(10) + encode_json(range(1, 101), [b"x" * 900] * 100)
+    reader = session.reader
+    acks = []
+    for turn in read_in_turns(reader, encode_compressed(frames)):
+        assert not acks, "they come with the last turn"
+        for event in turn:
+            reader.made_safe(event.place, 0.0)
+        acks = session.acks()
+    assert acks == [(2, number) for number in range(10, 101, 10)]
+
+
+# ── Keep-alives ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_keep_alives_run_from_the_first_octets_of_a_compressed_frame():
+    """NB-10, LJ-14: while it arrives, and while the disk pauses us in the middle of it."""
+    frame = encode_compressed(encode_json(range(1, 101), [b"x" * 900] * 100))
+    session = Session(safe_at_once=False, slice_octets=10_000, keepalive=3)
+    session.receive(encode_window(100) + frame[:2])
+    assert session.wait(7) == [(2, 0), (2, 0)]
+    reader = session.reader
+    events = reader.receive(frame[2:], session.now)
+    while not events:
+        events = reader.receive(b"", session.now)
+    assert reader.unfinished
+    reader.made_safe(events[-1].place, session.now)
+    reader.paused(session.now)
+    assert session.wait(6.5) == [(2, 0), (2, 0)]
+    reader.resumed(session.now)
+    session.receive(b"")
+    assert session.safe()[-1] == (2, 100)
+    assert session.wait(60) == []
+
+
+def test_a_version_1_writer_gets_no_keep_alives_while_it_sends_a_compressed_frame():
+    """LJ-14: it would take them for the ack of its batch."""
+    frame = encode_compressed(encode_data(range(9), [{"a": "b" * 900}] * 9, VERSION_1))
+    first = bytes([VERSION_1]) + frame[1:]
+    session = Session(keepalive=3)
+    session.receive(first[:20])
+    assert session.wait(10) == []
+    session.receive(first[20:])
+    session.wait(2)
+    session.receive(frame[:20])  # its octets say version 2, its events said 1
+    assert session.wait(10) == []
+
+
+def test_keep_alives_end_with_a_compressed_frame_that_fills_no_window():
+    session = Session(keepalive=3, idle_ack=0)
+    frame = encode_compressed(events_of(1, 2))
+    session.receive(encode_window(5) + frame[:9])
+    assert session.wait(3.5) == [(2, 0)]
+    session.receive(frame[9:])
+    assert session.wait(20) == []
+
+
+# ── However it is cut, and in whatever slices ───────────────────────────────────────────────────
+
+
+def read_with(pieces, **changes):
+    limits = LUMBERJACK_LIMITS.replace(
+        {name.replace("_", "-"): value for name, value in changes.items()}
+    )
+    decoder = Decoder(limits)
+    items = []
+    for piece in pieces:
+        items += decoder.feed(piece)
+        while decoder.unfinished:
+            items += decoder.feed(b"")
+    return lumberjack_flat(items), (decoder.trailing_octets, decoder.invalid_texts)
+
+
+def is_fault(flat):
+    return [item[0] for item in flat if isinstance(item, tuple)] == ["fault"]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_reading_twice_gives_what_reading_once_gives(part):
+    """NB-10: the differential test; a fault may be another one of the same C frame, no more."""
+    for seed in range(part * 60, part * 60 + 60):
+        stream = lumberjack_stream(Random(seed))
+        (once, oddities), *others = [
+            read_with([stream], slice_octets=octets) for octets in (SLICE, 3000, 500, 60)
+        ]
+        for twice, counted in others:
+            if is_fault(once[-1:]):
+                assert is_fault(twice[-1:]), seed
+                assert twice[:-1] == once[:-1], seed
+            else:
+                assert (twice, counted) == (once, oddities), seed
+
+
+def test_every_split_of_a_frame_read_twice_gives_the_same_events():
+    """LJ-20, NB-10."""
+    nested = encode_compressed(encode_json([4, 5], [b"n" * 300] * 2))
+    inner = events_of(1, 2) + encode_window(2) + encode_data([3], [{"k": "v" * 400}]) + nested
+    octets = encode_window(3) + encode_compressed(inner) + b"2J\0\0\0\6\0\0\0\1x" + nested
+    whole = read_with([octets], slice_octets=200)
+    assert len([item for item in whole[0] if isinstance(item, tuple)]) == 8
+    for pieces in splits(octets):
+        assert read_with(pieces, slice_octets=200) == whole
+
+
+def test_oddities_of_a_frame_read_twice_are_counted_once():
+    """LJ-03, LJ-08."""
+    frames = encode_data([1, 2], [{"k": "\udcff" + "v" * 300}] * 2)
+    payload = zlib.compress(frames) + b"tail"
+    frame = b"2C" + struct.pack(">I", len(payload)) + payload
+    assert read_with([frame], slice_octets=100)[1] == (4, 2)
+
+
+def test_defaults_are_those_of_the_ruling():
+    """LJ-17."""
+    limits = Limits.of(READER_LIMITS)
+    assert limits["compressed-octets"] == limits["inflated-octets"] == 64 * MEBI
+    assert limits["nested-compressed-octets"] == limits["json-octets"] == 16 * MEBI
+    assert limits["nested-inflated-octets"] == 64 * MEBI
+    assert limits["window"] == limits["compressed-windows"] == 65_536
+    assert limits["inflated-ratio"] == 500

@@ -1,0 +1,126 @@
+"""Inflate the payload of a C frame slice by slice (``LJ-08``, ``LJ-17``)."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+_inflating: Any = zlib
+_ERRORS: tuple[type[Exception], ...] = (zlib.error,)
+try:
+    # isal inflates two to three times faster; zlib does the same work where it is not installed.
+    from isal import isal_zlib
+
+    _inflating = isal_zlib
+    _ERRORS = (zlib.error, cast(type[Exception], isal_zlib.error))
+except ImportError:  # pragma: no cover - the tests run with the extra
+    pass
+
+PIECE_OCTETS: Final = 256 << 10
+"""The inflater is given this much at a time, because it copies what it does not come to."""
+
+
+class BrokenStream(ValueError):
+    """The payload of a C frame is not one whole zlib stream."""
+
+
+class Inflation:
+    """Inflates the payload of one C frame from its start to its end.
+
+    Attributes:
+        version: the version octet of the C frame.
+        start: the first octets of the C frame, for the log.
+        payload: its octets, which are not copied.
+        ended: whether the zlib stream has been read to its end.
+        trailing_octets: how many octets stand behind that end.
+    """
+
+    __slots__ = (
+        *("_given", "_inflater", "_tail"),
+        *("ended", "payload", "start", "trailing_octets", "version"),
+    )
+
+    def __init__(self, version: int, payload: memoryview, start: bytes) -> None:
+        self.version = version
+        self.payload = payload
+        self.start = start
+        self.ended = False
+        self.trailing_octets = 0
+        self._inflater: Any = _inflating.decompressobj()
+        self._tail: bytes | memoryview = b""
+        self._given = 0  # octets of the payload
+
+    def rewound(self) -> Inflation:
+        """Return an inflation of the same payload that stands at its start."""
+        return Inflation(self.version, self.payload, self.start)
+
+    def more(self, octets_max: int) -> bytes:
+        """Return the next octets, at most ``octets_max``; none only at the end.
+
+        Raises BrokenStream if this is not zlib, or if the stream does not end.
+        """
+        inflater, payload = self._inflater, self.payload
+        chunks: list[bytes] = []
+        room = octets_max
+        while room and not self.ended:
+            tail = self._tail
+            if not tail:
+                tail = payload[self._given : self._given + PIECE_OCTETS]
+                self._given += len(tail)
+            try:
+                chunk = inflater.decompress(tail, room)
+            except _ERRORS as error:
+                raise BrokenStream(f"a compressed frame is not zlib: {error}") from None
+            self._tail = inflater.unconsumed_tail
+            if inflater.eof:
+                self.ended = True
+                self.trailing_octets = len(inflater.unused_data) + len(payload) - self._given
+                self._inflater = None  # its memory is needed for the next one
+            if chunk:
+                chunks.append(chunk)
+                room -= len(chunk)
+            elif not (self.ended or self._tail or self._given < len(payload)):
+                raise BrokenStream("the zlib stream of a compressed frame is unfinished")
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+@dataclass(slots=True)
+class Level:
+    """One stream of frames: the connection's own (index 0), or what a C frame inflates to.
+
+    Attributes:
+        octets: what is here of it.
+        position: of the next frame within ``octets``.
+        inflation: where further octets come from; None for the connection's own.
+        wanted: so many octets must be inflated before anything is read again.
+    """
+
+    octets: bytes = b""
+    position: int = 0
+    inflation: Inflation | None = None
+    wanted: int = 0
+    _chunks: list[bytes] = field(default_factory=list)
+
+    def want(self, needed: int) -> None:
+        """The frame that begins at ``position`` needs ``needed`` octets, and they are not here."""
+        rest = self.octets[self.position :]
+        self.octets, self.position = rest, 0
+        self.wanted = needed - len(rest)
+        self._chunks = [rest] if rest else []
+
+    def add(self, chunk: bytes, last: bool) -> None:
+        """Note that ``chunk`` was inflated; ``last``: nothing follows it."""
+        self._chunks.append(chunk)
+        self.wanted -= len(chunk)
+        if self.wanted <= 0 or last:
+            chunks, self._chunks = self._chunks, []
+            self.octets = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self.wanted = 0
+
+    @property
+    def held_octets(self) -> int:
+        """Return how many octets are kept of it, without the payload of its C frame."""
+        if self.inflation is None:
+            return len(self.octets) - self.position
+        return sum(map(len, self._chunks)) if self.wanted else len(self.octets)
