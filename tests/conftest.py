@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -45,13 +46,27 @@ settings.load_profile("no deadline")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--worlds N`` and ``--fuzz N``: simulated worlds a protocol, spoiled streams a decoder."""
     parser.addoption("--worlds", type=int, default=3000, help="simulated worlds a protocol")
+    parser.addoption("--seed", type=int, help="the run's seed: where its fresh worlds begin")
     parser.addoption("--fuzz", type=int, default=50_000, help="spoiled streams a decoder")
 
 
-def pytest_configure() -> None:
+SEED_VARIABLE = "MSGPROTO_RUN_SEED"
+"""Tells pytest-xdist's workers the seed of the run."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Half of what Spark took in a whole run went into compiling Java's code."""
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, QUICK_JAVA)
+    seed = config.getoption("--seed")
+    if seed is None:
+        seed = int(os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(10**9))))
+    config.option.seed = seed
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say how the fresh worlds of this run come again."""
+    return f"seed of the fresh worlds: --seed {config.option.seed}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -300,7 +300,7 @@ def test_a_good_client_is_measured_beside_a_bulk_sender__NB_01(launch: Launcher)
     listed = named(launch, "neighbours")
     assert len(listed) == 3 * (len(PROTOCOLS) + 1)
     assert "neighbours, 200 ms a sync, mtl beside bulk, p99" in listed
-    rows = rows_of(launch, "neighbours", "--only", " 1 ms a sync", scale=0.01)
+    rows = rows_of(launch, "neighbours", "--only", " 1 ms a sync, sabc", scale=0.01)
     for protocol in PROTOCOLS:
         row = rows.pop(f"neighbours, 1 ms a sync, {protocol} beside bulk, p99")
         notes, allowed = row["notes"], max(6 * row["notes"]["alone p50 ms"], 50.0)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from twisted.logger import globalLogBeginner
 
-from tests.sim.adapters import ADAPTERS, BUGS
+from tests.sim.adapters import BUGS, WORLDS
 from tests.sim.world import Violation, World
 
 
@@ -17,7 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1, help="worlds, from that seed on")
-    parser.add_argument("--protocol", choices=sorted(ADAPTERS), default="lumberjack")
+    parser.add_argument("--protocol", choices=sorted(WORLDS), default="lumberjack")
     parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug")
     arguments = parser.parse_args()
     globalLogBeginner.beginLoggingTo([lambda event: None], redirectStandardIO=False)
@@ -26,7 +26,7 @@ def main() -> int:
         with ExitStack() as planted:
             if arguments.bug:
                 planted.enter_context(BUGS[arguments.bug][1]())
-            world = World(seed, ADAPTERS[arguments.protocol]())
+            world = World(seed, WORLDS[arguments.protocol]())
             try:
                 world.run()
             except Violation as violation:

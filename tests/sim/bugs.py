@@ -14,6 +14,7 @@ from unittest import mock
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
+from tests.sim.clock import ProcessClock
 from tests.sim.consumer import Consumer
 from tests.sim.disk import SimulatedFile
 from tests.sim.gateway import DIRECTORY
@@ -26,6 +27,7 @@ from twisted_msgproto.lumberjack.machine import sending as lumberjack_writer
 from twisted_msgproto.net.delivery import Delivery
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue.fair import FairQueue
 from twisted_msgproto.queue.log import SegmentLog
 
 Bug = Callable[[], AbstractContextManager[object]]
@@ -152,6 +154,31 @@ def octets_stay_counted() -> AbstractContextManager[object]:
 
     return mock.patch.object(Delivery, "_finished", keeping)
 
+
+def first_come_first_served() -> AbstractContextManager[object]:
+    """The queue writes what came first, whoever sent it (NB-01)."""
+    add = FairQueue.add
+
+    def in_line(self: FairQueue[Any], key: object, *entry: Any) -> None:
+        add(self, "everybody", *entry)
+
+    return mock.patch.object(FairQueue, "add", in_line)
+
+
+def counts_by_the_wall() -> AbstractContextManager[object]:
+    """The reactor counts by the time of day, as Twisted's does: set back, it waits (NB-06)."""
+
+    def wall_stepped(self: ProcessClock, seconds: float) -> None:
+        for call in self._calls:
+            call.reset(max(call.time - self._clock.now - seconds, 0.0))
+
+    return mock.patch.object(ProcessClock, "wall_stepped", wall_stepped)
+
+
+MIXED_BUGS: dict[str, Bug] = {
+    "first-come-first-served": first_come_first_served,
+    "counts-by-the-wall": counts_by_the_wall,
+}
 
 SHARED_BUGS: dict[str, Bug] = {
     "reads-on": reads_on,

@@ -50,6 +50,9 @@ class HeapClock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.stepped = 0.0
+        """The wall clock was set by this many seconds, in all."""
+        self.processes: list[ProcessClock] = []
         self._heap: list[tuple[float, int, Call]] = []
         self._order = itertools.count()
 
@@ -64,6 +67,12 @@ class HeapClock:
 
     def push(self, call: Call) -> None:
         heapq.heappush(self._heap, (call.time, next(self._order), call))
+
+    def step_wall(self, seconds: float) -> None:
+        """Set the wall clock, forwards or backwards; what is timed goes on as if nothing was."""
+        self.stepped += seconds
+        for process in self.processes:
+            process.wall_stepped(seconds)
 
     def step(self) -> bool:
         """Run the next call; False if there is none."""
@@ -92,6 +101,7 @@ class ProcessClock:
         self._clock = clock
         self._calls: dict[Call, None] = {}
         self.dead = False
+        clock.processes.append(self)
 
     def seconds(self) -> float:
         return self._clock.now
@@ -105,6 +115,13 @@ class ProcessClock:
         made = self._clock.callLater(seconds, run)
         self._calls[made] = None
         return made
+
+    def wall(self) -> float:
+        """The time of day, in seconds since 1970."""
+        return 1_700_000_000.0 + self._clock.now + self._clock.stepped
+
+    def wall_stepped(self, seconds: float) -> None:
+        """A reactor which counts monotonically does not notice."""
 
     def callFromThread(self, call: Callable[..., Any], *args: Any, **kw: Any) -> None:
         self.callLater(0, call, *args, **kw)

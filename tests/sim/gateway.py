@@ -15,6 +15,7 @@ from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue.columns import encode
+from twisted_msgproto.queue.fair import QUANTUM_OCTETS, FairQueue
 from twisted_msgproto.queue.format import Identity
 from twisted_msgproto.queue.log import SegmentLog
 
@@ -27,27 +28,78 @@ def make_identity() -> Identity:
     return Identity("0" * 32, b"\0" * 8)
 
 
+Entry = tuple[MessageBatch, Callable[[BaseException | None], None]]
+
+GROUP_MESSAGES = 16_384
+GROUP_OCTETS = 4 * QUANTUM_OCTETS
+
+
+class Turns:
+    """Watches that a newcomer comes before those who write all the time (NB-01).
+
+    The first batch of a session, of at most a quantum, is in the next group that is taken, unless
+    what came new since the last one is more than a group.
+    """
+
+    def __init__(self, unfair: Callable[[str], None]) -> None:
+        self._unfair = unfair
+        self._known: set[str] = set()
+        self._new: list[MessageBatch] = []
+        self._new_octets = 0
+
+    def submitted(self, batch: MessageBatch, octets: int) -> None:
+        """A batch comes into the queue."""
+        if batch.session not in self._known:
+            self._known.add(batch.session)
+            # A larger one gets its first quantum as well: that much stands before the others.
+            self._new_octets += min(octets, QUANTUM_OCTETS)
+            if octets <= QUANTUM_OCTETS:
+                self._new.append(batch)
+
+    def taken(self, batches: list[MessageBatch]) -> None:
+        """A group is taken."""
+        if self._new_octets <= GROUP_OCTETS - QUANTUM_OCTETS:
+            taken = set(map(id, batches))
+            if any(id(batch) not in taken for batch in self._new):
+                self._unfair("the first batch of a session waits behind others' bulk")
+        self._new.clear()
+        self._new_octets = 0
+
+
 class SimulatedWriter:
     """What QueueWriter is, with a commit which takes simulated time.
 
-    The group is what waits when the disk is free, as in the real one.
+    Groups are taken from the real queue in front of the disk.  ``weigh`` says how many octets a
+    batch counts as, and ``unfair`` is called with a line if somebody waits longer than his turn.
     """
 
-    def __init__(self, log: SegmentLog, clock: ProcessClock, seconds: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        log: SegmentLog,
+        clock: ProcessClock,
+        seconds: Callable[[], float],
+        weigh: Callable[[MessageBatch], int],
+        unfair: Callable[[str], None],
+    ) -> None:
         self._log = log
         self._clock = clock
         self._seconds = seconds
-        self._waiting: list[tuple[MessageBatch, Callable[[BaseException | None], None]]] = []
+        self._weigh = weigh
+        self._waiting: FairQueue[Entry] = FairQueue()
+        self._turns = Turns(unfair)
         self._busy = False
 
     def submit(self, batch: MessageBatch, callback: Callable[[BaseException | None], None]) -> None:
-        self._waiting.append((batch, callback))
+        entry, octets = (batch, callback), self._weigh(batch)
+        self._turns.submitted(batch, octets)
+        self._waiting.add(batch.session, entry, batch.count, octets)
         self._look()
 
     def _look(self) -> None:
-        if self._waiting and not self._busy:
+        if self._waiting.entries and not self._busy:
             self._busy = True
-            group, self._waiting = self._waiting, []
+            group = self._waiting.take(GROUP_MESSAGES, GROUP_OCTETS)
+            self._turns.taken([batch for batch, _ in group])
             self._clock.callLater(self._seconds(), self._commit, group)
 
     def _commit(self, group: list[Any]) -> None:
@@ -60,7 +112,9 @@ class SimulatedWriter:
         except OSError as failure:
             # What was submitted behind it goes with it: a session has no gaps.
             error = failure
-            group, self._waiting = group + self._waiting, []
+            behind = self._waiting.clear()
+            self._turns.taken([batch for batch, _ in behind])
+            group += behind
         for _, callback in group:
             callback(error)
         self._busy = False
@@ -77,6 +131,8 @@ class GatewayProcess:
         source: random.Random,
         fsync_seconds: float,
         make_factory: Callable[[DurableSink, ProcessClock], Any],
+        weigh: Callable[[MessageBatch], int],
+        unfair: Callable[[str], None],
     ) -> None:
         self.clock = ProcessClock(clock)
         self.log = SegmentLog(
@@ -86,7 +142,8 @@ class GatewayProcess:
             make_identity=make_identity,
             make_incarnation=lambda: disk.life + 1,
         )
-        self.writer = SimulatedWriter(self.log, self.clock, lambda: source.random() * fsync_seconds)
+        seconds = lambda: source.random() * fsync_seconds  # noqa: E731
+        self.writer = SimulatedWriter(self.log, self.clock, seconds, weigh, unfair)
         self.sink = DurableSink.over(self.writer, self.clock)  # type: ignore[arg-type]
         self.factory = make_factory(self.sink, self.clock)
 

@@ -173,7 +173,8 @@ class Lumberjack:
             sink,
             limits=limits,
             clock=clock,
-            wallClock=lambda: 1_700_000_000.0 + clock.seconds(),
+            wallClock=clock.wall,
+            budget=world.budget,
         )
 
     def make_client(self, world: World, bodies: list[bytes]) -> Any:

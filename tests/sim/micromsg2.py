@@ -393,7 +393,8 @@ class MicroMsg2:
                 "idle-close": 1000.0,
             },
             clock=clock,
-            wallClock=lambda: 1_700_000_000.0 + clock.seconds(),
+            wallClock=clock.wall,
+            budget=world.budget,
         )
         factory.protocol = Server  # type: ignore[assignment]
         factory.before = self._before  # type: ignore[attr-defined]

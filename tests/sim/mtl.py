@@ -338,7 +338,8 @@ class Mtl:
             sink,
             clock=clock,
             limits={"unsafe-octets": world.source.choice((500, 64 << 20)), "drain": 100.0},
-            wallClock=lambda: 1_700_000_000.0 + clock.seconds(),
+            wallClock=clock.wall,
+            budget=world.budget,
             random=world.source.randbytes,
             sockets=lambda clock: SimulatedSockets(world, clock),
         )

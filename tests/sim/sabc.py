@@ -118,7 +118,8 @@ class Sabc:
             sink,
             limits=limits,
             clock=clock,
-            wallClock=lambda: 1_700_000_000.0 + clock.seconds(),
+            wallClock=clock.wall,
+            budget=world.budget,
             newSessionId=lambda: f"session-{world.source.random()}",
         )
 

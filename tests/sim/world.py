@@ -35,6 +35,7 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.gateway import DIRECTORY, GatewayProcess
 from tests.sim.pipe import Pipe
 from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.net.backpressure import OctetBudget
 from twisted_msgproto.queue import QueueReader
 
 LIVENESS_SECONDS = 3000.0
@@ -46,6 +47,13 @@ STEPS_MAX = 400_000
 EVENTS = (1, 2, 3, 5, 8, 12, 20, 60)
 EVENTS_WEIGHTS = (4, 4, 4, 6, 6, 5, 3, 1)
 """How many events are sent: most faults show with few of them, and few are soon sent."""
+
+
+WALL_STEP = 0.05
+"""In worlds with several clients the wall clock is set that often, of ten times a second."""
+
+WEIGHT_OCTETS = 64 << 10
+"""A message weighs so much in front of the disk where clients are neighbours."""
 
 
 class Violation(AssertionError):
@@ -124,9 +132,11 @@ class Way:
     def _arrive(self, factory: Any, connected: Deferred[Any]) -> None:
         world = self._world
         server = client = None
-        if world.gateway is not None:
+        listening = world.listening_factory()
+        if listening is not None:
+            assert world.gateway is not None
             pipe = Pipe(world, self._clock, world.gateway.clock, len(world.pipes))
-            server = world.gateway.factory.buildProtocol(pipe.server.getPeer())
+            server = listening.buildProtocol(pipe.server.getPeer())
             client = factory.buildProtocol(pipe.client.getPeer())
         if server is None or client is None:
             connected.errback(ConnectionRefusedError())
@@ -151,15 +161,18 @@ class World:
         self.adapter = adapter
         self.source = random.Random(f"{adapter.name}-{seed}")
         self.options = {**options_of(self.source), **changes}
+        self._crowd: int = getattr(adapter, "clients", 1)
         self.faults = dict(self.options)
         self.clock = HeapClock()
         self.disk = SimulatedDisk()
         self.gateway: GatewayProcess | None = None
+        self.budget: OctetBudget | None = None  # one for each server
+        self.client_clock = ProcessClock(self.clock)
         self.pipes: list[Pipe] = []
         self.crashes = 0
         self.bodies = [
             b'{"event":%d,"text":"%s"}' % (number, b"x" * (number % 50))
-            for number in range(self.options["events"])
+            for number in range(self.options["events"] * self._crowd)
         ]
         self.sent = set(self.bodies)
         self.acks: set[bytes] = set()
@@ -176,6 +189,14 @@ class World:
     def endpoint(self, clock: ProcessClock) -> Way:
         """What a client connects through."""
         return Way(self, clock)
+
+    def listening_factory(self) -> Any:
+        """The factory which answers, or None if the gateway is down."""
+        return None if self.gateway is None else self.gateway.factory
+
+    def weigh(self, batch: Any) -> int:
+        """How many octets a batch counts as in front of the disk."""
+        return int(batch.octets) if self._crowd == 1 else int(batch.count) * WEIGHT_OCTETS
 
     def acknowledged(self, body: bytes) -> None:
         """A client says that this event was acknowledged."""
@@ -210,8 +231,7 @@ class World:
 
     def _live(self) -> None:
         self._start_gateway()
-        client_clock = ProcessClock(self.clock)
-        self.client_clock = client_clock
+        client_clock = self.client_clock
         client = self.adapter.make_client(self, self.bodies)
         client.start()
         self._fault()
@@ -270,7 +290,13 @@ class World:
         )
         try:
             self.gateway = GatewayProcess(
-                self.clock, self.disk, self.source, self.options["fsync"], make
+                self.clock,
+                self.disk,
+                self.source,
+                self.options["fsync"],
+                make,
+                self.weigh,
+                self.errors.append,
             )
         except QueueError:
             # The disk is full or breaks: the process ends with a line and is started again.
@@ -315,6 +341,8 @@ class World:
             operation = source.choice(("write", "sync"))
             self.disk.fail_next(operation, errno.EIO, ".segment")
             self.expected_errors += 1
+        if self._crowd > 1 and source.random() < WALL_STEP:
+            self.clock.step_wall(source.choice((-3600.0, 3600.0, -86_400.0)))
         self.clock.callLater(0.1, self._fault)
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────
@@ -379,7 +407,7 @@ class World:
         sessions: dict[str, list[int]] = {}
         for row in rows:
             sessions.setdefault(row["session"], []).append(place[row["body"]])
-        holds = getattr(self.adapter, "in_order", in_order)
+        holds: Callable[[list[int]], bool] = getattr(self.adapter, "in_order", in_order)
         for session, numbers in sessions.items():
             if not holds(numbers):
                 raise Violation(f"session {session} is out of order: {numbers}")
