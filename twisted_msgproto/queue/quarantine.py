@@ -14,9 +14,9 @@ COPY_OCTETS_MAX = 64 << 20
 UNFINISHED = ".unfinished"
 """Copies of records that were never written to their end have this suffix."""
 UNFINISHED_KEPT = 8
-"""The newest copies of unfinished records are kept, up to this number.
+"""At most this number of copies of unfinished records is kept, and the oldest go first.
 
-Every power loss may leave one, of up to one group, that nobody needs to read.
+A loss of power may leave one copy of up to one group.
 """
 
 

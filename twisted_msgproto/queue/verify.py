@@ -50,13 +50,13 @@ class Report:
     unpublished_octets: int = 0
     """These lie behind the published end: a write under way, or the rest of a crash."""
     unseen: list[str] = field(default_factory=list)
-    """These lines say what could not be looked at, and why."""
+    """Each line names a part of the queue that could not be read, and the reason."""
     notes: list[str] = field(default_factory=list)
     """These lines say what an operator may want to know, and are no faults."""
 
     @property
     def whole(self) -> bool:
-        """Return whether all was looked at and nothing is damaged."""
+        """Return whether every record was read and no damage was found."""
         return not (self.damaged or self.lines or self.unseen)
 
     @property
@@ -205,7 +205,7 @@ class Behind:
 
 
 def _look_behind(segment: Segment, position: int, expected: int) -> Behind:
-    """Look at what lies behind the published end as the next start of a writer will."""
+    """Check the octets behind the published end as the next start of a writer will."""
     behind = Behind(segment_name(segment.first), segment.size - position)
     for item in segment.walk(position, expected):
         if isinstance(item, Record):
