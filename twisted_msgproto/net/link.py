@@ -491,7 +491,7 @@ class Link(Protocol):
         )
 
     def displace(self) -> None:
-        """Give up the place of this connection, which is silent, to a newcomer (NB-08)."""
+        """Close this silent connection: a newcomer has its place (NB-08)."""
         self.because(ConnectionClosed("silent while connections were short"))
         self._abort()
 
