@@ -1,5 +1,6 @@
 """``msgproto send`` as people use it: real processes, a real server, honest counts."""
 
+import argparse
 import contextlib
 import json
 import socket
@@ -17,7 +18,7 @@ from twisted.internet.task import Clock
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment
 from twisted_msgproto import cli
 from twisted_msgproto.cli import send
-from twisted_msgproto.cli.clients import check_options
+from twisted_msgproto.cli.clients import add_connect_options, check_options, connect_options
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.queue import QueueReader
 
@@ -333,3 +334,25 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
     monkeypatch.setattr(send, "command_of", lambda protocol, verb: command)
     monkeypatch.setattr(send, "why_not", driven)
     assert cli.main(["send", "lumberjack", "--count", "5"]) == status
+
+
+@pytest.mark.parametrize(
+    ("octets", "password"),
+    [
+        (b"secret\n", "secret"),
+        (b"secret\r\nmore", "secret"),
+        ("se\u2028cr\x0cet".encode(), "se\u2028cr\x0cet"),
+        (b"", ""),
+    ],
+)
+def test_a_password_is_the_first_line_of_its_file(
+    tmp_path: Path, octets: bytes, password: str
+) -> None:
+    """Only a line end ends it: a form feed or a line separator may be part of it."""
+    file = tmp_path / "password"
+    file.write_bytes(octets)
+    parser = argparse.ArgumentParser()
+    add_connect_options(parser)
+    words = ["sabc", "tcp:h:1", "--user", "me", "--password-file", str(file)]
+    command: Any = SimpleNamespace(DEFAULT_ENDPOINT="")
+    assert connect_options(parser.parse_args(words), command)["password"] == password

@@ -77,6 +77,7 @@ def test_several_endpoints_share_a_data_port_which_is_none_of_theirs() -> None:
         ["--curve-authorized", "x"],
         ["--limit", "prefetch=0"],
         ["--auth", "nothing:x"],
+        ["--auth", "file:/nonexistent/passwords"],
     ],
 )
 def test_a_usage_error_is_one_line(words: list[str]) -> None:

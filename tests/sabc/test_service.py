@@ -227,6 +227,7 @@ def test_the_session_of_the_documents(launch: Launcher, tool: str) -> None:
         ["--limit", "no-such=1"],
         ["--origin", "not an origin"],
         ["--auth", "no-such-checker"],
+        ["--auth", "file:/nonexistent/passwords"],
     ],
 )
 def test_a_usage_error_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,10 +118,10 @@ def connect_options(arguments: argparse.Namespace, command: ModuleType) -> dict[
         if arguments.user is None:
             raise ConfigurationError("--password-file goes with --user NAME")
         try:
-            lines = arguments.password_file.read_text().splitlines()
+            text = arguments.password_file.read_text()  # line ends become \n, and nothing else does
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"cannot read the password file: {error}") from None
-        password = lines[0] if lines else ""
+        password = text.partition("\n")[0]
     return {
         "endpoint": arguments.endpoint or command.DEFAULT_ENDPOINT,
         "destination": arguments.destination,

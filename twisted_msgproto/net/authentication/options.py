@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.cred.checkers import ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
+from twisted.cred.checkers import (
+    FilePasswordDB,
+    ICredentialsChecker,
+    InMemoryUsernamePasswordDatabaseDontUse,
+)
 from twisted.cred.credentials import IAnonymous, IUsernamePassword
 from twisted.cred.portal import Portal
 from twisted.cred.strcred import AuthOptionMixin
+from twisted.python import usage
 
 from ..options import ServerOptions
 from .identities import portal_over
@@ -21,6 +26,19 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
     """Adds ``--auth``, ``--help-auth`` and ``--help-auth-type`` to a server's options."""
 
     supportedInterfaces = (IUsernamePassword, IAnonymous)
+
+    def postOptions(self) -> None:
+        """Check that the files of the checkers can be read; a server would refuse everybody."""
+        super().postOptions()
+        for checker in self.get("credCheckers", ()):
+            if isinstance(checker, FilePasswordDB):
+                try:
+                    with open(checker.filename, "rb"):
+                        pass
+                except OSError as error:
+                    raise usage.UsageError(
+                        f"--auth file:{checker.filename}: {error.strerror}"
+                    ) from None
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:
