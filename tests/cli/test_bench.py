@@ -301,14 +301,10 @@ def test_a_good_client_is_measured_beside_a_bulk_sender__NB_01(launch: Launcher)
     assert len(listed) == 3 * (len(PROTOCOLS) + 1)
     assert "neighbours, 200 ms a sync, mtl beside bulk, p99" in listed
     rows = rows_of(launch, "neighbours", "--only", " 1 ms a sync, sabc", scale=0.01)
-    for protocol in PROTOCOLS:
-        row = rows.pop(f"neighbours, 1 ms a sync, {protocol} beside bulk, p99")
-        notes, allowed = row["notes"], max(6 * row["notes"]["alone p50 ms"], 50.0)
-        assert row["value"] == pytest.approx(notes["p99 ms"] / allowed)
-        assert notes["messages"] == 8 and notes["p50 ms"] >= 1 and notes["alone p50 ms"] >= 1
-    (bulk,) = rows.values()
-    assert (bulk["beside"], bulk["figure"], bulk["mark"]) == ("bulk alone", "rate", 0.9)
-    assert bulk["messages_per_second"] > 0
+    (row,) = rows.values()
+    notes, allowed = row["notes"], max(6 * row["notes"]["alone p50 ms"], 50.0)
+    assert row["value"] == pytest.approx(notes["p99 ms"] / allowed)
+    assert notes["messages"] == 8 and notes["p50 ms"] >= 1 and notes["alone p50 ms"] >= 1
 
 
 def test_connections_are_counted_when_they_were_accepted() -> None:
