@@ -322,8 +322,8 @@ class Sending(SynchronousTestCase):
         self.failureResultOf(sending, CancelledError)
 
     def test_a_window_which_cannot_be_is_told(self):
-        error = self.failureResultOf(self.send(Given([]), window=20_000), ConfigurationError).value
-        self.assertIn("a window of 1 to 16384 events", str(error))
+        error = self.failureResultOf(self.send(Given([]), window=70_000), ConfigurationError).value
+        self.assertIn("a window of 1 to 65536 events", str(error))
 
 
 @pytest.mark.slow

@@ -196,7 +196,7 @@ def test_recv_says_why_it_is_refused(
     _, port = serve("--limit", "broker-queues=0")
     ended = launch.run("recv", "micromsg2", f"tcp:127.0.0.1:{port}", "--destination", "q")
     assert ended.returncode == 1
-    assert "limit-exceeded: broker-queues allows 0" in ended.stderr
+    assert "limit-exceeded: q: broker-queues allows 0" in ended.stderr
 
 
 # ── bad input over a real socket: told, closed, and the next client is served ───────────────────

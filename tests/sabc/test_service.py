@@ -72,7 +72,7 @@ def test_a_line_which_the_server_does_not_take_whole_is_no_success(
         assert sent.returncode == 0, sent.stderr
         assert landed == [(b"good", False), (line.encode(), False)]
         return
-    assert sent.returncode == 1, sent.stdout
+    assert sent.returncode == 2, sent.stdout
     assert json.loads(sent.stdout)["acknowledged"] < 2
     assert sent.stderr.startswith("msgproto send: ")
     assert sent.stderr.count("\n") == 1
@@ -112,7 +112,7 @@ def test_a_server_which_ignores_disconnect_does_not_keep_send(launch: Launcher) 
 def test_logging_in(launch: Launcher, tmp_path: Path) -> None:
     # SA-07, SA-08
     server, tcp, _ = serve(launch, "--auth", "memory:bob:secret", "--limit", "login-delay=0.05")
-    for text, ok in (("secret\n", True), ("wrong\n", False)):
+    for text, ok in (("secret\n", True), ("mistaken\n", False)):
         (tmp_path / "password").write_text(text)
         ended = launch.run(
             *("send", "sabc", tcp, "--count", "3", "--user", "bob"),
@@ -122,7 +122,7 @@ def test_logging_in(launch: Launcher, tmp_path: Path) -> None:
     assert "Access Forbidden" in ended.stderr
     server.end()
     assert "secret" not in server.output
-    assert "wrong" not in server.output
+    assert "mistaken" not in server.output
 
 
 def test_recv_prints_what_the_server_sends(launch: Launcher) -> None:
