@@ -73,10 +73,16 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Iterator[None]:
-    """Whatever uses the Spark session runs in one worker: a second session costs a gigabyte."""
+    """Whatever uses the Spark session runs in one worker: a second session costs a gigabyte.
+
+    It is slow too: Java has to start before the first of them.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
+        mark = item.get_closest_marker("xdist_group")
+        if mark is not None and mark.args[0] == "spark":
+            item.add_marker(pytest.mark.slow)
     yield
     if getattr(config.option, "loadgroup", False):
         for item in items:

@@ -15,6 +15,8 @@ from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.vacuum import vacuum
 
+pytestmark = pytest.mark.slow
+
 HOURS = 3600.0
 
 

@@ -21,6 +21,8 @@ from twisted_msgproto.table.object_commit import ObjectCommits, check_options
 from twisted_msgproto.table.storage import PRIVATE
 from twisted_msgproto.table.vacuum import vacuum
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Store]:

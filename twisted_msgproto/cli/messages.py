@@ -46,7 +46,7 @@ class Lines:
         self._descriptor = descriptor
         self._ready: deque[bytes] = deque()
         self._tail: list[bytes] = []  # pieces of a line whose end has not come yet
-        self._tail_octets = 0
+        self._tailOctets = 0
         self._ended = False
         self._fault: str | None = None  # why the input ends where it does
         self._waiting: Deferred[None] | None = None
@@ -100,7 +100,7 @@ class Lines:
             self._fault = f"the input cannot be read: {error.strerror}"
             octets = b""
         self._fed(octets)
-        if self._tail_octets > LINE_OCTETS_MAX:
+        if self._tailOctets > LINE_OCTETS_MAX:
             self._ended = True
             number = self._number + len(self._ready) + 1
             self._fault = f"line {number} is longer than {LINE_OCTETS_MAX} octets"
@@ -130,11 +130,11 @@ class Lines:
         if lines:
             lines[0] = b"".join([*self._tail, lines[0]])
             self._tail.clear()
-            self._tail_octets = 0
+            self._tailOctets = 0
             self._ready.extend(line.removesuffix(b"\r") for line in lines)
         if rest:
             self._tail.append(rest)
-            self._tail_octets += len(rest)
+            self._tailOctets += len(rest)
 
 
 class MadeUp:

@@ -59,12 +59,12 @@ class MemoryTransport:
         self.shut = False
         self.gone = False
         self.producer: Any = None
-        self.producer_paused = False
+        self.producerPaused = False
         self.written = 0
         self.protocol: Any = None
         self.other: MemoryTransport = self
         self.address = IPv4Address("TCP", host, port)
-        self._shut_seen = False
+        self._shutSeen = False
 
     # ── what a protocol calls ───────────────────────────────────────────────────────────────────
 
@@ -89,8 +89,8 @@ class MemoryTransport:
             return
         self.buffer += data
         self.written += len(data)
-        if len(self.buffer) > self.full and self.producer and not self.producer_paused:
-            self.producer_paused = True
+        if len(self.buffer) > self.full and self.producer and not self.producerPaused:
+            self.producerPaused = True
             self.producer.pauseProducing()
 
     def writeSequence(self, pieces: Iterable[bytes]) -> None:
@@ -139,8 +139,8 @@ class MemoryTransport:
 
     def drained(self) -> None:
         """Resume the producer once the peer has read everything."""
-        if not self.buffer and self.producer_paused:
-            self.producer_paused = False
+        if not self.buffer and self.producerPaused:
+            self.producerPaused = False
             if self.producer:
                 self.producer.resumeProducing()
 
@@ -150,7 +150,7 @@ class MemoryTransport:
         if self.gone or not self.reading or self.deaf or self.closing:
             return False
         if not source.buffer:
-            return self._see_shut(source)
+            return self._seeShut(source)
         data = bytes(source.buffer[: size or len(source.buffer)])
         del source.buffer[: len(data)]
         try:
@@ -161,10 +161,10 @@ class MemoryTransport:
         source.drained()
         return True
 
-    def _see_shut(self, source: MemoryTransport) -> bool:
-        if not source.shut or self._shut_seen:
+    def _seeShut(self, source: MemoryTransport) -> bool:
+        if not source.shut or self._shutSeen:
             return False
-        self._shut_seen = True
+        self._shutSeen = True
         half = IHalfCloseableProtocol(self.protocol, None)
         if half is not None:
             half.readConnectionLost()

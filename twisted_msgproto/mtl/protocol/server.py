@@ -186,13 +186,13 @@ class MtlServerFactory(MsgprotoServerFactory):
             if mechanisms is None:
                 mechanisms = sasl.mechanisms_for(portal, random(32))
             self._offered = tuple(mechanisms)
-        self._virtual_hosts = virtualHosts
+        self._virtualHosts = virtualHosts
         self._curve = curve
         self._insecure = insecure
-        self._force_plain = forcePlain
+        self._forcePlain = forcePlain
         self._random = random
         self.addresses: list[str] = []
-        self._make_sockets = sockets
+        self._makeSockets = sockets
         self._sockets: Any = None
         self._control: Any = None
         self._data: Any = None
@@ -215,7 +215,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.authenticator = sasl.Authenticator(
             self._offered,
             self.authentication,
-            reveal=protected or self._force_plain,
+            reveal=protected or self._forcePlain,
             left=lambda session: session.opened_at + limits["authentication"] - clock.seconds(),
         )
         if self._portal is not None and not self.authenticator.names:
@@ -229,7 +229,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             random=self._random,
             session_names=self.sessionNames.next,
             mechanisms=self.authenticator.names,
-            virtual_hosts=self._virtual_hosts,
+            virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
         )
 
@@ -251,7 +251,7 @@ class MtlServerFactory(MsgprotoServerFactory):
                 "an address off this machine needs CURVE (--curve-key), or --insecure"
             )
         self._start(protected=local or self._curve is not None)
-        self._sockets = sockets = self._make_sockets(self.clock)
+        self._sockets = sockets = self._makeSockets(self.clock)
         try:
             link = self._bind(sockets, control, data)
         except ConfigurationError:

@@ -47,7 +47,7 @@ class Output:
     Attributes:
         octets: how many octets wait here, beyond the slices that the transport holds.
         full: the transport has enough for now; what is written waits.
-        moved_at: when the transport became full, or the peer last read something after that; 0.0
+        movedAt: when the transport became full, or the peer last read something after that; 0.0
             before.
     """
 
@@ -66,7 +66,7 @@ class Output:
         "_timer",
         "_transport",
         "full",
-        "moved_at",
+        "movedAt",
         "octets",
     )
 
@@ -103,7 +103,7 @@ class Output:
         self._queue: deque[memoryview] | None = None  # most peers never make us wait
         self._over = False
         self._ending = False
-        self.moved_at = 0.0  # when the peer took something last
+        self.movedAt = 0.0  # when the peer took something last
         self._timer: Any = None
         self.octets = 0
         self.full = False
@@ -128,7 +128,7 @@ class Output:
         if not self.full:
             self._feed()
         self._enter()
-        self._look_over()
+        self._lookOver()
 
     def _enter(self) -> None:
         """Note what waits in the ledger."""
@@ -159,7 +159,7 @@ class Output:
             self.octets -= len(piece)
             transport.write(bytes(piece))
 
-    def _look_over(self) -> None:
+    def _lookOver(self) -> None:
         """Say that too much waits, or no longer does."""
         if not self._over:
             if self.full and self.octets >= self._most:
@@ -175,16 +175,16 @@ class Output:
         """The transport's buffer is full."""
         self.full = True
         if self._timer is None:
-            self.moved_at = self._clock.seconds()
+            self.movedAt = self._clock.seconds()
             self._timer = self._clock.callLater(self._seconds, self._expired)
-        self._look_over()
+        self._lookOver()
 
     def resumeProducing(self) -> None:
         """Note that the system has accepted all that the transport had, so the peer reads
         (HO-04).
         """
         self.full = False
-        self.moved_at = self._clock.seconds()
+        self.movedAt = self._clock.seconds()
         if self._queue:
             self._feed()
             self._enter()
@@ -193,12 +193,12 @@ class Output:
             if self._ending:
                 self._finish()
                 return
-            self._look_over()
+            self._lookOver()
             self._drained()
         else:
             if self._ending and not self._queue:
                 self._finish()
-            self._look_over()
+            self._lookOver()
 
     def stopProducing(self) -> None:
         """The transport is gone."""
@@ -217,7 +217,7 @@ class Output:
         """All is in the transport.  With a producer it would wait for that for ever (on TLS)."""
         self._transport.unregisterProducer()
         self._lose()
-        self.moved_at = self._clock.seconds()
+        self.movedAt = self._clock.seconds()
         if self._timer is None:
             self._timer = self._clock.callLater(self._seconds, self._expired)
 
@@ -237,7 +237,7 @@ class Output:
 
     def _expired(self) -> None:
         self._timer = None
-        left = self.moved_at + self._seconds - self._clock.seconds()
+        left = self.movedAt + self._seconds - self._clock.seconds()
         if left > 0:
             self._timer = self._clock.callLater(left, self._expired)
         else:

@@ -104,7 +104,7 @@ class Answering(Verbs):
     # ── attachments one by one ──────────────────────────────────────────────────────────────────
 
     _streams: dict[int, tuple[object, AttachmentStream]]
-    _stream_octets = 0
+    _streamOctets = 0
 
     def _onAnnounced(self, event: AttachmentsAnnounced) -> None:
         message = event.message
@@ -140,10 +140,10 @@ class Answering(Verbs):
         """Count octets of streamed attachments that came or were consumed; above a limit reading
         pauses.
         """
-        self._stream_octets += octets
-        if self._stream_octets > self.limits["attachments-octets"] // 4:
+        self._streamOctets += octets
+        if self._streamOctets > self.limits["attachments-octets"] // 4:
             self._control.pause("stream")
-        elif self._stream_octets == 0:
+        elif self._streamOctets == 0:
             self._control.resume("stream")
 
     # ── answering ───────────────────────────────────────────────────────────────────────────────

@@ -100,7 +100,7 @@ class UmqSession(Answering):
 
     # What most sessions never change stands here: an idle one weighs less.
     _backlog = 0
-    _own_paused = False
+    _ownPaused = False
     _over = False  # more is unread than unread-octets
     _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait for that
 
@@ -126,7 +126,7 @@ class UmqSession(Answering):
         self.topics = {}
         self.subscriptions = {}
         self._callbacks: dict[int, Callable[[Request], Any]] = {}
-        self._call_seconds = factory.limits["call-seconds"]
+        self._callSeconds = factory.limits["call-seconds"]
         self._slowTopics: dict[Topic, None] = {}
         self._streams = {}
         self._gathered = Gathered()
@@ -145,7 +145,7 @@ class UmqSession(Answering):
         return PeerAttributes(self)
 
     def _takenAt(self, now: float) -> float:
-        return now if self.wire.unread else self.wire.moved_at
+        return now if self.wire.unread else self.wire.movedAt
 
     def workLost(self, work: list[Any], reason: Failure) -> None:
         """Fail our calls that were not answered: nobody knows whether the peer did them."""

@@ -51,10 +51,10 @@ class Verbs(Session):
     topics: dict[int, Topic]
     subscriptions: dict[int, Subscription]
     _callbacks: dict[int, Callable[[Request], Any]]
-    _call_seconds: float
+    _callSeconds: float
     _write: Callable[[Any], None]
     _backlog: int  # updates that nobody has taken yet
-    _own_paused: bool
+    _ownPaused: bool
     _closing = False  # an orderly end of ours, which waits for the answers to our calls
 
     @property
@@ -113,11 +113,11 @@ class Verbs(Session):
             raise ConnectionClosed("the session does not stand")
         answer = Answer(self._cancelled)
         answer.streamed = streamed
-        seconds = self._call_seconds if timeout is None else 0.0
+        seconds = self._callSeconds if timeout is None else 0.0
         deadline = now + (seconds or timeout or 0.0)
         bodies = self._bodies(attachments) if attachments else ()
         answer.number = machine.own_call(kind, payload, bodies, answer, deadline, seconds)
-        if self._own_paused:
+        if self._ownPaused:
             self._lookBacklog()
         if not self._following:
             self._settle()
@@ -216,10 +216,10 @@ class Verbs(Session):
         """Pause reading while nobody consumes updates, but not while we wait for an answer."""
         limit = self.limits["backlog"]
         if self._backlog >= limit and not self.machine.calls_pending:
-            self._own_paused = True
+            self._ownPaused = True
             self._control.pause("backlog")
-        elif self._own_paused and (self._backlog <= limit // 2 or self.machine.calls_pending):
-            self._own_paused = False
+        elif self._ownPaused and (self._backlog <= limit // 2 or self.machine.calls_pending):
+            self._ownPaused = False
             self._control.resume("backlog")
 
     def closeSession(self, code: int | None = None, text: str = "") -> None:

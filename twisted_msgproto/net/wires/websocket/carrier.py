@@ -393,7 +393,7 @@ class Carrier(_Mixin):
     def _takes(self, seconds: float) -> bool:
         """Return whether something waits for the peer, or it read some of it within ``seconds``."""
         output, now = self.output, self.factory.reactor.seconds()
-        return output.full or (output.moved_at > 0 and now < output.moved_at + seconds)
+        return output.full or (output.movedAt > 0 and now < output.movedAt + seconds)
 
     def onCloseFrame(self, code: int, reasonRaw: bytes) -> bool | None:
         """Note that the peer closes; a client waits a little for the server to drop the

@@ -135,11 +135,11 @@ class WebSocketWire(Wire):
         return self._carrier.output.full
 
     @property
-    def moved_at(self) -> float:
+    def movedAt(self) -> float:
         """Return when the peer last read something of what waited, as :class:`..output.Output`
         does.
         """
-        return self._carrier.output.moved_at
+        return self._carrier.output.movedAt
 
     @property
     def waiting(self) -> int:
