@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from twisted_msgproto.net.ledger import LATE_SECONDS, LOOK_SECONDS, MIN_RATE, READ_OCTETS, Ledger
+from twisted_msgproto.net.ledger import (
+    LATE_SECONDS,
+    LOOK_SECONDS,
+    MIN_RATE,
+    READ_OCTETS,
+    UNCOUNTED_OCTETS,
+    Ledger,
+)
 
 LIMIT = 4_000_000
 SOFT = 3_000_000
@@ -77,6 +84,16 @@ def test_below_the_limit_nobody_is_disturbed() -> None:
         peer.hold(0)
     assert world.ledger.held == 0
     assert not world.clock.getDelayedCalls()
+
+
+def test_what_need_not_be_counted_is_a_small_share_of_the_limit() -> None:
+    ledger = Ledger()
+    ledger.bound(256 << 20)
+    assert ledger.uncounted == UNCOUNTED_OCTETS
+    ledger.bound(65_536 * 10)
+    assert ledger.uncounted == 10
+    ledger.bound(1 << 30)
+    assert (ledger.limit, ledger.uncounted) == (655_360, 10)
 
 
 def test_above_most_of_it_the_eldest_goes_on_and_the_others_wait() -> None:

@@ -401,7 +401,10 @@ class Links(SynchronousTestCase):
         """NB-02"""
         server, _ = self.link()
         held = self.factory.budget.held
-        server.dataReceived(b"abc")
+        server.dataReceived(b"ab")
+        self.assertEqual(held.held, 0)  # so little is not counted
+        held.uncounted = 0
+        server.dataReceived(b"c")
         self.assertEqual(held.held, 3)
         server.dataReceived(b"d")
         self.assertEqual(held.held, 4)

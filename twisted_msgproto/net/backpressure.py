@@ -86,7 +86,7 @@ class OctetBudget:
         """
         self.limit = min(self.limit, waiting)
         ledger = self.held
-        ledger.limit = min(ledger.limit, held)
+        ledger.bound(held)
         ledger.min_rate = min_rate if ledger.clock is None else min(ledger.min_rate, min_rate)
         ledger.clock = clock
 

@@ -27,6 +27,12 @@ SOFT_SHARE: Final = 0.75
 LOOK_SECONDS: Final = 1.0
 """This often the ledger checks whether those that are held back may be read again."""
 
+UNCOUNTED_OCTETS: Final = 4 << 10
+"""A connection may hold this many octets of an unfinished frame without being counted."""
+
+UNCOUNTED_SHARE: Final = 1 / 65_536
+"""It may hold at most this share of the limit so."""
+
 READ_OCTETS: Final = 256 << 10
 """A connection that may be read again is expected to bring at least this much with one read."""
 
@@ -109,6 +115,8 @@ class Ledger:
         min_rate: octets a second; a peer with less is late.
         held: octets held now.
         clock: times the checks of those that are held back; set before the limit is.
+        uncounted: a connection with no more octets than this need not enter them: nearly every read
+            ends within a frame, and 10,000 connections with so little are no matter.
     """
 
     def __init__(self) -> None:
@@ -116,10 +124,16 @@ class Ledger:
         self.min_rate: float = MIN_RATE
         self.held = 0
         self.clock: Clock | None = None
+        self.uncounted = UNCOUNTED_OCTETS
         self._accounts: dict[Holder, _Account] = {}
         self._held_back: dict[Holder, _Account] = {}
         self._count = 0  # accounts so far
         self._look: Any = None
+
+    def bound(self, limit: float) -> None:
+        """Set the limit to ``limit`` octets unless it is smaller already."""
+        self.limit = min(self.limit, limit)
+        self.uncounted = int(min(UNCOUNTED_OCTETS, self.limit * UNCOUNTED_SHARE))
 
     def hold(self, holder: Holder, octets: int, now: float, *, outward: bool = False) -> None:
         """Note that ``holder`` holds ``octets`` now, in all.

@@ -496,7 +496,9 @@ class Link(Protocol):
         self._abort()
 
     def _hold(self, octets: int) -> None:
-        """Note how many octets of unfinished messages are held."""
+        """Note how many octets of unfinished messages are held; a few are not counted."""
+        if octets <= self.factory.budget.held.uncounted:
+            octets = 0
         if octets != self._held:
             self._held = octets
             self.factory.budget.held.hold(self, octets, self._now())
