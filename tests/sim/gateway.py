@@ -6,6 +6,7 @@ Only the writer's thread is replaced: a commit takes time on the simulated clock
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -37,33 +38,35 @@ GROUP_OCTETS = 4 * QUANTUM_OCTETS
 class Turns:
     """Watches that a newcomer comes before those who write all the time (NB-01).
 
-    The first batch of a session, of at most a quantum, is in the next group that is taken, unless
-    what came new since the last one is more than a group.
+    The first batch of a session, of at most a quantum, is in the next group that is taken.  A
+    session that was idle is served like a newcomer, with a whole quantum, so this must hold only
+    while the quanta of all that have written lately fit into a group.
     """
 
     def __init__(self, unfair: Callable[[str], None]) -> None:
         self._unfair = unfair
         self._known: set[str] = set()
         self._new: list[MessageBatch] = []
-        self._new_octets = 0
+        # Who wrote before the next group, and before each of the two groups that were taken last.
+        self._wrote: deque[set[str]] = deque([set()], maxlen=3)
 
     def submitted(self, batch: MessageBatch, octets: int) -> None:
         """A batch comes into the queue."""
-        if batch.session not in self._known:
-            self._known.add(batch.session)
-            # A larger one gets its first quantum as well: that much stands before the others.
-            self._new_octets += min(octets, QUANTUM_OCTETS)
+        session = str(batch.session)
+        self._wrote[-1].add(session)
+        if session not in self._known:
+            self._known.add(session)
             if octets <= QUANTUM_OCTETS:
                 self._new.append(batch)
 
     def taken(self, batches: list[MessageBatch]) -> None:
         """A group is taken."""
-        if self._new_octets <= GROUP_OCTETS - QUANTUM_OCTETS:
+        if (len(set().union(*self._wrote)) + 1) * QUANTUM_OCTETS <= GROUP_OCTETS:
             taken = set(map(id, batches))
             if any(id(batch) not in taken for batch in self._new):
                 self._unfair("the first batch of a session waits behind others' bulk")
         self._new.clear()
-        self._new_octets = 0
+        self._wrote.append(set())
 
 
 class SimulatedWriter:
