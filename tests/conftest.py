@@ -96,6 +96,8 @@ def name_with_group(item: pytest.Item) -> None:
     ignored without a word (pytest-dev/pytest-xdist#1386).
     """
     mark = item.get_closest_marker("xdist_group")
+    if not hasattr(item, "_id"):
+        return  # an older pytest, in which pytest-xdist's own way works
     if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
         item._id = type(item.id).parse(f"{item.nodeid}@{mark.args[0]}")
 
