@@ -17,6 +17,8 @@ from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark.jobs import run_here
 from twisted_msgproto.table.landing import LandedRanges, Range, Target
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "sesame"
 
 

@@ -24,6 +24,8 @@ from twisted_msgproto.table.expire import expire
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.verify import verify
 
+pytestmark = pytest.mark.slow
+
 FIRST = date(2023, 11, 15)
 SECOND = FIRST + timedelta(days=1)
 
