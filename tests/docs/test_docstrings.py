@@ -1,4 +1,4 @@
-"""Docstrings and pages are plain English: what is measured stays below its bound."""
+"""Docstrings and pages are plain English: what is measured stays below its bound (FC-07)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The drawn machines are those in the code."""
+"""The drawn machines are those in the code (FC-04)."""
 
 import re
 from xml.etree import ElementTree
