@@ -45,11 +45,12 @@ settings.load_profile("no deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--long``, and ``--worlds N`` and ``--fuzz N`` for other numbers than its own."""
-    parser.addoption("--long", action="store_true", help="the long form of what is random")
+    """``--long``, and an option for each number which depends on it."""
+    parser.addoption("--long", action="store_true", help="the long form of what is random or large")
     for name, what in {
         "worlds": "simulated worlds a protocol",
         "fuzz": "spoiled streams a decoder",
+        "gateways": "gateways which land into one table, a multiple of 20",
     }.items():
         text = f"{what} ({SHORT[name]}; with --long {LONG[name]})"
         parser.addoption(f"--{name}", type=int, help=text)
