@@ -25,12 +25,14 @@ from tests.tools.processes import (
     environment,
     launching,
 )
+from tests.tools.s3 import Store, running_store
 
 KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 """Threads which belong to a reactor's pool, to pytest's own workers, or to a Spark session."""
 
-KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker")
-"""Processes of a Spark session or of the standard library, which live as long as ours."""
+KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker", "tests.tools.s3")
+"""Processes of a Spark session, of the standard library or of the S3 server, which live as long as
+ours."""
 
 
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -149,6 +151,13 @@ def temporary_names(request: pytest.FixtureRequest) -> None:
         directory = request.getfixturevalue("tmp_path")
         numbers = itertools.count()
         request.instance.mktemp = lambda: str(directory / f"temporary-{next(numbers)}")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Store]:
+    """One S3 server for each of pytest's workers: a start costs more than a second."""
+    with running_store() as store:
+        yield store
 
 
 @pytest.fixture(scope="session")
