@@ -35,8 +35,12 @@ KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker", "test
 ours."""
 
 
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java's options for each of its machines: none lives long enough for its best compiler to pay."""
+QUICK_JAVA = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Java's options for each of its machines: none lives long enough for its best compiler to pay, and
+whether Spark's own classes are well-formed is not asked in each start."""
 
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
 """Where Spark's own scripts look for options: of drivers, of what starts them, of a cluster."""

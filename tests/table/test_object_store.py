@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from deltalake import DeltaTable
 
-from tests.tools.s3 import Store
+from tests.tools.s3 import Store, running_store
 from tests.tools.tables import RUN, TABLE_SCHEMA, stored_file
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.queue.lineage import Landed
@@ -24,10 +24,17 @@ from twisted_msgproto.table.vacuum import vacuum
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[Store]:
+    """A server of its own: the many copies of tables here would slow it down for other rooms."""
+    with running_store() as store:
+        yield store
+
+
 @pytest.fixture
-def store(s3: Store) -> Iterator[Store]:
-    yield s3
-    s3.fault("none")
+def store(running: Store) -> Iterator[Store]:
+    yield running
+    running.fault("none")
 
 
 @pytest.fixture
