@@ -16,8 +16,8 @@ INTRODUCTION = """\
 
 Everything that a peer can make a server hold or wait for has a limit. `--limit NAME=VALUE` changes
 one on the command line; in a gateway.toml `[limits]` holds for every server that has a limit of
-that name, and `limit = { NAME = VALUE }` in a server's table for that server alone. `twistd NAME --help`
-prints the same tables.
+that name, and `limit = { NAME = VALUE }` in a server's table for that server alone.
+`twistd NAME --help` prints the same tables.
 
 A value is a plain number of the unit: `--limit unsafe-octets=1048576`. The ids in brackets name the
 clauses of the [protocol pages](protocols/lumberjack.md). A limit that is met is an event, a counter
