@@ -1,6 +1,6 @@
-"""Say what of Python, Java, packages and limits of the system is missing or too small.
+"""Check Python, Java, packages, the system's limits and the disk of a queue.
 
-Each line is one thing that was looked at.  ``ok`` needs nothing; ``note`` works, and could be
+Each line is one finding.  ``ok`` needs nothing; ``note`` works, and could be
 better; ``missing`` has to be mended for the part it names.  The exit status is 1 if anything is
 missing.
 """
@@ -28,7 +28,7 @@ SUMMARY = "say what this machine lacks"
 OK, NOTE, MISSING = "ok", "note", "missing"
 
 OPEN_FILES_LEAST = 10_000
-"""A server takes this many connections by default, and each is an open file."""
+"""A server takes this many connections by default; each needs an open file."""
 
 FREE_OCTETS_LEAST = 1 << 30
 """A queue's disk with less free space than this is nearly full: senders wait when it is."""
@@ -52,7 +52,7 @@ PARTS = (
     ("fast", "isal", "quicker zlib"),
     ("cli", "rich", "progress on a terminal"),
 )
-"""Extra of this package, the distribution it brings, what for."""
+"""Each row has an extra of this package, the distribution that it brings, and its purpose."""
 
 NEEDED = frozenset({"queue", "spark", "delta"})
 """Without these extras something that the first page promises cannot be done."""
@@ -60,7 +60,7 @@ NEEDED = frozenset({"queue", "spark", "delta"})
 
 @dataclass(frozen=True)
 class Finding:
-    """Is one thing that was looked at: how it stands, and what to do unless it is ``ok``."""
+    """Holds one finding: its subject, its state, a text, and a remedy unless it is ``ok``."""
 
     subject: str
     state: str
@@ -97,7 +97,7 @@ def table(found: list[Finding]) -> Iterator[str]:
 
 
 def look(queue: Path | None) -> Iterator[Finding]:
-    """Look at everything in turn."""
+    """Yield all findings in turn."""
     yield python()
     for extra, package, purpose in PARTS:
         yield extra_installed(extra, package, purpose)
@@ -109,7 +109,7 @@ def look(queue: Path | None) -> Iterator[Finding]:
 
 
 def python() -> Finding:
-    """Return which Python this is; setup refuses one that is too old."""
+    """Return the version of Python; setup refuses one that is too old."""
     return Finding("Python", OK, f"{sys.version.split()[0]} ({sys.executable})")
 
 
@@ -124,7 +124,7 @@ def extra_installed(extra: str, package: str, purpose: str) -> Finding:
 
 
 def java() -> Finding:
-    """Say which Java Spark would run on."""
+    """Return the Java that Spark would use."""
     from twisted_msgproto.spark.java import find_java
 
     try:
@@ -154,7 +154,7 @@ def compiled_parts() -> Finding:
 
 
 def open_files(limit: tuple[int, int]) -> Finding:
-    """Say whether as many connections as a server takes may be open."""
+    """Compare the limit of open files with the connections that a server takes."""
     soft, hard = limit
     text = f"{soft} of at most {hard}"
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_LEAST:
@@ -168,7 +168,7 @@ def open_files(limit: tuple[int, int]) -> Finding:
 
 
 def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterator[Finding]:
-    """Look at the disk of a queue: what it is, the space, and how long a sync takes."""
+    """Check the disk of a queue: its kind, its space, and the time of a sync."""
     directory = nearest(queue)
     if not os.access(directory, os.W_OK):
         remedy = f"run it as the owner of {directory}, or choose another directory"
