@@ -28,7 +28,7 @@ SUMMARY = "say what this machine lacks"
 OK, NOTE, MISSING = "ok", "note", "missing"
 
 OPEN_FILES_LEAST = 10_000
-"""A server takes this many connections by default; each needs an open file."""
+"""A server admits this many connections by default; each needs an open file."""
 
 FREE_OCTETS_LEAST = 1 << 30
 """A queue's disk with less free space than this is nearly full: senders wait when it is."""
@@ -154,7 +154,7 @@ def compiled_parts() -> Finding:
 
 
 def open_files(limit: tuple[int, int]) -> Finding:
-    """Compare the limit of open files with the connections that a server takes."""
+    """Compare the limit of open files with the connections that a server admits."""
     soft, hard = limit
     text = f"{soft} of at most {hard}"
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_LEAST:
@@ -162,7 +162,7 @@ def open_files(limit: tuple[int, int]) -> Finding:
     return Finding(
         "open files",
         NOTE,
-        f"{text}: a server takes {OPEN_FILES_LEAST} connections",
+        f"{text}: a server admits {OPEN_FILES_LEAST} connections",
         "LimitNOFILE=65536 in the unit, or ulimit -n 65536",
     )
 

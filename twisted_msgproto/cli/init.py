@@ -24,7 +24,7 @@ BRIDGE_UNIT = "msgproto-bridge.service"
 
 OPEN_FILES = 65_536
 """The gateway's unit allows this many open files: each connection needs one; systemd's default of
-1,024 is fewer than the 10,000 connections that a server takes.
+1,024 is fewer than the 10,000 connections that a server admits.
 """
 
 STOP_SECONDS = 15
