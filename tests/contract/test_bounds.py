@@ -87,6 +87,7 @@ class Crowds:
 
     @only(*CONNECTED)
     def test_silent_connections_do_not_lock_others_out__NB_08(self: Any) -> None:
+        """NB-08"""
         world = self.world(SafeSink(), connections=20)
         silent = [world.join(host="198.51.100.1") for _ in range(20)]
         world.wait(2)  # nobody was silent when the last of them came; that is looked at again

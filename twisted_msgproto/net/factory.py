@@ -325,10 +325,8 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             and protocol.heard + SILENT_SECONDS <= now
             and not protocol.owes
         ]
-        if not silent:
+        if not silent or own + 1 >= len(largest):
             self._roomless = now + ROOM_SEARCH_SECONDS
-            return False
-        if own + 1 >= len(largest):
             return False
         longest = min(silent, key=lambda protocol: protocol.heard)
         self.counters["displaced"] += 1
