@@ -1,7 +1,8 @@
 """Measure the CPU time that each turn of the reactor spends on a peer's input (NB-07).
 
 While one connection's input is processed, all others wait.  No turn should last more than 50 ms; an
-operator who sets ``--turn-warn MS`` hears whose input needed longer.  Nothing is measured without it.
+operator who sets ``--turn-warn MS`` hears whose input needed longer.  Without it nothing is
+measured.
 """
 
 from __future__ import annotations
