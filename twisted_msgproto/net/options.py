@@ -64,7 +64,7 @@ class ServerOptions(LegibleOptions):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self["endpoints"] = []
-        self["class"] = self["sink"] = None
+        self["class"] = self["sink"] = self["turn-warn"] = None
         self["limits"] = self.defaultLimits()
 
     def getDescription(self) -> str:
@@ -121,6 +121,16 @@ class ServerOptions(LegibleOptions):
             self["limits"] = cast(Limits, self["limits"]).replace({name: value})
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
+
+    def opt_turn_warn(self, milliseconds: str) -> None:
+        """Log and count input that needs more ms of CPU time than this in one turn (0: none)."""
+        try:
+            value = float(milliseconds)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise usage.UsageError(f"--turn-warn takes a time in ms, not {milliseconds!r}")
+        self["turn-warn"] = value
 
     def opt_class(self, name: str) -> None:
         """Run this subclass of the server or of its factory instead; it is MODULE:NAME."""
