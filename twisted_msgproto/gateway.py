@@ -54,7 +54,7 @@ writer.
 """
 
 ACCESS = "access"
-"""Who may what stands here: [[access]], a list of rules for all servers."""
+"""The tables [[access]] are the list of rules that say who may do what on all servers."""
 
 SHARED = ("queue", "limits", ACCESS)
 """These tables belong to no server."""

@@ -1,4 +1,4 @@
-"""Who may what: rules of an operator, or an application's authoriser, for every protocol.
+"""Rules of an operator, or an application's authoriser, say who may do what in every protocol.
 
 A log-in says who a client is; an :class:`IAuthoriser` says what that client may publish, subscribe,
 consume and call, and under which names.  An operator writes rules (:mod:`.rules`), an application

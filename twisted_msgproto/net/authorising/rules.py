@@ -1,4 +1,4 @@
-"""An operator's rules: who may do what, from where, and under which names.
+"""An operator's rules say who may do what, from where, and with what names.
 
 Rules are an array of tables in TOML, ``[[access]]``, in a gateway.toml or in a file of their own::
 
@@ -38,10 +38,10 @@ TABLE: Final = "access"
 """Rules stand in tables of this name."""
 
 ALL: Final = "*"
-"""As ``allow`` or ``deny``: every action.  As a pattern: every name that is one."""
+"""In ``allow`` or ``deny`` it means every action; as a pattern it matches every name."""
 
 UNIX: Final = "unix"
-"""As an address: clients that have no IP address, as those on UNIX sockets."""
+"""As an address it means clients that have no IP address, as those on UNIX sockets."""
 
 OWN_NAME: Final = "{user}"
 """In a pattern of names this stands for the client's own name."""
@@ -50,7 +50,7 @@ RULES_MAX: Final = 1000
 """There may be this many rules: each new name that a client uses is compared with all of them."""
 
 CLIENTS_REMEMBERED: Final = 1024
-"""For this many clients it is remembered which rules concern them."""
+"""The rules that concern a client are remembered for this many clients."""
 
 PATTERNS_REMEMBERED: Final = 4096
 """This many lists of globs are kept compiled."""
@@ -84,7 +84,7 @@ class _Run(NamedTuple):
 
 
 class _Client(NamedTuple):
-    """What rules ask about a client."""
+    """Holds what rules ask about a client."""
 
     user: str | None
     address: str
