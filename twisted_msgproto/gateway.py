@@ -54,7 +54,7 @@ writer.
 """
 
 ACCESS = "access"
-"""The tables [[access]] are the list of rules that say who may do what on all servers."""
+"""This names the tables [[access]]: rules that say who may do what on all servers."""
 
 SHARED = ("queue", "limits", ACCESS)
 """These tables belong to no server."""
