@@ -26,6 +26,7 @@ from tests.tools.processes import (
     launching,
 )
 from tests.tools.s3 import Store, running_store
+from tests.tools.turns import Turns, check_servers, watched_turns
 
 KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 """Threads which belong to a reactor's pool, to pytest's own workers, or to a Spark session."""
@@ -123,6 +124,20 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
     """Start processes in ``tmp_path``: ``launch("lumberjack", "-e", …, module="twisted")``."""
     with launching(tmp_path) as launcher:
         yield launcher
+
+
+@pytest.fixture
+def short_turns(request: pytest.FixtureRequest) -> Iterator[Turns]:
+    """Fail a hostile test in which a turn of a server took too long (NB-07).
+
+    This watches all connections of this process, and servers that were launched with
+    :func:`tests.tools.turns.turn_warn`.
+    """
+    names = request.fixturenames
+    servers = request.getfixturevalue("launch").started if "launch" in names else []
+    with watched_turns() as turns:
+        yield turns
+    check_servers(servers)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ FAULTS = ("none", "careless", "lose-commits", "refuse-keys")
 """Besides ``stop-after-N``: after N requests which change something, all such are refused."""
 
 READING = ("GET", "HEAD")
-"""Methods which change nothing: an end before one leaves what an end before a change leaves."""
+"""Methods that change nothing: an end before one leaves what an end before the next change does."""
 
 
 class Faulty:

@@ -28,6 +28,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConfigurationError
 from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
+from ...net.authorising import CONSUME, PUBLISH, Permissions
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
@@ -151,6 +152,7 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     protocolName = PROTOCOL
     LIMITS = (*SERVER_LIMITS, *LOGIN_LIMITS)
+    actions = frozenset({CONSUME, PUBLISH})
     protocol = MtlServer  # type: ignore[assignment]
 
     def __init__(
@@ -231,7 +233,20 @@ class MtlServerFactory(MsgprotoServerFactory):
             mechanisms=self.authenticator.names,
             virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
+            may=self._may,
         )
+
+    def _may(self, session: Session, reads: bool, resource: str) -> bool:
+        """Return whether the client of a session may read or write a resource."""
+        if self.authoriser is None:
+            return True
+        user = session.user or self.keyName(session.key)
+        permissions: Permissions | None = session.permissions
+        if permissions is None or permissions.user != user:
+            permissions = session.permissions = Permissions(
+                self, user, session.address, session.address or session.name, session.virtual_host
+            )
+        return not permissions.refuses(CONSUME if reads else PUBLISH, resource)
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
@@ -242,14 +257,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
         address, for one in use, and for one off this machine without CURVE (``MT-31``).
         """
-        every = [*control, *([] if data is None else [data])]
-        for address in every:
-            check_address(address)
-        local = all(map(is_local, every))
-        if not local and self._curve is None and not self._insecure:
-            raise ConfigurationError(
-                "an address off this machine needs CURVE (--curve-key), or --insecure"
-            )
+        local = self.checkAddresses(control, data)
         self._start(protected=local or self._curve is not None)
         self._sockets = sockets = self._makeSockets(self.clock)
         try:
@@ -261,6 +269,18 @@ class MtlServerFactory(MsgprotoServerFactory):
         wire = SocketPair(sockets, self._control, self._data, self._closed)
         link.makeConnection(wire)  # type: ignore[no-untyped-call]
         return self.addresses
+
+    def checkAddresses(self, control: Sequence[str], data: str | None) -> bool:
+        """Return whether all these are on this machine; ConfigurationError as :meth:`listen`."""
+        every = [*control, *([] if data is None else [data])]
+        for address in every:
+            check_address(address)
+        local = all(map(is_local, every))
+        if not local and self._curve is None and not self._insecure:
+            raise ConfigurationError(
+                "an address off this machine needs CURVE (--curve-key), or --insecure"
+            )
+        return local
 
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
         limits = self.limits
@@ -317,6 +337,9 @@ class MtlServerFactory(MsgprotoServerFactory):
             self.machine.data_port = port = port_of(bound)
             self.addresses.append(bound)
             self.addresses += [self._data.bind(with_port(other, port)) for other in others]
+        if self.turnWatch is not None:
+            for socket in {self._control, self._data}:
+                self.turnWatch.measure(socket, "doRead", peer="all clients")
         return link
 
     def _refused(self, address: str, text: str) -> None:
