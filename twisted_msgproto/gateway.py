@@ -37,6 +37,7 @@ from .core.errors import ConfigurationError
 from .core.limits import Limits
 from .net.authorising import Rules
 from .net.gateway import Gateway
+from .net.help import LegibleOptions
 from .net.monotonic import count_monotonically
 from .net.options import ServerOptions, parse_or_exit
 
@@ -73,7 +74,7 @@ SECRET_WORDS = ("password", "secret", "token")
 Table = Mapping[str, Any]
 
 
-class Options(usage.Options):
+class Options(LegibleOptions):
     """Run all servers of a gateway.toml in one process, over one durable queue."""
 
     optParameters: ClassVar[list[list[Any]]] = [
@@ -84,7 +85,10 @@ class Options(usage.Options):
         ["show-config", None, "Print what is in force as TOML (secrets hidden), and end."],
     ]
 
-    longdesc = (__doc__ or "").partition("\n\n")[2]
+    def getDescription(self) -> str:
+        """Return what ``--help`` says above the options: how the file is written, too."""
+        about_the_file = (__doc__ or "").partition("\n\n")[2]
+        return f"{super().getDescription()}\n\n{about_the_file}"
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

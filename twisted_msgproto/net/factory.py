@@ -29,8 +29,9 @@ from .authorising import IAuthoriser
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
-from .peerlog import FAULTS, LIMITS, PeerLog, Topic
+from .peerlog import FAULTS, LIMITS, TURNS, PeerLog, Topic
 from .sink import IMessageSink
+from .turns import TurnWatch
 
 T = TypeVar("T")
 
@@ -173,6 +174,8 @@ class SessionFactory:
     outputLedger: Ledger | None = None
     """Output that peers do not read is entered here; a client's own output is its own affair."""
 
+    turnWatch: TurnWatch | None = None
+    """It measures how long the input of each connection keeps the reactor; None: nothing does."""
     authoriser: Any = None
     """Sessions ask it what their clients may do; None allows everything.  Clients ask nobody."""
 
@@ -248,6 +251,31 @@ class SessionFactory:
         """Log what the peer at ``host`` did; lines of one address are summed up (NB-09)."""
         now = self.clock.seconds()
         self.peerLog.write(topic, log, host, now, text, reason=reason, **fields)
+
+    def watchTurns(self, seconds: float) -> TurnWatch:
+        """Log and count turns in which input needs more CPU time than ``seconds`` (NB-07).
+
+        This is for connections that begin later, so call it before the server listens.  Return the
+        watch.
+        """
+
+        def slow(peer: str, host: str, spent: float) -> None:
+            self.counters["slow_turns"] += 1
+            self.writeOf(
+                Logger(namespace="twisted_msgproto.net"),
+                host or f"{self.protocolName}: turns",
+                "{protocol}: {peer}: its input took {spent:.0f} ms of CPU time in one turn"
+                " (turn-warn is {most:g} ms)",
+                reason="slow turn",
+                topic=TURNS,
+                protocol=self.protocolName,
+                peer=peer,
+                spent=spent * 1e3,
+                most=seconds * 1e3,
+            )
+
+        self.turnWatch = TurnWatch(seconds, slow)
+        return self.turnWatch
 
     def countFault(self, reason: str) -> None:
         """A peer broke the protocol."""
@@ -349,10 +377,8 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             and protocol.heard + SILENT_SECONDS <= now
             and not protocol.owes
         ]
-        if not silent:
+        if not silent or own + 1 >= len(largest):
             self._roomless = now + ROOM_SEARCH_SECONDS
-            return False
-        if own + 1 >= len(largest):
             return False
         longest = min(silent, key=lambda protocol: protocol.heard)
         self.counters["displaced"] += 1

@@ -108,6 +108,8 @@ class Gateway(MultiService):
             raise ConfigurationError(f"class {options['class']!r}: {text}") from error
         if subclass is not None and not own_factory:
             factory.protocol = subclass
+        if options["turn-warn"]:
+            factory.watchTurns(options["turn-warn"] / 1e3)
         self.factories.append(factory)
         return factory
 

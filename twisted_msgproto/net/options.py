@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from twisted.internet import endpoints
@@ -19,10 +19,11 @@ from ..core.named import failure_text, load_named
 from ..registry import registered_sink
 from .authorising import IAuthoriser, Rules, read_rules
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
+from .help import LegibleOptions, limits_tables
 from .sink import IMessageSink
 
 
-class ServerOptions(usage.Options):
+class ServerOptions(LegibleOptions):
     """Parses the options that all servers have; a protocol's own options are a subclass.
 
     A subclass sets :attr:`protocolName`, :attr:`defaultEndpoint`, :attr:`LIMITS` and
@@ -70,17 +71,33 @@ class ServerOptions(usage.Options):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self["endpoints"] = []
-        self["class"] = self["sink"] = self["access"] = self["authoriser"] = None
+        for name in ("class", "sink", "turn-warn", "access", "authoriser"):
+            self[name] = None
         self["limits"] = self.defaultLimits()
-        self.longdesc = f"{self.getDescription()}\n\nLimits:\n{self['limits'].describe()}"
 
     def getDescription(self) -> str:
-        """Return what ``--help`` says above the limits."""
+        """Return what ``--help`` says above the options."""
         return (
-            f"{(type(self).__doc__ or '').strip()}\n\n"
-            f"Default endpoint: {self.defaultEndpoint}\n"
-            f"Example: twistd -n {self.protocolName} -e {self.defaultEndpoint} --queue /var/spool/q"
+            f"{super().getDescription()}\n\n"
+            f"Without an endpoint it listens on {self.defaultEndpoint}.  For example:\n\n"
+            f"  twistd -n {self.protocolName} --endpoint {self.defaultEndpoint}"
+            " --queue /var/spool/msgproto"
         )
+
+    def getTables(self, width: int) -> list[str]:
+        """Return the limits: those of every server, and this one's own (``FC-01``)."""
+        return limits_tables(self.limitTables(), width)
+
+    @classmethod
+    def limitTables(cls) -> Mapping[str, Sequence[Limit]]:
+        """Return the limits of this server, under the titles of their tables."""
+        limits = cls.defaultLimits().table.values()
+        shared = [limit for limit in limits if limit in COMMON_LIMITS]
+        own = [limit for limit in limits if limit not in COMMON_LIMITS]
+        return {
+            "Limits of every server (--limit NAME=VALUE):": shared,
+            f"Limits of {cls.protocolName} (--limit NAME=VALUE):": own,
+        }
 
     def parseOptions(self, options: Any = None) -> None:
         """Parse the command line for twistd: a usage error is one line on stderr and exit status
@@ -112,6 +129,16 @@ class ServerOptions(usage.Options):
             self["limits"] = cast(Limits, self["limits"]).replace({name: value})
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
+
+    def opt_turn_warn(self, milliseconds: str) -> None:
+        """Log and count input that needs more ms of CPU time than this in one turn (0: none)."""
+        try:
+            value = float(milliseconds)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise usage.UsageError(f"--turn-warn takes a time in ms, not {milliseconds!r}")
+        self["turn-warn"] = value
 
     def opt_class(self, name: str) -> None:
         """Run this subclass of the server or of its factory instead; it is MODULE:NAME."""

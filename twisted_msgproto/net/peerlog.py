@@ -60,6 +60,9 @@ LOGINS: Final = Topic("more logins refused")
 LIMITS: Final = Topic("more like it", 1)
 """Connections that were refused or closed because a limit was met; counted for the limit."""
 
+TURNS: Final = Topic("more long turns", 1)
+"""Inputs that needed much CPU time in one turn; only where an operator asks for these lines."""
+
 
 @dataclass(slots=True)
 class _Address:
@@ -182,4 +185,4 @@ class PeerLog:
             )
 
 
-__all__ = ["FAULTS", "LIMITS", "LOGINS", "NEWS", "PeerLog", "Topic"]
+__all__ = ["FAULTS", "LIMITS", "LOGINS", "NEWS", "TURNS", "PeerLog", "Topic"]

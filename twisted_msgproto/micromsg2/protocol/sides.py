@@ -35,6 +35,7 @@ from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
 from ...net.sink import IMessageSink
+from ...net.turns import TurnWatch
 from .. import application, machine
 from ..application import (
     NOT_ALLOWED,
@@ -262,6 +263,12 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         """Let the broker continue in the next turn if it was asked for much."""
         if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
             self._brokerWork = self.clock.callLater(0, self._goOn)
+
+    def watchTurns(self, seconds: float) -> TurnWatch:
+        """Measure as every factory does, and what the broker does in later turns."""
+        watch = super().watchTurns(seconds)
+        watch.measure(self, "_goOn", peer="all clients")
+        return watch
 
     def _goOn(self) -> None:
         self._brokerWork = None

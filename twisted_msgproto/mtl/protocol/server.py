@@ -332,6 +332,9 @@ class MtlServerFactory(MsgprotoServerFactory):
             self.machine.data_port = port = port_of(bound)
             self.addresses.append(bound)
             self.addresses += [self._data.bind(with_port(other, port)) for other in others]
+        if self.turnWatch is not None:
+            for socket in {self._control, self._data}:
+                self.turnWatch.measure(socket, "doRead", peer="all clients")
         return link
 
     def _refused(self, address: str, text: str) -> None:
