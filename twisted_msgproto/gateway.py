@@ -54,7 +54,7 @@ writer.
 """
 
 ACCESS = "access"
-"""Who may what stands here: [[access]], a list of rules for all servers."""
+"""This table has the rules that say who may what, for all servers."""
 
 SHARED = ("queue", "limits", ACCESS)
 """These tables belong to no server."""

@@ -28,7 +28,7 @@ that a peer with ever new names cannot fill the memory.
 """
 
 REFUSALS: Final = Topic("more refusals")
-"""What clients tried that they may not do."""
+"""Lines of the log about what clients may not do are summed up together."""
 
 _SPOKEN: Final = {
     PUBLISH: "publish to",

@@ -1,4 +1,4 @@
-"""An operator's rules: who may do what, from where, and under which names.
+"""What clients may do is written in an operator's rules.
 
 Rules are an array of tables in TOML, ``[[access]]``, in a gateway.toml or in a file of their own::
 
@@ -38,10 +38,10 @@ TABLE: Final = "access"
 """Rules stand in tables of this name."""
 
 ALL: Final = "*"
-"""As ``allow`` or ``deny``: every action.  As a pattern: every name that is one."""
+"""This is every action in ``allow`` and ``deny``, and every name as a pattern."""
 
 UNIX: Final = "unix"
-"""As an address: clients that have no IP address, as those on UNIX sockets."""
+"""This address stands for clients that have no IP address, as those on UNIX sockets."""
 
 OWN_NAME: Final = "{user}"
 """In a pattern of names this stands for the client's own name."""
@@ -50,7 +50,7 @@ RULES_MAX: Final = 1000
 """There may be this many rules: each new name that a client uses is compared with all of them."""
 
 CLIENTS_REMEMBERED: Final = 1024
-"""For this many clients it is remembered which rules concern them."""
+"""There is a memory of which rules concern a client, for this many clients."""
 
 PATTERNS_REMEMBERED: Final = 4096
 """This many lists of globs are kept compiled."""
@@ -67,7 +67,7 @@ Fits = Callable[[str], Any]
 
 
 class _Run(NamedTuple):
-    """Holds rules of one verdict that follow one another, for one client and action.
+    """These are rules of one verdict that follow one another, for one client and action.
 
     ``exact`` and ``patterns`` are the names that they fit; both None: all names.
     """
@@ -84,7 +84,7 @@ class _Run(NamedTuple):
 
 
 class _Client(NamedTuple):
-    """What rules ask about a client."""
+    """This is what rules ask about a client."""
 
     user: str | None
     address: str
@@ -177,7 +177,7 @@ def _fits_address(networks: Sequence[Network | str], address: str) -> bool:
 
 @implementer(IAuthoriser)
 class Rules:
-    """Answers with the first rule that fits; what none fits is refused.
+    """The first rule that fits decides; what none fits is refused.
 
     Attributes:
         rules: in the order in which they are compared.
