@@ -60,7 +60,7 @@ SHARED = ("queue", "limits", ACCESS)
 """These tables belong to no server."""
 
 ELSEWHERE = {"queue", ACCESS, "help", "version", "help-auth", "help-auth-type"}
-"""These options of a single server's plugin make no sense in its table of the file."""
+"""These options of a single server's plugin are not for its table of the file."""
 
 CHECKERS = "credCheckers"
 """strcred keeps what ``--auth`` made under this name; the text itself is not kept."""
