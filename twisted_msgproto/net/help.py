@@ -12,7 +12,7 @@ from twisted.python import usage
 from ..core.limits import Limit, amount
 
 WIDTH_LEAST = 40
-"""Columns of text: a narrower terminal breaks the lines itself."""
+"""Text has at least this many columns; a narrower terminal breaks the lines itself."""
 
 WIDTH_MOST = 100
 """Longer lines are hard to read."""
@@ -92,7 +92,7 @@ class LegibleOptions(usage.Options):
 
 
 Tables = Mapping[str, Iterable[Limit]]
-"""Limits by the title of their table."""
+"""This maps the title of a table to its limits."""
 
 
 def limits_tables(tables: Tables, width: int) -> list[str]:

@@ -61,7 +61,7 @@ LIMITS: Final = Topic("more like it", 1)
 """Connections that were refused or closed because a limit was met; counted for the limit."""
 
 TURNS: Final = Topic("more long turns", 1)
-"""Inputs that needed much CPU time in one turn; only where an operator asks for these lines."""
+"""These lines name inputs that needed much CPU time in one turn, if an operator asks for them."""
 
 
 @dataclass(slots=True)
