@@ -54,13 +54,13 @@ writer.
 """
 
 ACCESS = "access"
-"""This table has the rules that say who may what, for all servers."""
+"""This names the tables [[access]]: rules that say who may do what on all servers."""
 
 SHARED = ("queue", "limits", ACCESS)
 """These tables belong to no server."""
 
 ELSEWHERE = {"queue", ACCESS, "help", "version", "help-auth", "help-auth-type"}
-"""These options of a single server's plugin are not for its table of the file."""
+"""These options of a single server's plugin make no sense in its table of the file."""
 
 CHECKERS = "credCheckers"
 """strcred keeps what ``--auth`` made under this name; the text itself is not kept."""

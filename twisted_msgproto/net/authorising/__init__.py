@@ -1,7 +1,7 @@
-"""Clients of every protocol may do what an operator's rules or an application's authoriser allow.
+"""Rules of an operator, or an application's authoriser, say who may do what in every protocol.
 
 A log-in says who a client is; an :class:`IAuthoriser` says what that client may publish, subscribe,
-consume and call, and under what names.  An operator writes rules (:mod:`.rules`), an application
+consume and call, and under which names.  An operator writes rules (:mod:`.rules`), an application
 passes an authoriser of its own to its factory.  Sessions ask through :class:`.Permissions`, which
 remembers the answers, counts refusals, and tells the operator.
 """

@@ -28,7 +28,7 @@ that a peer with ever new names cannot fill the memory.
 """
 
 REFUSALS: Final = Topic("more refusals")
-"""Lines of the log about what clients may not do are summed up together."""
+"""This kind of line tells of what clients tried and may not do."""
 
 _SPOKEN: Final = {
     PUBLISH: "publish to",

@@ -1,4 +1,4 @@
-"""What clients may do is written in an operator's rules.
+"""An operator's rules say who may do what, from where, and with what names.
 
 Rules are an array of tables in TOML, ``[[access]]``, in a gateway.toml or in a file of their own::
 
@@ -38,10 +38,10 @@ TABLE: Final = "access"
 """Rules stand in tables of this name."""
 
 ALL: Final = "*"
-"""This is every action in ``allow`` and ``deny``, and every name as a pattern."""
+"""In ``allow`` or ``deny`` it means every action; as a pattern it matches every name."""
 
 UNIX: Final = "unix"
-"""This address stands for clients that have no IP address, as those on UNIX sockets."""
+"""As an address it means clients that have no IP address, as those on UNIX sockets."""
 
 OWN_NAME: Final = "{user}"
 """In a pattern of names this stands for the client's own name."""
@@ -50,7 +50,7 @@ RULES_MAX: Final = 1000
 """There may be this many rules: each new name that a client uses is compared with all of them."""
 
 CLIENTS_REMEMBERED: Final = 1024
-"""There is a memory of which rules concern a client, for this many clients."""
+"""The rules that concern a client are remembered for this many clients."""
 
 PATTERNS_REMEMBERED: Final = 4096
 """This many lists of globs are kept compiled."""
@@ -67,7 +67,7 @@ Fits = Callable[[str], Any]
 
 
 class _Run(NamedTuple):
-    """These are rules of one verdict that follow one another, for one client and action.
+    """Holds rules of one verdict that follow one another, for one client and action.
 
     ``exact`` and ``patterns`` are the names that they fit; both None: all names.
     """
@@ -84,7 +84,7 @@ class _Run(NamedTuple):
 
 
 class _Client(NamedTuple):
-    """This is what rules ask about a client."""
+    """Holds what rules ask about a client."""
 
     user: str | None
     address: str
@@ -177,7 +177,7 @@ def _fits_address(networks: Sequence[Network | str], address: str) -> bool:
 
 @implementer(IAuthoriser)
 class Rules:
-    """The first rule that fits decides; what none fits is refused.
+    """Answers with the first rule that fits; what none fits is refused.
 
     Attributes:
         rules: in the order in which they are compared.
