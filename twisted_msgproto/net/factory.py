@@ -83,6 +83,12 @@ SILENT_SECONDS: Final = 60.0
 ROOM_SEARCH_SECONDS: Final = 1.0
 """After a search in vain, silent connections are not looked for in this time."""
 
+NO_NETWORK: Final = ""
+"""Newcomers that have no address group, as those on this machine, stand under this name."""
+
+ALL_NETWORKS: Final = "*"
+"""A search was in vain for newcomers of every address group: no connection is silent."""
+
 
 @runtime_checkable
 class Displaceable(Shape):
@@ -333,7 +339,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
-        self._roomless = 0.0  # until then nobody who is silent is looked for
+        # Until then nobody who is silent is looked for, for newcomers of these address groups.
+        self._roomlessUntil = 0.0
+        self._roomless: set[str] = set()
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
@@ -357,10 +365,14 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """Whether a silent connection of the largest address group was closed for a newcomer.
 
         The newcomer's group is smaller than that one, with it as well.  A search in vain is not
-        repeated for a second: it looks at every connection.
+        repeated for a second: it looks at every connection.  One in vain for the newcomer's group
+        alone says nothing of the next newcomer's, or a crowd of one group would lock out all.
         """
         now = self.clock.seconds()
-        if now < self._roomless:
+        if now >= self._roomlessUntil:
+            self._roomless.clear()
+        newcomers = network_of(host) or NO_NETWORK
+        if not self._roomless.isdisjoint((newcomers, ALL_NETWORKS)):
             return False
         groups: dict[str, list[Any]] = {}
         networks = {address: network_of(address) for address in set(self.liveConnections.values())}
@@ -369,7 +381,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             if network is not None:
                 groups.setdefault(network, []).append(protocol)
         largest = max(groups.values(), key=len, default=[])
-        own = len(groups.get(network_of(host) or "", ()))
+        own = len(groups.get(newcomers, ()))
         silent = [
             protocol
             for protocol in largest
@@ -378,7 +390,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             and not protocol.owes
         ]
         if not silent or own + 1 >= len(largest):
-            self._roomless = now + ROOM_SEARCH_SECONDS
+            if not self._roomless:
+                self._roomlessUntil = now + ROOM_SEARCH_SECONDS
+            self._roomless.add(newcomers if silent else ALL_NETWORKS)
             return False
         longest = min(silent, key=lambda protocol: protocol.heard)
         self.counters["displaced"] += 1
