@@ -35,6 +35,7 @@ from twisted.python import usage
 from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import Limits
+from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.gateway import Gateway
 from .net.help import LegibleOptions
@@ -53,6 +54,9 @@ QUEUE_KEYS: Mapping[str, type] = {
 writer.
 """
 
+QUEUE_OCTETS_LEAST = 1 << 20
+"""``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
+
 ACCESS = "access"
 """This names the tables [[access]]: rules that say who may do what on all servers."""
 
@@ -61,9 +65,6 @@ SHARED = ("queue", "limits", ACCESS)
 
 ELSEWHERE = {"queue", ACCESS, "help", "version", "help-auth", "help-auth-type"}
 """These options of a single server's plugin make no sense in its table of the file."""
-
-CHECKERS = "credCheckers"
-"""strcred keeps what ``--auth`` made under this name; the text itself is not kept."""
 
 HIDDEN = "(hidden)"
 """This text replaces a secret."""
@@ -236,6 +237,8 @@ class Configuration:
         for name, options in self.servers.items():
             yield f"[{name}]"
             yield from (f"{key} = {toml_value(value)}" for key, value in _given(options))
+            # A line that is hidden is a comment, so that what is printed can be read again.
+            yield from (f"# {key} = {HIDDEN}: give it again" for key in _hidden(options))
             yield f"[{name}.limit]"
             limits = cast(Limits, options["limits"])
             yield from (f"{limit} = {toml_value(limits[limit])}" for limit in limits)
@@ -255,14 +258,30 @@ def _given(options: ServerOptions) -> Iterator[tuple[str, object]]:
     for name in option_names(options):
         # what may be repeated is kept as a list, under the option's name or its plural
         value = options.get(name, options.get(f"{name}s"))
-        if name == "auth":
-            value = [HIDDEN] * len(options.get(CHECKERS) or [])
-        elif name in flags:
+        if name in flags:
             value = bool(value)
-        elif any(word in name for word in SECRET_WORDS) and value:
-            value = HIDDEN
-        if name != "limit" and value not in (None, []):
+        elif name == "auth":
+            value = [text for text in options.get(name, []) if not _secret(text)]
+        if name != "limit" and value not in (None, []) and not _is_secret(name):
             yield name, value
+
+
+def _hidden(options: ServerOptions) -> Iterator[str]:
+    """Yield the key of every value that is in force and not shown."""
+    for name in option_names(options):
+        if name == "auth":
+            yield from [name for text in options.get(name, []) if _secret(text)]
+        elif _is_secret(name) and options.get(name):
+            yield name
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name for word in SECRET_WORDS)
+
+
+def _secret(scheme: str) -> bool:
+    """Whether a value of ``auth`` may hold a password: those of other packages may, too."""
+    return scheme.partition(":")[0] not in SCHEMES_WITHOUT_SECRETS
 
 
 def option_words(place: str, key: str, value: object) -> list[str]:
@@ -304,6 +323,10 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
             raise ConfigurationError(f"[queue]: {key} is to be {kind.__name__}, not {value!r}")
         if kind is not str and not 0 <= value < float("inf"):
             raise ConfigurationError(f"[queue]: {key} is at least 0, not {value!r}")
+    if table.get("max-bytes", QUEUE_OCTETS_LEAST) < QUEUE_OCTETS_LEAST:
+        raise ConfigurationError(
+            f"[queue]: max-bytes is at least {QUEUE_OCTETS_LEAST}, not {table['max-bytes']!r}"
+        )
     if not table.get("directory"):
         raise ConfigurationError("[queue]: directory is missing")
     return dict(table)

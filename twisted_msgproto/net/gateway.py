@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
 from twisted.application.service import IService, MultiService, Service
@@ -25,6 +25,7 @@ from .memory import keep_freed_memory
 from .monotonic import count_monotonically
 from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
+from .trying import BindingReactor, refusal_of
 
 log = Logger(namespace="twisted_msgproto.gateway")
 
@@ -259,6 +260,17 @@ class ListeningService(Service):
             if self._refusal and not self._reactor.running:
                 raise CannotStart(self._refusal)
 
+    def refusals(self, reactor: BindingReactor) -> Iterator[str]:
+        """Yield a line for each endpoint that cannot be listened on (``FC-02``)."""
+        for description in self._descriptions:
+            endpoint = endpoints.serverFromString(reactor, description)
+            why = refusal_of(endpoint.listen(self.factory))
+            if why is not None:
+                yield self._refusalText(description, why)
+
+    def _refusalText(self, description: str, why: str) -> str:
+        return f"{self.factory.protocolName}: cannot listen on {description}: {why}"
+
     def _listening(self, port: IListeningPort, description: str) -> None:
         self.ports.append(port)
         # Once the reactor runs: from then on a signal ends the process in peace, too.
@@ -267,8 +279,7 @@ class ListeningService(Service):
         )
 
     def _refused(self, failure: Any, description: str) -> None:
-        name = self.factory.protocolName
-        self._refusal = f"{name}: cannot listen on {description}: {failure.getErrorMessage()}"
+        self._refusal = self._refusalText(description, failure.getErrorMessage())
         if self._reactor.running:
             log.critical("{text}", text=self._refusal)
             print(self._refusal, file=sys.stderr, flush=True)

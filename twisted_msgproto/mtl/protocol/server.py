@@ -257,14 +257,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
         address, for one in use, and for one off this machine without CURVE (``MT-31``).
         """
-        every = [*control, *([] if data is None else [data])]
-        for address in every:
-            check_address(address)
-        local = all(map(is_local, every))
-        if not local and self._curve is None and not self._insecure:
-            raise ConfigurationError(
-                "an address off this machine needs CURVE (--curve-key), or --insecure"
-            )
+        local = self.checkAddresses(control, data)
         self._start(protected=local or self._curve is not None)
         self._sockets = sockets = self._makeSockets(self.clock)
         try:
@@ -276,6 +269,18 @@ class MtlServerFactory(MsgprotoServerFactory):
         wire = SocketPair(sockets, self._control, self._data, self._closed)
         link.makeConnection(wire)  # type: ignore[no-untyped-call]
         return self.addresses
+
+    def checkAddresses(self, control: Sequence[str], data: str | None) -> bool:
+        """Return whether all these are on this machine; ConfigurationError as :meth:`listen`."""
+        every = [*control, *([] if data is None else [data])]
+        for address in every:
+            check_address(address)
+        local = all(map(is_local, every))
+        if not local and self._curve is None and not self._insecure:
+            raise ConfigurationError(
+                "an address off this machine needs CURVE (--curve-key), or --insecure"
+            )
+        return local
 
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
         limits = self.limits
