@@ -125,6 +125,7 @@ def test_set_cannot_change_rules(tmp_path: Path) -> None:
 # ── single servers, and authorisers of one's own ────────────────────────────────────────────────
 
 OWN = """
+from zope.interface import implementer
 from twisted_msgproto import IAuthoriser
 
 @implementer(IAuthoriser)
