@@ -38,6 +38,7 @@ export class Link {
     this._why = new ConnectionClosed("the connection was closed");
     /** @type {() => void} */
     this._cancelTimer = () => {};
+    this._timerAt = Infinity;
     /** Fires when the socket is closed. @type {Promise<void>} */
     this.closed = new Promise((resolve) => (this._closed = resolve));
     socket.onmessage = ({ data }) => {
@@ -73,10 +74,7 @@ export class Link {
       try {
         this._follow(event);
       } catch (error) {
-        // A hook's own error is its author's to see, and no reason to end the session.
-        queueMicrotask(() => {
-          throw error;
-        });
+        this._world.report(error); // and no reason to end the session
       }
     }
     this.settle();
@@ -86,16 +84,19 @@ export class Link {
   settle() {
     if (this._over) return;
     for (const message of this._machine.outputs()) this._socket.send(message);
-    this._cancelTimer();
     if (this._machine.closed) {
       this.close();
       return;
     }
     const { deadline } = this._machine;
-    if (deadline !== null) {
-      const { now, after } = this._world;
-      this._cancelTimer = after(Math.max(0, deadline - now()), () => this._take(this._machine.advance(now())));
-    }
+    if (deadline === null || deadline >= this._timerAt) return; // a timer too early looks again
+    const { now, after } = this._world;
+    this._cancelTimer();
+    this._timerAt = deadline;
+    this._cancelTimer = after(Math.max(0, deadline - now()), () => {
+      this._timerAt = Infinity;
+      this._take(this._machine.advance(now()));
+    });
   }
 
   /** End it now; the socket's closing handshake follows. */

@@ -23,6 +23,7 @@ import { ConnectionClosed } from "./errors.js";
  * @property {() => number} now seconds of a clock that never goes back
  * @property {(seconds: number, f: () => void) => () => void} after call `f` later; returns what cancels it
  * @property {() => number} random from 0 to 1
+ * @property {(error: unknown) => void} report an error in a hook, which is its author's to see
  * @property {(url: string, protocol: string, seconds: number) => Promise<Socket>} open an open socket
  */
 
@@ -40,6 +41,10 @@ export function realWorld(given) {
       return () => clearTimeout(timer);
     },
     random: Math.random,
+    report: (error) =>
+      queueMicrotask(() => {
+        throw error;
+      }),
     open: async (url, protocol, seconds) =>
       openSocket(new (given ?? (await socketClass()))(url, protocol), url, seconds),
   };

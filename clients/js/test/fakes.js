@@ -40,11 +40,13 @@ export class FakeWorld {
     this.last = 0;
     this.sockets = [];
     this.asked = []; // subprotocols, one for each attempt
+    this.reported = []; // errors in hooks
     this.unreachable = 0; // how many attempts fail from now on
   }
 
   now = () => this.time;
   random = () => 1;
+  report = (error) => this.reported.push(error.message);
 
   after = (seconds, f) => {
     const number = ++this.last;

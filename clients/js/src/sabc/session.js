@@ -139,10 +139,7 @@ export class SabcSession {
       const refused = error instanceof Refused;
       const code = (refused ? error.code : null) ?? 500;
       this._do((machine) => machine.refuse(id, code, refused ? error.message : "internal error"));
-      if (!refused)
-        queueMicrotask(() => {
-          throw error; // its author's to see
-        });
+      if (!refused) this._world.report(error);
     }
   }
 

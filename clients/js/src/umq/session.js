@@ -253,7 +253,7 @@ export class UmqSession {
       this._do((machine, bodies) => machine.result(id, reply.payload, bodies), reply.attachments);
     } catch (error) {
       if (!this._machine.closed) this._do((machine) => machine.error(id, errorText(error)));
-      if (!(error instanceof Refused)) reportLater(error);
+      if (!(error instanceof Refused)) this._world.report(error);
     }
   }
 
@@ -398,15 +398,4 @@ export class UmqSession {
 function lostBecause(error) {
   if (error instanceof SessionRefused) return error;
   return new ConnectionClosed(`the session ended: ${error.message}`);
-}
-
-/**
- * The peer hears nothing of an error in our code; its author does.
- *
- * @param {unknown} error
- */
-function reportLater(error) {
-  queueMicrotask(() => {
-    throw error;
-  });
 }
