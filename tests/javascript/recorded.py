@@ -27,7 +27,7 @@ from twisted_msgproto.umq.wire import UmqFault
 DIRECTORY = Path(__file__).parent.parent / "data" / "recorded"
 
 UMQ_CASES = (
-    "H1:who I am|W1:|W1:welcome|C1AZ3:[\"method\",\"arg1\"]|A3:C1AZ4:[1]|-:Upstream error|A0:C1:x"
+    'H1:who I am|W1:|W1:welcome|C1AZ3:["method","arg1"]|A3:C1AZ4:[1]|-:Upstream error|A0:C1:x'
     "|A:C1:x|F0:123 Authorization failed|F:|!5:1 gone|E112:I'm teapot|B63:4454:work|T9A8Z: update1"
     "|D9A8Z:|U9A8Z:|S:key=value|X:key|S:=|C0000000000001:x|C00000000000001:x|CZZZZZZZZZZZZZ:x|C:|:|"
     "|A|A1|A1:|A1:A1:C1:x|A1:F0:3 x|A1:E1:x|A1:D1:|A1:U1:|A1:X:k|A1:!1:x|A1:-:x|A4:C1:x|A3:R1:x"

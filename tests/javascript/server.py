@@ -29,6 +29,18 @@ def methods() -> MethodRegistry:
     registry.error(SoldOut)
 
     @registry.register
+    def greet(name: str) -> str:
+        return f"Hello, {name}!"
+
+    @registry.register(with_request=True)
+    def ticks(request: Any, id: str) -> bool:
+        """Publish a few numbers to the caller's topic."""
+        topic = request.session.openTopic(id)
+        for number in range(1, 6):
+            topic.publish(f"tick {number}")
+        return True
+
+    @registry.register
     def buy(what: str) -> None:
         raise SoldOut(f"no {what} left")
 

@@ -325,5 +325,7 @@ UMQ_SESSIONS: dict[str, Callable[[], Any]] = {
     "attachments too large": faulty("A2:C1:x", b"1234", b"5678", attachments_octets=8),
     "too many announcements": faulty("A1:C1:", "A1:C2:", "A1:C3:", announcements=2),
     "too many wait": faulty("A1:S:a=1", "S:a=2", "S:a=3", waiting_messages=2),
-    "a payload too large": faulty("C1:123456789", "C2:𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞", "C3:1234567890", payload_characters=9),
+    "a payload too large": faulty(
+        "C1:123456789", "C2:𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞", "C3:1234567890", payload_characters=9
+    ),
 }
