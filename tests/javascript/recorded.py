@@ -1,10 +1,11 @@
-"""Sessions of our Python machines, as JSON for the clients in JavaScript: ``python -m
-tests.javascript.recorded`` writes them anew into ``tests/data/recorded``.
+"""Sessions of our Python machines, as JSON for the clients in JavaScript.
+
+``python -m tests.javascript.recorded`` writes them anew into ``tests/data/recorded``.
 
 ``umq-codec`` and ``sabc-frames`` say what single messages read as.  ``umq-sessions`` and
-``sabc-sessions`` are conversations: what a client is told to do, what it then sends, what our server
-answers, and what the client reports.  A test here checks that the files are what our machines still
-produce; the tests of ``clients/js`` check that its machines do the same.
+``sabc-sessions`` are conversations: what a client is told to do, what it then sends, what our
+server answers, and what the client reports.  A test here checks that the files are what our
+machines still produce; the tests of ``clients/js`` check that its machines do the same.
 """
 
 from __future__ import annotations
@@ -27,13 +28,72 @@ from twisted_msgproto.umq.wire import UmqFault
 DIRECTORY = Path(__file__).parent.parent / "data" / "recorded"
 
 UMQ_CASES = (
-    'H1:who I am|W1:|W1:welcome|C1AZ3:["method","arg1"]|A3:C1AZ4:[1]|-:Upstream error|A0:C1:x'
-    "|A:C1:x|F0:123 Authorization failed|F:|!5:1 gone|E112:I'm teapot|B63:4454:work|T9A8Z: update1"
-    "|D9A8Z:|U9A8Z:|S:key=value|X:key|S:=|C0000000000001:x|C00000000000001:x|CZZZZZZZZZZZZZ:x|C:|:|"
-    "|A|A1|A1:|A1:A1:C1:x|A1:F0:3 x|A1:E1:x|A1:D1:|A1:U1:|A1:X:k|A1:!1:x|A1:-:x|A4:C1:x|A3:R1:x"
-    "|c1:x|h1:|a1:C1:x|Q1:x|C1|C-1:x|Cab:x|C 1:x|É1:x|ß:x|𝄞1:x|C1:𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞|C1:𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞"
-    "|C1:12345678901234567890|C1:123456789012345678901|A١:C1:x|C١:x|ſ1:x|AAA:C1:x|A1:C1:"
-).split("|") + ["C1:a\nb\r\n:c", "C1\n:x", "\nC1:x", "C1:\x00", "C1:a|b", "A1\n:C1:x"]
+    *"""
+H1:who I am
+W1:
+W1:welcome
+C1AZ3:["method","arg1"]
+A3:C1AZ4:[1]
+-:Upstream error
+A0:C1:x
+A:C1:x
+F0:123 Authorization failed
+F:
+!5:1 gone
+E112:I'm teapot
+B63:4454:work
+T9A8Z: update1
+D9A8Z:
+U9A8Z:
+S:key=value
+X:key
+S:=
+C0000000000001:x
+C00000000000001:x
+CZZZZZZZZZZZZZ:x
+C:
+:
+A
+A1
+A1:
+A1:A1:C1:x
+A1:F0:3 x
+A1:E1:x
+A1:D1:
+A1:U1:
+A1:X:k
+A1:!1:x
+A1:-:x
+A4:C1:x
+A3:R1:x
+c1:x
+h1:
+a1:C1:x
+Q1:x
+C1
+C-1:x
+Cab:x
+C 1:x
+É1:x
+ß:x
+𝄞1:x
+C1:12345678901234567890
+C1:123456789012345678901
+A١:C1:x
+C١:x
+ſ1:x
+AAA:C1:x
+A1:C1:
+C1:a|b
+""".splitlines(),
+    *(f"C1:{'𝄞' * count}" for count in (10, 20, 21)),
+    "",
+    "C1:a\nb\r\n:c",
+    "C1\n:x",
+    "\nC1:x",
+    "C1:\x00",
+    "A1\n:C1:x",
+)
 
 SABC_CASES = (
     b"CONNECT\r\nclient-id::me\r\n\r\n\0",

@@ -151,7 +151,7 @@ def calls() -> Any:
 
 
 def attached() -> Any:
-    """UM-03, UM-04: attachments in order, with text between, lost ones, late ones, discarded ones."""
+    """UM-03, UM-04: attachments in order, with text between, lost, late and discarded ones."""
     talk = Conversation().begin()
     one, two = talk.slot(), talk.slot()
     talk.call("late", one, b"now", two, waiter="a")
