@@ -39,8 +39,6 @@ local malformed = ProtoExpert.new(
 )
 micromsg2.experts = { malformed }
 
-local tcp_stream = Field.new("tcp.stream")
-
 -- What is known of each connection, and which frames were handshakes: frames may be shown again, in
 -- any order, when all have been seen once.
 local streams, handshakes
@@ -49,12 +47,20 @@ function micromsg2.init()
   streams, handshakes = {}, {}
 end
 
+-- Which connection a packet belongs to.  Fields of other dissectors, like tcp.stream, are not there when
+-- all packets are read for the first time, and that is when connections are followed.
+local function stream_key(pinfo)
+  local ends = { tostring(pinfo.src) .. ":" .. pinfo.src_port, tostring(pinfo.dst) .. ":" .. pinfo.dst_port }
+  table.sort(ends)
+  return table.concat(ends, " ")
+end
+
 local function stream_of(pinfo)
-  local number = tcp_stream().value
-  local stream = streams[number]
+  local key = stream_key(pinfo)
+  local stream = streams[key]
   if not stream then
     stream = { client = pinfo.src_port, client_seen = 0, server_seen = 0, names = {} }
-    streams[number] = stream
+    streams[key] = stream
   end
   return stream
 end

@@ -38,17 +38,36 @@ local malformed = ProtoExpert.new(
 )
 sabc.experts = { malformed }
 
-local tcp_stream, opcode = Field.new("tcp.stream"), Field.new("websocket.opcode")
-local streams, found, lines
+local streams, found, lines, counts
 
 function sabc.init()
-  streams, found, lines = {}, {}, {}
+  streams, found, lines, counts = {}, {}, {}, {}
 end
 
-local function stream_of()
-  local number = tcp_stream().value
-  if not streams[number] then streams[number] = { announced = {}, requests = {} } end
-  return streams[number]
+-- Which connection a packet belongs to.  Fields of other dissectors, like tcp.stream, are not there when
+-- all packets are read for the first time, and that is when connections are followed.
+local function stream_key(pinfo)
+  local ends = { tostring(pinfo.src) .. ":" .. pinfo.src_port, tostring(pinfo.dst) .. ":" .. pinfo.dst_port }
+  table.sort(ends)
+  return table.concat(ends, " ")
+end
+
+-- Which WebSocket message of its packet this is.  A packet is read first once, then any number of times.
+local function index_of(pinfo)
+  local count = counts[pinfo.number] or { first = 0, again = 0 }
+  counts[pinfo.number] = count
+  if not pinfo.visited then
+    count.first = count.first + 1
+    return count.first
+  end
+  count.again = count.again % math.max(1, count.first) + 1
+  return count.again
+end
+
+local function stream_of(pinfo)
+  local key = stream_key(pinfo)
+  if not streams[key] then streams[key] = { announced = {}, requests = {} } end
+  return streams[key]
 end
 
 -- Command and headers of the frame in `octets` at `at`, and where its body begins; nil if the head is
@@ -132,7 +151,7 @@ end
 
 -- The request that an answer belongs to: found when the frame is seen first.
 local function relate(head, pinfo, place)
-  local stream, key = stream_of(), pinfo.number .. ":" .. place
+  local stream, key = stream_of(pinfo), pinfo.number .. ":" .. place
   if found[key] == nil then
     found[key] = false
     if head.headers.framing == "length" then stream.announced[head.command] = true end
@@ -144,6 +163,14 @@ local function relate(head, pinfo, place)
     end
   end
   return found[key] or nil
+end
+
+local UTF_8 = { "[\1-\127]", "[\194-\223][\128-\191]", "[\224-\239][\128-\191][\128-\191]",
+  "[\240-\244][\128-\191][\128-\191][\128-\191]" }
+
+local function is_text(octets)
+  for at = #UTF_8, 1, -1 do octets = octets:gsub(UTF_8[at], "") end
+  return octets == ""
 end
 
 -- Add one frame to the tree; positions are those of Lua's strings, which begin at 1.
@@ -160,7 +187,7 @@ local function add_frame(tvb, pinfo, tree, head, first, stop, after, ends, place
   if stop > head.body then
     local range = tvb(head.body - 1, stop - head.body)
     branch:add(body, range)
-    branch:add(body_text, range, range:string(ENC_UTF_8))
+    if is_text(range:raw()) then branch:add(body_text, range, range:string(ENC_UTF_8)) end
   end
   branch:add(final, ends):set_generated()
   local number = relate(head, pinfo, place or first)
@@ -176,9 +203,17 @@ local function add_frame(tvb, pinfo, tree, head, first, stop, after, ends, place
   return said
 end
 
+-- Where a part ends may be known only from the frame behind it, so the parts of a message are shown when
+-- the last of them is here.
 local function dissect_stream(tvb, pinfo, tree)
-  local octets, stream = tvb():raw(), stream_of()
-  local at, info = 1, {}
+  local octets, stream = tvb():raw(), stream_of(pinfo)
+  local at, info, parts = 1, {}, {}
+  local function show()
+    for _, part in ipairs(parts) do
+      info[#info + 1] = add_frame(tvb, pinfo, tree, table.unpack(part))
+    end
+    parts = {}
+  end
   while at <= #octets do
     -- End marks of commands without a body, and line ends, may stand between frames.
     local between = octets:match("^[\r\n%z]+", at)
@@ -187,19 +222,22 @@ local function dissect_stream(tvb, pinfo, tree)
     else
       local head, stop, after, ends = read_stream_frame(octets, at, stream)
       if head == nil then
-        pinfo.desegment_offset = at - 1
+        pinfo.desegment_offset = (parts[1] and parts[1][2] or at) - 1
         pinfo.desegment_len = DESEGMENT_ONE_MORE_SEGMENT
-        break
+        return table.concat(info, ", ")
       end
       if head == false then
+        show()
         tree:add(sabc, tvb(at - 1), "sABC"):add_proto_expert_info(malformed)
         info[#info + 1] = "no frame"
-        break
+        return table.concat(info, ", ")
       end
-      info[#info + 1] = add_frame(tvb, pinfo, tree, head, at, stop, after, ends)
+      parts[#parts + 1] = { head, at, stop, after, ends }
+      if ends then show() end
       at = after
     end
   end
+  show()
   return table.concat(info, ", ")
 end
 
@@ -238,7 +276,7 @@ end
 local on_websocket = Proto("sabc_ws", "sABC on WebSocket")
 
 function on_websocket.dissector(tvb, pinfo, tree)
-  local index = #{ opcode() } -- which WebSocket message of this packet it is
+  local index = index_of(pinfo)
   local said = dissect_message(tvb, pinfo, tree, index)
   lines[pinfo.number] = index > 1 and lines[pinfo.number] .. ", " .. said or said
   pinfo.cols.protocol = "sABC"

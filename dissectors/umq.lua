@@ -1,7 +1,8 @@
 -- UMQ in Wireshark and tshark, on WebSocket: commands, and binary messages as their attachments.
 --
 -- The session is found by the subprotocol `umq` of the WebSocket handshake, or by the server's port if
--- the client names none.
+-- the client names none.  Wireshark shows dissectors no empty WebSocket messages: behind an empty
+-- attachment, attachments are linked to the wrong message.
 
 local umq = Proto("umq", "UMQ")
 
@@ -38,18 +39,38 @@ local stray = ProtoExpert.new(
 )
 umq.experts = { malformed, stray }
 
-local tcp_stream, opcode = Field.new("tcp.stream"), Field.new("websocket.opcode")
+local opcode = Field.new("websocket.opcode")
 
 -- Calls and announcements of each direction of each connection, and what was found out about a frame
 -- when it was seen first.
-local sides, found, lines
+local sides, found, lines, counts
 
 function umq.init()
-  sides, found, lines = {}, {}, {}
+  sides, found, lines, counts = {}, {}, {}, {}
 end
 
-local function side_of(port)
-  local key = tcp_stream().value .. ":" .. port
+-- Which connection a packet belongs to.  Fields of other dissectors, like tcp.stream, are not there when
+-- all packets are read for the first time, and that is when connections are followed.
+local function stream_key(pinfo)
+  local ends = { tostring(pinfo.src) .. ":" .. pinfo.src_port, tostring(pinfo.dst) .. ":" .. pinfo.dst_port }
+  table.sort(ends)
+  return table.concat(ends, " ")
+end
+
+-- Which WebSocket message of its packet this is.  A packet is read first once, then any number of times.
+local function index_of(pinfo)
+  local count = counts[pinfo.number] or { first = 0, again = 0 }
+  counts[pinfo.number] = count
+  if not pinfo.visited then
+    count.first = count.first + 1
+    return count.first
+  end
+  count.again = count.again % math.max(1, count.first) + 1
+  return count.again
+end
+
+local function side_of(pinfo, port)
+  local key = stream_key(pinfo) .. " " .. port
   if not sides[key] then sides[key] = { calls = {}, announced = {}, first = 1 } end
   return sides[key]
 end
@@ -90,7 +111,7 @@ end
 local function dissect_binary(tvb, pinfo, tree, index)
   local branch = tree:add(umq, tvb(), "UMQ Attachment, " .. tvb:len() .. " octets")
   if tvb:len() > 0 then branch:add(fields.attachment, tvb()) end
-  add_announcement(branch, once(pinfo, index, function() return fill(side_of(pinfo.src_port)) end))
+  add_announcement(branch, once(pinfo, index, function() return fill(side_of(pinfo, pinfo.src_port)) end))
   return "Attachment of " .. tvb:len() .. " octets"
 end
 
@@ -117,13 +138,13 @@ end
 
 -- What stands in connection with earlier messages: a call, or an announcement.
 local function relate(pinfo, command, id, count)
-  local side = side_of(pinfo.src_port)
+  local side = side_of(pinfo, pinfo.src_port)
   if count > 0 then announce(side, pinfo.number, count) end
   if command == "-" then return fill(side) end
   if command == "C" or command == "B" then
     side.calls[value_of(id)] = pinfo.number
   elseif command == "R" or command == "E" or command == "!" then
-    local calls = side_of(pinfo.dst_port).calls
+    local calls = side_of(pinfo, pinfo.dst_port).calls
     local number = calls[value_of(id)]
     calls[value_of(id)] = nil
     return number
@@ -157,11 +178,17 @@ local function dissect_text(tvb, pinfo, tree, index)
   return title .. (payload ~= "" and ": " .. payload:sub(1, 60) or "")
 end
 
-function umq.dissector(tvb, pinfo, tree)
+-- WebSocket's opcode says it: the last one, as messages come.  Where no fields are made, what looks like
+-- no command is binary.
+local function is_binary(tvb)
   local opcodes = { opcode() }
-  local index = #opcodes -- which WebSocket message of this packet it is
-  local binary = index > 0 and opcodes[index].value == BINARY
-  local said = (binary and dissect_binary or dissect_text)(tvb, pinfo, tree, index)
+  if #opcodes > 0 then return opcodes[#opcodes].value == BINARY end
+  return tvb:len() == 0 or not tvb():raw():match("^A?[0-9A-Z]*:?[-HWFCBRETDUSX!][0-9A-Z]*:")
+end
+
+function umq.dissector(tvb, pinfo, tree)
+  local index = index_of(pinfo)
+  local said = (is_binary(tvb) and dissect_binary or dissect_text)(tvb, pinfo, tree, index)
   -- A packet may hold several messages, and each of them is announced anew by WebSocket.
   lines[pinfo.number] = index > 1 and lines[pinfo.number] .. ", " .. said or said
   pinfo.cols.protocol = "UMQ"

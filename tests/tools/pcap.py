@@ -103,11 +103,8 @@ def websocket_frame(message: str | bytes, masked: bool) -> bytes:
     text = isinstance(message, str)
     body = message.encode() if isinstance(message, str) else message
     size, high = len(body), 0x80 if masked else 0
-    if size < 126:
-        length = bytes((high | size,))
-    else:
-        length = bytes((high | 126,)) + struct.pack(">H", size)
-    head = bytes((0x81 if text else 0x82,)) + length
+    length = (high | size,) if size < 126 else (high | 126, size >> 8, size & 255)
+    head = bytes((0x81 if text else 0x82, *length))
     if not masked:
         return head + body
     mask = b"\x11\x22\x33\x44"
