@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.dissectors import recordings
+from tests.dissectors import picture, recordings
 from tests.lumberjack.test_interop import CAPTURES, NAMES, events_of
 from tests.tools.processes import PROJECT
 from twisted_msgproto.umq import wire as umq
@@ -238,3 +238,8 @@ def test_sabc_on_tcp(announces: bool) -> None:
     assert b"".join(bodies[1:-2]).decode() == sent
     assert values(packets, "sabc.ref_msg_id") == ["1", "2"]
     assert len(values(packets, "sabc.request_in")) == 2
+
+
+def test_the_picture_of_the_documents_is_what_tshark_shows() -> None:
+    """``python -m tests.dissectors.picture`` draws it anew."""
+    assert picture.PICTURE.read_text() == picture.drawn()

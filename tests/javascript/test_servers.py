@@ -1,12 +1,13 @@
 """The package for JavaScript runs in Node against our real servers."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.tools.javascript import installed, node
-from tests.tools.processes import Launched, Launcher
+from tests.tools.processes import PROJECT, Launched, Launcher
 from twisted_msgproto.queue import QueueReader
 
 pytestmark = pytest.mark.slow
@@ -56,3 +57,20 @@ def test_what_the_stock_servers_acknowledge_is_in_the_queue(launch: Launcher) ->
     assert event["client_id"] == "bob"
     message = kept["sabc", None, b"safe on disk"]
     assert dict(message["fields"]) == {"colour": "red"}
+
+
+def test_the_example_stores_its_events(launch: Launcher) -> None:
+    """FC-08: docs/javascript.md shows it."""
+    words = ["umq", "-e", "tcp:0:interface=127.0.0.1", "--queue", "spool"]
+    server = launch(*words, module="twisted")
+    installed("ws")
+    example = PROJECT / "examples" / "javascript" / "events.mjs"
+    client = launch.command([node(), str(example), as_websocket(server.address("umq"))])
+    assert client.wait() == 0, client.output
+    pages = ["/", "/products", "/checkout"]
+    assert client.lines == [f"{page} is on disk" for page in pages]
+    server.end()
+    reader = QueueReader(launch.directory / "spool")
+    rows = [row for batch in reader.read(reader.begin(), reader.end()) for row in batch.to_pylist()]
+    assert [json.loads(row["body"])[1]["page"] for row in rows] == pages
+    assert {row["destination"] for row in rows} == {"visited"}
