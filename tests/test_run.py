@@ -55,6 +55,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         "STAMP": venv / "installed.json",
         "LOG": venv / "install.log",
         "FOREIGN": tmp_path / "foreign",
+        "CLIENTS": tmp_path / "clients",
     }.items():
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(module, "java_places", lambda: [])
