@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
