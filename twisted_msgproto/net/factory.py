@@ -24,11 +24,11 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
-from .addresses import network_of
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
 from .peerlog import FAULTS, LIMITS, TURNS, PeerLog, Topic
+from .room import CROWDED, Room
 from .sink import IMessageSink
 from .turns import TurnWatch
 
@@ -73,16 +73,6 @@ COMMON_LIMITS: Final = (
 """Every server has these limits."""
 
 
-CROWDED: Final = 0.9
-"""From this share of ``connections`` on, silent connections make room for newcomers."""
-
-SILENT_SECONDS: Final = 60.0
-"""A connection whose peer said nothing for so long may be closed for a newcomer."""
-
-ROOM_SEARCH_SECONDS: Final = 1.0
-"""After a search in vain, silent connections are not looked for in this time."""
-
-
 @runtime_checkable
 class Displaceable(Shape):
     """Describes what is needed of a connection that may be closed for a newcomer."""
@@ -96,6 +86,13 @@ class Displaceable(Shape):
 
     def displace(self) -> None:
         """Close the connection at once."""
+
+
+def silentSince(connection: Any) -> float | None:
+    """Return when the peer of a connection was heard last; None if it may not be displaced."""
+    if isinstance(connection, Displaceable) and not connection.owes:
+        return connection.heard
+    return None
 
 
 class SessionNames:
@@ -310,7 +307,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
-        self._roomless = 0.0  # until then nobody who is silent is looked for
+        self._room = Room()
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
@@ -331,33 +328,16 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         return cast(Protocol | None, super().buildProtocol(addr))
 
     def _makesRoom(self, host: str) -> bool:
-        """Whether a silent connection of the largest address group was closed for a newcomer.
+        """Whether a silent connection was closed for a newcomer; see :class:`.room.Room`."""
+        longest = self._room.search(host, self.liveConnections, silentSince, self.clock.seconds())
+        if longest is None:
+            return False
+        self.displaced(longest.peer)
+        longest.displace()
+        return True
 
-        The newcomer's group is smaller than that one, with it as well.  A search in vain is not
-        repeated for a second: it looks at every connection.
-        """
-        now = self.clock.seconds()
-        if now < self._roomless:
-            return False
-        groups: dict[str, list[Any]] = {}
-        networks = {address: network_of(address) for address in set(self.liveConnections.values())}
-        for protocol, address in self.liveConnections.items():
-            network = networks[address]
-            if network is not None:
-                groups.setdefault(network, []).append(protocol)
-        largest = max(groups.values(), key=len, default=[])
-        own = len(groups.get(network_of(host) or "", ()))
-        silent = [
-            protocol
-            for protocol in largest
-            if isinstance(protocol, Displaceable)
-            and protocol.heard + SILENT_SECONDS <= now
-            and not protocol.owes
-        ]
-        if not silent or own + 1 >= len(largest):
-            self._roomless = now + ROOM_SEARCH_SECONDS
-            return False
-        longest = min(silent, key=lambda protocol: protocol.heard)
+    def displaced(self, peer: str) -> None:
+        """Log and count that the connection of ``peer`` is closed for a newcomer."""
         self.counters["displaced"] += 1
         self.writeOf(
             self.log,
@@ -367,11 +347,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             reason="displaced",
             topic=LIMITS,
             protocol=self.protocolName,
-            peer=longest.peer,
+            peer=peer,
             most=self.limits.integer("connections"),
         )
-        longest.displace()
-        return True
 
     def _turnedAway(self, limit: str) -> None:
         self.counters["turned_away"] += 1
