@@ -78,7 +78,7 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ("lumberjack = 1", r"\[lumberjack\] is to be a table"),
         (
             "[lumberjack]\nendpiont = 'x'",
-            r"\[lumberjack\]: unknown key 'endpiont'; known: class, endpoint",
+            r"\[lumberjack\]: unknown key 'endpiont'; known: authoriser, class, endpoint",
         ),
         ("[lumberjack]\nqueue = 'x'", "unknown key 'queue'"),
         ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),

@@ -86,10 +86,23 @@ def test_a_search_for_room_in_vain_is_not_repeated_for_each_newcomer__NB_08():
     for _ in range(100):
         assert server.buildProtocol(largest) is not None
     assert connections.scans == 1
-    server.clock.advance(1)
-    assert server.buildProtocol(other) is not None
+    assert server.buildProtocol(other) is not None  # the crowd does not lock it out
     assert connections.scans == 2
     assert sum(connection.gone for connection in connections) == 1
+
+
+def test_where_nobody_is_silent_newcomers_of_all_groups_share_one_search_a_second__NB_08():
+    """NB-08"""
+    server = factory(connections=10)
+    server.liveConnections = connections = CountedConnections()
+    for _ in range(9):
+        server.connectionOpened(Silent(), "198.51.100.1")
+    for last in range(1, 100):
+        server.buildProtocol(IPv4Address("TCP", f"192.0.2.{last}", 1))
+    assert connections.scans == 1
+    server.clock.advance(1)
+    server.buildProtocol(IPv4Address("TCP", "192.0.2.1", 1))
+    assert connections.scans == 2
 
 
 def test_connections_of_one_address_are_bounded_by_option():

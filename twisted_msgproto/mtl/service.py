@@ -57,6 +57,10 @@ class Options(AuthenticationOptions):
         """A virtual host; may be given more than once.  Without it any name is accepted."""
         self["virtual-host"].append(name)
 
+    def doubtOfUsers(self) -> str | None:
+        """Return what to know of users: keys name clients, too."""
+        return None if self["curve-key"] is not None else super().doubtOfUsers()
+
     def checkEndpoint(self, description: str) -> None:
         """Raise UsageError unless this is a ZeroMQ address."""
         try:

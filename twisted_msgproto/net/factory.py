@@ -22,8 +22,9 @@ from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, Refused, shown
+from ..core.errors import ConfigurationError, ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
+from .authorising import IAuthoriser
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
@@ -172,6 +173,8 @@ class SessionFactory:
 
     turnWatch: TurnWatch | None = None
     """It measures how long the input of each connection keeps the reactor; None: nothing does."""
+    authoriser: Any = None
+    """Sessions ask it what their clients may do; None allows everything.  Clients ask nobody."""
 
     protocolName: ClassVar[str]
     LIMITS: ClassVar[tuple[Limit, ...]] = ()
@@ -285,11 +288,17 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     to the newest session of a client.
 
     Attributes as :class:`SessionFactory`'s, and:
+        authoriser: says what clients may do (an IAuthoriser); None: everything.
         liveConnections: the protocols that are connected now.
         draining: whether the server stops and accepts no more connections.
     """
 
     log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.net")
+
+    actions: ClassVar[frozenset[str]] = frozenset()
+    """Sessions ask the authoriser about these actions.  None: the protocol cannot be restricted,
+    so it cannot be given an authoriser.
+    """
 
     def __init__(
         self,
@@ -299,9 +308,23 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
         budget: OctetBudget | None = None,
+        authoriser: Any = None,
     ) -> None:
-        """Make a factory as :class:`SessionFactory` does."""
+        """Make a factory as :class:`SessionFactory` does; ``authoriser`` is an
+        :class:`~.authorising.IAuthoriser`, or None: clients may do everything.
+
+        Raises ConfigurationError if the sessions of this factory would not ask the authoriser, and
+        TypeError if it is none.
+        """
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        if authoriser is not None:
+            if not IAuthoriser.providedBy(authoriser):
+                raise TypeError(f"an IAuthoriser is wanted, not {type(authoriser).__name__}")
+            if not self.actions:
+                raise ConfigurationError(
+                    f"{self.protocolName} does not ask who may what: it cannot run with rules"
+                )
+            self.authoriser = authoriser
         self.outputLedger = self.budget.held
         self.peerLog.clock = self.clock
         self.liveConnections: dict[Any, str] = {}

@@ -74,6 +74,7 @@ class Gateway(MultiService):
         self.sink: IMessageSink | None = None
         self.budget = OctetBudget()
         self.factories: list[MsgprotoServerFactory] = []
+        self._authorisers: dict[str, Any] = {}  # those that options name
         self._sinks: dict[str, IMessageSink] = {}  # those that options name
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
@@ -87,6 +88,9 @@ class Gateway(MultiService):
         """
         kind, subclass = options.serverFactory, options.subclass
         own_factory = subclass is not None and issubclass(subclass, kind)
+        authoriser = self.authoriserOf(options)
+        if authoriser is not None:
+            settings["authoriser"] = authoriser
         try:
             factory = (cast(Any, subclass) if own_factory else kind)(
                 self.sinkOf(options),
@@ -108,6 +112,18 @@ class Gateway(MultiService):
             factory.watchTurns(options["turn-warn"] / 1e3)
         self.factories.append(factory)
         return factory
+
+    def authoriserOf(self, options: ServerOptions) -> Any:
+        """Return who says what clients of one server may do; None allows everything.
+
+        It is whom the options name (made once, for all servers that name it), or else their rules.
+        """
+        name = options["authoriser"]
+        if name is None:
+            return options.rules
+        if name not in self._authorisers:
+            self._authorisers[name] = options.makeAuthoriser(self)
+        return self._authorisers[name]
 
     def sinkOf(self, options: ServerOptions) -> IMessageSink | None:
         """Return the sink that the options of one server name, or the queue's, or None.

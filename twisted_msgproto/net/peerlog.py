@@ -55,13 +55,13 @@ NEWS: Final = Topic("more like it from this address", 20)
 """What peers did that ends nothing, such as errors they sent."""
 
 LOGINS: Final = Topic("more logins refused")
-"""Logins that were refused."""
+"""These lines tell of logins that were refused."""
 
 LIMITS: Final = Topic("more like it", 1)
-"""Connections that were refused or closed because a limit was met; counted for the limit."""
+"""These lines tell of connections that were refused or closed because a limit was met."""
 
 TURNS: Final = Topic("more long turns", 1)
-"""Inputs that needed much CPU time in one turn; only where an operator asks for these lines."""
+"""These lines name inputs that needed much CPU time in one turn, if an operator asks for them."""
 
 
 @dataclass(slots=True)

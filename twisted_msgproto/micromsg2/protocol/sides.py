@@ -29,6 +29,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, Fault, PeerError, Refused
 from ...core.limits import Limit, Limits
 from ...core.message import Message, MessageBatch
+from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
 from ...net.backpressure import OctetBudget
 from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
@@ -36,7 +37,14 @@ from ...net.factory import MsgprotoServerFactory
 from ...net.sink import IMessageSink
 from ...net.turns import TurnWatch
 from .. import application, machine
-from ..application import SLOW_CONSUMER, Broker, Routed, SubscriptionRefused
+from ..application import (
+    NOT_ALLOWED,
+    SLOW_CONSUMER,
+    TOPIC_PREFIX,
+    Broker,
+    Routed,
+    SubscriptionRefused,
+)
 from ..machine import (
     Client,
     CommandReceived,
@@ -114,10 +122,21 @@ class MicroMsg2Server(MicroMsg2Protocol):
             super()._commanded(event)
             return
         try:
+            self._authoriseCommand(event)
             broker.obey(self, event.name, event.parameters)
         except SubscriptionRefused as refusal:
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True
+
+    def _authoriseCommand(self, event: CommandReceived) -> None:
+        """Raise SubscriptionRefused for a subscription that the authoriser does not allow."""
+        destination = event.parameters.get("destination", "")
+        if self.factory.authoriser is None or event.name != "subscribe" or not destination:
+            return
+        action = SUBSCRIBE if destination.startswith(TOPIC_PREFIX) else CONSUME
+        if self.refuses(action, destination):
+            text = refusal_text(action, destination)
+            raise SubscriptionRefused(NOT_ALLOWED, f"{destination}: {text}")
 
     def _follow(self, events: Iterable[Any]) -> None:
         super()._follow(events)
@@ -212,6 +231,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         withheld: octets of messages whose broker queue is full.
     """
 
+    actions = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
     protocol = MicroMsg2Server  # type: ignore[assignment]
 
     def __init__(

@@ -28,6 +28,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConfigurationError
 from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
+from ...net.authorising import CONSUME, PUBLISH, Permissions
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
@@ -151,6 +152,7 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     protocolName = PROTOCOL
     LIMITS = (*SERVER_LIMITS, *LOGIN_LIMITS)
+    actions = frozenset({CONSUME, PUBLISH})
     protocol = MtlServer  # type: ignore[assignment]
 
     def __init__(
@@ -231,7 +233,20 @@ class MtlServerFactory(MsgprotoServerFactory):
             mechanisms=self.authenticator.names,
             virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
+            may=self._may,
         )
+
+    def _may(self, session: Session, reads: bool, resource: str) -> bool:
+        """Return whether the client of a session may read or write a resource."""
+        if self.authoriser is None:
+            return True
+        user = session.user or self.keyName(session.key)
+        permissions: Permissions | None = session.permissions
+        if permissions is None or permissions.user != user:
+            permissions = session.permissions = Permissions(
+                self, user, session.address, session.address or session.name, session.virtual_host
+            )
+        return not permissions.refuses(CONSUME if reads else PUBLISH, resource)
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.cred.checkers import (
     FilePasswordDB,
@@ -25,6 +25,9 @@ def _octets(text: str | bytes) -> bytes:
 class AuthenticationOptions(ServerOptions, AuthOptionMixin):
     """Adds ``--auth``, ``--help-auth`` and ``--help-auth-type`` to a server's options."""
 
+    unnamed: ClassVar[str] = "without auth no client has a user's name"
+    """What to know of users where nobody has to log in."""
+
     supportedInterfaces = (IUsernamePassword, IAnonymous)
 
     def postOptions(self) -> None:
@@ -39,6 +42,10 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
                     raise usage.UsageError(
                         f"--auth file:{checker.filename}: {error.strerror}"
                     ) from None
+
+    def doubtOfUsers(self) -> str | None:
+        """Return why rules about users mean little here, if nobody has to log in."""
+        return None if self.get("credCheckers") else self.unnamed
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:
