@@ -365,8 +365,13 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         except TooManyQueues as error:
             raise ConfigurationError(str(error)) from None
 
+    def startFactory(self) -> None:
+        """Make the queues as they were, before the first connection is accepted."""
+        self.queues.open()
+        super().startFactory()  # type: ignore[no-untyped-call]
+
     def buildProtocol(self, addr: Any) -> Any:
-        """Return a protocol for a new connection; the broker's queues are there before that."""
+        """Return a protocol for a new connection; the queues are there, also without a port."""
         self.queues.open()
         return super().buildProtocol(addr)
 
