@@ -259,12 +259,11 @@ class Stock:
                 queue.tries.pop(place, None)
         if queue.alone:
             queue.alone.difference_update(places)
-        if self._durable:
-            last = self._events[-1] if self._events else None
-            if isinstance(last, Settled) and last.name is queue.name:
-                last.places.extend(places)
-            else:
-                self._events.append(Settled(queue.name, list(places)))
+        last = self._events[-1] if self._events else None
+        if isinstance(last, Settled) and last.name is queue.name:
+            last.places.extend(places)
+        else:
+            self._events.append(Settled(queue.name, list(places)))
         self._freed(queue)
         self._look_idle(queue)
 
@@ -276,6 +275,7 @@ class Stock:
                 queue.loading.difference_update(rows.places)
             queue.drop(rows.places)
             self._done_with(queue, rows.places, sum(rows.weights))
+            self._awaken(queue)
         return len(rows.places)
 
     # ── dead letters ────────────────────────────────────────────────────────────────────────────
@@ -284,12 +284,11 @@ class Stock:
         """Move letters that have left their queue to its dead letters."""
         dead = self._found(queue.name.dead, queue.used)
         self.counters["broker_dead_letters"] += len(rows.places)
-        if self._durable:
-            last = self._events[-1] if self._events else None
-            if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
-                last.places.extend(rows.places)
-            else:
-                self._events.append(DeadLettered(queue.name, list(rows.places), reason))
+        last = self._events[-1] if self._events else None
+        if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
+            last.places.extend(rows.places)
+        else:
+            self._events.append(DeadLettered(queue.name, list(rows.places), reason))
         self._move(queue, dead, rows, with_tries=True)
 
     def _move(self, source: BrokerQueue, to: BrokerQueue, rows: Rows, *, with_tries: bool) -> None:
@@ -309,6 +308,7 @@ class Stock:
             source.octets -= row.weight
             to.octets += row.weight
             to.waiting.insert(row)
+        self._awaken(source)  # what waited behind these may be wanted
         self._freed(source)
         self._look_idle(source)
         self._added(to)
@@ -426,8 +426,7 @@ class Stock:
         rows = queue.take_oldest(most)
         if rows.places:
             self.counters["broker_requeued"] += len(rows.places)
-            if self._durable:
-                self._events.append(Requeued(name, to, list(rows.places)))
+            self._events.append(Requeued(name, to, list(rows.places)))
             self._move(queue, self._queues[to], rows, with_tries=False)
             self.go_on()
         return len(rows.places)
