@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from tests.core.broker.model import Peer, Violation, Watched
+from tests.core.broker.model import Peer, Watched
+from tests.sim.world import Violation
 from twisted_msgproto.core.broker import Letter, QueueName
 
 STEPS = 60
@@ -25,6 +26,11 @@ FILTERS: list[Callable[[Letter], bool] | None] = [
     lambda letter: letter.place % 3 == 0,
     lambda letter: False,
 ]
+
+
+def named(wants: Callable[[Letter], bool] | None) -> str:
+    """Say which filter this is."""
+    return f"filter {FILTERS.index(wants)}"
 
 
 class BrokerWorld:
@@ -94,7 +100,7 @@ class BrokerWorld:
         peer = self.watched.connect(self.source.choice((1, 2, 5, 20)), self.source.random() < 0.9)
         for queue in self.source.sample(NAMES, self.source.choice((1, 1, 2))):
             wants = self.source.choice(FILTERS)
-            self._tell("connect", id(peer), peer.window, peer.acknowledges, queue, wants)
+            self._tell("connect", peer.number, peer.window, peer.acknowledges, queue, named(wants))
             if peer in self.watched.peers:
                 self.watched.subscribe(peer, queue, wants)
 
@@ -102,7 +108,7 @@ class BrokerWorld:
         peer, queue = self._peer(), self._queue()
         if peer is not None:
             wants, on = self.source.choice(FILTERS), self.source.random() < 0.6
-            self._tell("change", id(peer), queue, wants if on else "unsubscribe")
+            self._tell("change", peer.number, queue, named(wants) if on else "unsubscribe")
             if on:
                 self.watched.subscribe(peer, queue, wants)
             else:
@@ -112,14 +118,14 @@ class BrokerWorld:
         peer = self._peer()
         if peer is not None:
             places = self._held(peer)
-            self._tell("settle", id(peer), places)
+            self._tell("settle", peer.number, places)
             self.watched.settle(peer, places)
 
     def reject(self) -> None:
         peer = self._peer()
         if peer is not None:
             places, requeue = self._held(peer), self.source.random() < 0.7
-            self._tell("reject", id(peer), places, requeue)
+            self._tell("reject", peer.number, places, requeue)
             self.watched.reject(peer, places, requeue)
 
     def lie(self) -> None:
@@ -127,7 +133,7 @@ class BrokerWorld:
         peer = self._peer()
         if peer is not None and self.watched.disk:
             places = self.source.choices(list(self.watched.disk), k=3)
-            self._tell("lie", id(peer), places)
+            self._tell("lie", peer.number, places)
             if self.source.random() < 0.5:
                 self.watched.settle(peer, places)
             else:
@@ -137,20 +143,20 @@ class BrokerWorld:
         peer = self._peer()
         if peer is not None:
             stalled = self.source.random() < 0.5
-            self._tell("stall", id(peer), stalled)
+            self._tell("stall", peer.number, stalled)
             self.watched.stall(peer, stalled)
 
     def spoil(self) -> None:
         """From now on a consumer cannot encode some of the letters."""
         peer, bad = self._peer(), self.source.randint(0, 4)
         if peer is not None:
-            self._tell("spoil", id(peer), bad)
+            self._tell("spoil", peer.number, bad)
             peer.raising = lambda letters: any(letter.place % 5 == bad for letter in letters)
 
     def lose(self) -> None:
         peer, orderly = self._peer(), self.source.random() < 0.3
         if peer is not None:
-            self._tell("lose", id(peer), orderly)
+            self._tell("lose", peer.number, orderly)
             self.watched.lose(peer, orderly)
 
     def read(self) -> None:

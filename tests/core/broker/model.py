@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.sim.world import Violation
 from twisted_msgproto.core.broker import (
     LIMITS,
     TRIES,
@@ -43,10 +44,6 @@ from twisted_msgproto.core.machine import Machine
 START = 1_000_000.0
 
 
-class Violation(AssertionError):
-    """Something that must hold does not."""
-
-
 class Story:
     """What the specification knows of one letter."""
 
@@ -71,6 +68,7 @@ class Peer:
     """A consumer which acknowledges or does not, stalls, and whose push may raise."""
 
     watched: Watched
+    number: int
     window: int
     acknowledges: bool = True
     stalled: bool = False
@@ -158,6 +156,7 @@ class Watched:
         self.fresh: set[int] = set()  # came or came back during this step
         self.given: list[tuple[QueueName, int]] = []  # delivered during this step
         self.place = 0
+        self.connected = 0
         self.broker = self.made()
 
     def made(self) -> Broker:
@@ -221,7 +220,8 @@ class Watched:
         self.check()
 
     def connect(self, window: int, acknowledges: bool = True) -> Peer:
-        peer = Peer(self, window, acknowledges)
+        self.connected += 1
+        peer = Peer(self, self.connected, window, acknowledges)
         self.peers.append(peer)
         return peer
 
