@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from ..core.errors import ConfigurationError, MsgprotoError
 from ..core.named import failure_text
 from .backpressure import OctetBudget
+from .control.shapes import BrokerView
 from .factory import MsgprotoServerFactory, peer_name
 from .memory import keep_freed_memory
 from .monotonic import count_monotonically
@@ -53,7 +54,10 @@ class Gateway(MultiService):
         sink: what all servers put their batches into, or None.
         budget: the octets of all connections that wait for the sink.
         factories: the server factories, for the status page.
+        broker: what has the queues of all servers, for ``msgproto broker``; None without one.
     """
+
+    broker: BrokerView | None = None
 
     def __init__(
         self,
@@ -78,6 +82,10 @@ class Gateway(MultiService):
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
+            from .control.service import ControlService  # the first to start, the last to end
+
+            control = ControlService(reactor, queue, lambda: self.broker)
+            control.setServiceParent(self)  # type: ignore[no-untyped-call]
 
     def makeFactory(self, options: ServerOptions, **settings: Any) -> Any:
         """Make the server factory for the options of one server, with its sink.
