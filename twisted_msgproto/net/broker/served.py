@@ -1,0 +1,304 @@
+"""A broker as servers see it: :class:`ServedBroker`.
+
+The machine (:mod:`twisted_msgproto.core.broker`) decides who gets which message; it knows no time
+and no reactor.  What is here calls it: after each call it follows what happened, lets the machine
+continue in the next turn of the reactor where one turn is not enough (NB-07), and wakes it at its
+deadlines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, Final
+
+from twisted.logger import Logger
+
+from ...core.broker import (
+    TURN_STEPS,
+    WAIT,
+    Broker,
+    Consumer,
+    Event,
+    Figures,
+    Letter,
+    QueueFull,
+    QueueName,
+    Waiting,
+    weight,
+)
+from ...core.limits import Limits
+
+LETTERS_AT_ONCE: Final = 200
+"""Messages of one read come into a queue in lots of this size; between them a turn may end."""
+
+LETTER_STEPS: Final = 40
+"""To publish one message is this many steps of about 0.1 µs."""
+
+Rows = Sequence[tuple[QueueName, bytes, bytes]]
+"""Messages for queues, in order: the queue, the envelope and the body of each."""
+
+
+class ServedBroker:
+    """Runs the queues of one server, or of several servers that share them.
+
+    Consumers are connections: see :class:`twisted_msgproto.core.broker.Consumer`.  All calls come
+    from the reactor's thread.
+
+    Attributes:
+        machine: decides everything; look at it, and change it through the methods here.
+        durable: whether its queues outlive this process.
+        told_full: is called with the name of a queue whose senders wait from now on.
+    """
+
+    log = Logger(namespace="twisted_msgproto.broker")
+    durable = False
+
+    def __init__(
+        self,
+        clock: Any,
+        limits: Limits | None = None,
+        *,
+        wallClock: Callable[[], float] = time.time,
+        when_full: str = WAIT,
+    ) -> None:
+        """Make a broker whose queues are in memory.
+
+        ``clock`` has ``seconds()`` and ``callLater()``; ``wallClock`` returns the seconds since
+        1970-01-01 UTC.  ``limits`` and ``when_full`` are the machine's.
+        """
+        self._clock = clock
+        # Messages keep the time of their arrival over a restart, and time never runs backwards.
+        self._epoch = wallClock() - clock.seconds()
+        self.machine = Broker(limits, durable=self.durable, when_full=when_full)
+        self.told_full: Callable[[QueueName], None] = lambda name: None
+        self._incoming: deque[Iterator[int]] = deque()  # what is published, in order
+        self._place = 0  # of the newest message in memory
+        self._turn: Any = None  # the call that goes on in the next turn
+        self._alarm: Any = None  # the call at the machine's deadline
+        self._alarm_at = inf
+        self._going = False
+
+    def now(self) -> float:
+        """Return the time in seconds since about 1970-01-01 UTC; it never runs backwards."""
+        return self._epoch + float(self._clock.seconds())
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────
+
+    def open(self) -> None:
+        """Get ready to be used; call it before the first connection comes.  Twice is once."""
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────
+
+    def declare(self, name: QueueName, *, kept: bool = False) -> None:
+        """Let there be a queue; ``kept``: it stays when nobody uses it.
+
+        Raises TooManyQueues above ``broker-queues``.
+        """
+        self.machine.declare(name, self.now(), kept=kept)
+        self._look()
+
+    def knows(self, name: QueueName) -> bool:
+        """Return whether there is such a queue."""
+        return self.machine.knows(name)
+
+    # ── publishers ──────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, rows: Rows) -> None:
+        """Messages for queues are safe: deliver them, in order, behind what came before.
+
+        Call it only where the broker is not ``durable``; else they come with their offsets from
+        the sink that has stored them.
+        """
+        first, self._place = self._place + 1, self._place + len(rows)
+        self._begin(self._publishing(rows, first, self.now()))
+
+    def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
+        """Call ``accepted`` once what was published before is in its queue, and none of the queues
+        ``names`` is full.
+
+        That is at once where nothing stands in the way.  Until then the sender is to wait.
+        """
+        self._begin(self._accepting(list(names), accepted))
+
+    def _begin(self, work: Iterator[int]) -> None:
+        self._incoming.append(work)
+        if len(self._incoming) == 1 and not self._going:
+            self._go_on()
+        else:
+            self._look()
+
+    def _publishing(self, rows: Rows, first: int, arrived: float) -> Iterator[int]:
+        """Publish messages whose places begin with ``first``; yield the number of steps done."""
+        for start in range(0, len(rows), LETTERS_AT_ONCE):
+            lot = rows[start : start + LETTERS_AT_ONCE]
+            run: list[Letter] = []
+            last: QueueName | None = None
+            for place, (name, envelope, body) in enumerate(lot, first + start):
+                if name != last:
+                    if last is not None and run:
+                        self.machine.publish(last, run, self.now())
+                    last, run = name, []
+                run.append(Letter(place, weight(envelope, body), envelope, body, arrived))
+            if last is not None:
+                self.machine.publish(last, run, self.now())
+            yield len(lot) * LETTER_STEPS
+
+    def _accepting(self, names: list[QueueName], accepted: Callable[[], None]) -> Iterator[int]:
+        missing = len(names) + 1
+
+        def one_accepted() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                accepted()
+
+        for name in names:
+            # A lambda each: the machine tells calls apart by what they are.
+            self.machine.when_room(name, lambda: one_accepted())
+        one_accepted()
+        yield len(names)
+
+    # ── consumers ───────────────────────────────────────────────────────────────────────────────
+
+    def subscribe(
+        self,
+        consumer: Consumer,
+        name: QueueName,
+        wants: Callable[[Letter], bool] | None = None,
+        cost: Callable[[Letter], int] | None = None,
+    ) -> None:
+        """Let ``consumer`` compete for the messages of a queue that ``wants`` lets pass.
+
+        ``cost(letter)`` is what one call of ``wants`` costs, in steps of about 0.1 µs.  What waits
+        is delivered from the next turn of the reactor on.  Raises TooManyQueues.
+        """
+        self.machine.subscribe(consumer, name, self.now(), wants, cost)
+        self._look()
+
+    def unsubscribe(self, consumer: Consumer, name: QueueName) -> bool:
+        """Deliver nothing more of this queue to ``consumer``; False if it was not subscribed."""
+        found = self.machine.unsubscribe(consumer, name, self.now())
+        self._look()
+        return found
+
+    def settle(self, consumer: Consumer, places: Iterable[int]) -> None:
+        """Note that ``consumer`` has acknowledged the letters with these places."""
+        self.machine.settle(consumer, places)
+        self._look()
+
+    def reject(self, consumer: Consumer, places: Iterable[int], *, requeue: bool) -> None:
+        """Note that ``consumer`` has rejected these; with ``requeue`` they are delivered again."""
+        self.machine.reject(consumer, places, requeue=requeue)
+        self._look()
+
+    def ready(self, consumer: Consumer) -> None:
+        """Deliver what waits: ``consumer`` may have room again."""
+        self.machine.ready(consumer)
+        self._look()
+
+    def gone(self, consumer: Consumer, *, orderly: bool = False) -> None:
+        """Take back what ``consumer`` has not acknowledged; nobody was subscribed is no matter."""
+        self.machine.gone(consumer, self.now(), orderly=orderly)
+        self._look()
+
+    # ── people ──────────────────────────────────────────────────────────────────────────────────
+
+    def queues(self) -> list[Figures]:
+        """Return the figures of every queue, by name."""
+        return self.machine.queues()
+
+    def peek(self, name: QueueName, count: int) -> list[Waiting]:
+        """Return the oldest messages that wait in a queue, at most ``count``."""
+        return self.machine.peek(name, count)
+
+    def purge(self, name: QueueName, most: int) -> int:
+        """Drop at most ``most`` messages that wait, the oldest first; return their number."""
+        purged = self.machine.purge(name, most)
+        self._look()
+        return purged
+
+    def requeue(self, name: QueueName, to: QueueName, most: int) -> int:
+        """Move at most ``most`` messages that wait from one queue to another; return their
+        number.
+        """
+        moved = self.machine.requeue(name, to, most, self.now())
+        self._look()
+        return moved
+
+    def snapshot(self) -> dict[str, int]:
+        """Return figures for metrics."""
+        return self.machine.snapshot()
+
+    # ── what the machine says ───────────────────────────────────────────────────────────────────
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether more is left than one turn of the reactor may do; it continues by itself."""
+        return bool(self._incoming) or self.machine.unfinished
+
+    def _go_on(self) -> None:
+        """Do one turn's share of what is left."""
+        self._turn = None
+        self._going = True
+        try:
+            machine, steps = self.machine, TURN_STEPS
+            if machine.unfinished:
+                machine.go_on()
+            while self._incoming and steps > 0 and not machine.unfinished:
+                taken = next(self._incoming[0], None)
+                if taken is None:
+                    self._incoming.popleft()
+                else:
+                    steps -= taken
+        finally:
+            self._going = False
+            self._look()
+
+    def _look(self) -> None:
+        """Follow what happened, and come back when there is more to do."""
+        machine = self.machine
+        for event in machine.take_events():
+            follow = self.follows.get(type(event))
+            if follow is not None:
+                follow(self, event)
+        if self._going:
+            return
+        if self._turn is None and self.unfinished:
+            self._turn = self._clock.callLater(0, self._go_on)
+        at = machine.deadline
+        if at is not None and at < self._alarm_at:
+            self._set_alarm(at)
+
+    def _set_alarm(self, at: float) -> None:
+        delay = max(0.0, at - self.now())
+        self._alarm_at = at
+        if self._alarm is None:
+            self._alarm = self._clock.callLater(delay, self._alarmed)
+        else:
+            self._alarm.reset(delay)
+
+    def _alarmed(self) -> None:
+        self._alarm = None
+        self._alarm_at = inf
+        self.machine.advance(self.now())
+        self._look()
+
+    def stop(self) -> None:
+        """Do nothing more by itself: the process ends."""
+        for call in (self._turn, self._alarm):
+            if call is not None:
+                call.cancel()
+        self._turn = self._alarm = None
+        self._alarm_at = -inf
+
+    def _filled(self, event: QueueFull) -> None:
+        self.told_full(event.name)
+
+    follows: Mapping[type[Event], Callable[[Any, Any], None]] = {QueueFull: _filled}
+    """This maps an event of the machine to what follows it; the others need nothing here."""
+
+
+__all__ = ["Rows", "ServedBroker"]
