@@ -220,9 +220,8 @@ class Broker:
         if queue.takers:
             self._awake[queue] = None
 
-    def _over(self, queue: BrokerQueue, times: int = 1) -> bool:
-        messages, octets = self._messages_max * times, self._octets_max * times
-        return len(queue) > messages or queue.octets > octets
+    def _over(self, queue: BrokerQueue) -> bool:
+        return len(queue) > self._messages_max or queue.octets > self._octets_max
 
     def _is_full(self, queue: BrokerQueue) -> bool:
         if not self._durable and self.memory > self._memory_max:
@@ -237,14 +236,21 @@ class Broker:
         queue = self._queues.get(name)
         return queue is not None and self._is_full(queue)
 
-    def overfull(self, name: QueueName) -> bool:
-        """Return whether the queue has twice what it may have: refuse what comes now."""
-        queue = self._queues.get(name)
-        if queue is None:
-            return False
-        if not self._durable and self.memory > 2 * self._memory_max:
+    def overfull(self, name: QueueName, messages: int = 0, octets: int = 0) -> bool:
+        """Return whether the queue would have more than twice what it may have with this much more:
+        refuse what comes now.
+        """
+        if not self._durable and self.memory + octets > 2 * self._memory_max:
             return True
-        return self._when_full == WAIT and self._over(queue, 2)
+        queue = self._queues.get(name)
+        return (
+            queue is not None
+            and self._when_full == WAIT
+            and (
+                len(queue) + messages > 2 * self._messages_max
+                or queue.octets + octets > 2 * self._octets_max
+            )
+        )
 
     def when_room(self, name: QueueName, call: Callable[[], None]) -> None:
         """Call ``call`` once the queue is not full: at once, or later."""
